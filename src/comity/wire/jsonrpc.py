@@ -1,0 +1,279 @@
+"""JSON-RPC frames, decoded within limits and encoded again. (MCP §2)
+
+Rule 1: what is judged is what is sent on. A frame is decoded and encoded again, never passed as
+        bytes, so two readers cannot see two messages in it.
+Rule 2: nobody's JSON library refuses duplicate keys, so they are found by arithmetic: encoding a
+        decoded object never lengthens it, and only white space, escapes, unknown members and
+        duplicates shorten it. Where the length is the same none of these is there, and the slow look
+        is spared.
+Rule 3: ids are compared by exact type and value; 1, 1.0, true and "1" are four things.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from comity.wire.errors import INVALID_REQUEST, Fault, MalformedMessage
+
+type Id = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a stranger's message is read at all."""
+
+    frame_bytes: int = 4 * 1024 * 1024
+    depth: int = 64
+    string_bytes: int = 4 * 1024 * 1024
+    id_characters: int = 256
+    method_characters: int = 256
+
+
+LIMITS = Limits()
+LARGEST_ID = 2**53
+
+
+class Frame(Struct, omit_defaults=True):
+    """One JSON-RPC message; what nobody here reads stays raw."""
+
+    jsonrpc: Literal["2.0"]
+    id: int | str | UnsetType | None = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+class FrameWithMembers(Frame, omit_defaults=True):
+    """A frame with top-level members that JSON-RPC does not know; they are kept. (MGP §6.5)"""
+
+    members: dict[str, Raw] = {}
+
+
+class ErrorBody(Struct, omit_defaults=True):
+    """The `error` member of a response."""
+
+    code: int
+    message: str
+    data: object = UNSET
+
+
+_encoder = msgspec.json.Encoder()
+_frame_decoder = msgspec.json.Decoder(Frame)
+_members_decoder = msgspec.json.Decoder(dict[str, Raw])
+_error_decoder = msgspec.json.Decoder(ErrorBody)
+_value_decoder = msgspec.json.Decoder(object)
+_KNOWN = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
+
+to_json = _encoder.encode
+
+
+def decode(data: bytes, limits: Limits = LIMITS) -> Frame:
+    """Read one frame; everything a hostile peer can do to JSON ends here."""
+    if len(data) > limits.frame_bytes:
+        raise MalformedMessage(f"message over {limits.frame_bytes} bytes", INVALID_REQUEST)
+    try:
+        # msgspec checks UTF-8 in what it decodes but not in what it leaves raw.
+        data.decode()
+        frame = _frame_decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise MalformedMessage(_wrong_shape(data, str(error)), INVALID_REQUEST) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise MalformedMessage("not valid JSON") from None
+    _check_shape(frame, limits)
+    if data.count(b"{") + data.count(b"[") > limits.depth and deeper_than(limits.depth, data):
+        raise MalformedMessage(f"nested deeper than {limits.depth}", INVALID_REQUEST)
+    if len(data) > limits.string_bytes:
+        _check_strings(data, limits.string_bytes)
+    if len(_encoder.encode(frame)) != len(data):
+        return _look_closer(data, frame)
+    return frame
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame as compact JSON on one line."""
+    if type(frame) is FrameWithMembers:
+        plain = _members_decoder.decode(_encoder.encode(frame))
+        del plain["members"]
+        return _encoder.encode(plain | frame.members)
+    return _encoder.encode(frame)
+
+
+def members(raw: Raw | bytes) -> dict[str, Raw]:
+    """The members of an object, each still raw; a repeated key is refused."""
+    try:
+        found = _members_decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise MalformedMessage("expected an object", INVALID_REQUEST) from None
+    if len(_encoder.encode(found)) != len(memoryview(raw)):
+        _refuse_duplicates(bytes(raw))
+    return found
+
+
+def value(raw: Raw | bytes) -> object:
+    """A raw member decoded whole; integers of any size stay integers."""
+    try:
+        return _value_decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise MalformedMessage("not valid JSON", INVALID_REQUEST) from None
+
+
+def text(raw: Raw | bytes | None) -> str | None:
+    """A raw member that should be a string, or None where it is something else."""
+    found = None if raw is None else value(raw)
+    return found if isinstance(found, str) else None
+
+
+def to_raw(anything: object) -> Raw:
+    """A value as a raw member."""
+    return Raw(_encoder.encode(anything))
+
+
+def request(request_id: Id, method: str, params: object = UNSET) -> Frame:
+    """A question that expects an answer under `id`."""
+    return Frame("2.0", request_id, method, UNSET if params is UNSET else to_raw(params))
+
+
+def notification(method: str, params: object = UNSET) -> Frame:
+    """A message that expects no answer."""
+    return Frame("2.0", UNSET, method, UNSET if params is UNSET else to_raw(params))
+
+
+def result(request_id: Id | None, body: object) -> Frame:
+    """The answer that something worked."""
+    return Frame("2.0", request_id, result=to_raw(body))
+
+
+def failure(
+    request_id: Id | None, fault: Fault, message: str, data: Mapping[str, object] | None = None
+) -> Frame:
+    """The answer that something did not; `data` always names the kind of error."""
+    told = {"error_type": fault.error_type, "reason": message, **(data or {})}
+    body = ErrorBody(fault.code, message, told)
+    return Frame("2.0", request_id, error=to_raw(body))
+
+
+def error_of(frame: Frame) -> ErrorBody | None:
+    """The error a response carries, or None; a misshapen one reads as an internal error."""
+    if frame.error is UNSET:
+        return None
+    try:
+        return _error_decoder.decode(frame.error)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ErrorBody(0, "the peer sent an error of no known shape")
+
+
+def with_id(frame: Frame, request_id: Id) -> Frame:
+    """The same frame under another id."""
+    if type(frame) is FrameWithMembers:
+        return msgspec.structs.replace(frame, id=request_id)
+    return Frame("2.0", request_id, frame.method, frame.params, frame.result, frame.error)
+
+
+def with_params(frame: Frame, params: Raw) -> Frame:
+    """The same frame with other parameters."""
+    return msgspec.structs.replace(frame, params=params)
+
+
+def is_request(frame: Frame) -> bool:
+    return frame.method is not UNSET and frame.id is not UNSET
+
+
+def is_notification(frame: Frame) -> bool:
+    return frame.method is not UNSET and frame.id is UNSET
+
+
+def is_response(frame: Frame) -> bool:
+    return frame.method is UNSET
+
+
+def deeper_than(depth: int, data: bytes) -> bool:
+    """Whether brackets nest deeper in valid JSON; each pass peels one level, in C."""
+    plain = _ESCAPES.sub(b"", data) if b"\\" in data else data
+    brackets = _STRINGS.sub(b"", plain.translate(_ONE_BRACKET, _NOT_STRUCTURE))
+    for _ in range(depth):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"{}", b"")
+    return bool(brackets)
+
+
+_ONE_BRACKET = bytes.maketrans(b"[]", b"{}")
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'{}[]"'))
+_ESCAPES = re.compile(rb"\\.")
+_STRINGS = re.compile(rb'"[^"]*"')
+
+
+def _check_shape(frame: Frame, limits: Limits) -> None:
+    if frame.method is UNSET:
+        _check_answer(frame)
+    elif frame.result is not UNSET or frame.error is not UNSET:
+        raise MalformedMessage("a question and an answer at once", INVALID_REQUEST)
+    elif frame.id is None:
+        raise MalformedMessage("the id of a request is a string or an integer", INVALID_REQUEST)
+    elif len(frame.method) > limits.method_characters:
+        raise MalformedMessage("the method's name is too long", INVALID_REQUEST)
+    if type(frame.id) is int:
+        if not -LARGEST_ID <= frame.id <= LARGEST_ID:
+            raise MalformedMessage("an id beyond 2^53, where readers disagree", INVALID_REQUEST)
+    elif type(frame.id) is str and len(frame.id) > limits.id_characters:
+        raise MalformedMessage("the id is too long", INVALID_REQUEST)
+
+
+def _check_answer(frame: Frame) -> None:
+    if (frame.result is UNSET) == (frame.error is UNSET):
+        raise MalformedMessage("neither a request nor one answer", INVALID_REQUEST)
+    if frame.id is UNSET or (frame.id is None and frame.error is UNSET):
+        raise MalformedMessage("an answer without an id", INVALID_REQUEST)
+
+
+def _look_closer(data: bytes, frame: Frame) -> Frame:
+    """The rare way: white space, escapes, unknown members, duplicates; only these are refused."""
+    _refuse_duplicates(data)
+    found = _members_decoder.decode(data)
+    unknown = {name: raw for name, raw in found.items() if name not in _KNOWN}
+    for name in unknown:
+        if name.lower() in _KNOWN:
+            # A reader that ignores case would see another message (CVE-2026-27896).
+            raise MalformedMessage(f"member {name!r} shadows a JSON-RPC member", INVALID_REQUEST)
+    if not unknown:
+        return frame
+    return FrameWithMembers(
+        "2.0", frame.id, frame.method, frame.params, frame.result, frame.error, unknown
+    )
+
+
+def _refuse_duplicates(data: bytes) -> None:
+    """Refuse a repeated key at this level; deeper ones are refused when somebody reads them."""
+    try:
+        found = json.loads(data, object_pairs_hook=_tell_repeated, parse_int=str, parse_float=str)
+    except RecursionError:
+        raise MalformedMessage("nested too deep", INVALID_REQUEST) from None
+    if isinstance(found, _Repeated):
+        raise MalformedMessage("a key is repeated in an object", INVALID_REQUEST)
+
+
+class _Repeated(dict[str, object]):
+    """An object in which a key stood twice."""
+
+
+def _tell_repeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Repeated(found)
+
+
+def _check_strings(data: bytes, limit: int) -> None:
+    plain = _ESCAPES.sub(b"__", data)
+    if any(len(found.group()) - 2 > limit for found in _STRINGS.finditer(plain)):
+        raise MalformedMessage(f"a string over {limit} bytes", INVALID_REQUEST)
+
+
+def _wrong_shape(data: bytes, because: str) -> str:
+    if data.lstrip()[:1] == b"[":
+        return "batches are not part of MCP; send one message"
+    return f"not a JSON-RPC 2.0 message: {because}"
