@@ -1,0 +1,80 @@
+"""The pytest plugin that ties tests to the rows of the five documents.
+
+`@pytest.mark.requirement("MGP-5.4-grant", ...)` names the rows that a test proves. An unknown row
+fails its test. A full run leaves a record of what was proved; a part of one leaves it as it was.
+"""
+
+from collections.abc import Iterable
+from typing import cast
+
+import pytest
+
+from tests.ledger.catalogue import REQUIREMENTS, Requirement, read_requirements
+from tests.ledger.record import Record
+
+MARK = "requirement"
+_KNOWN = pytest.StashKey[dict[str, Requirement]]()
+
+# Any of these options, given a value, means that some tests were left out of the run.
+_NARROWING = (
+    "keyword",
+    "markexpr",
+    "deselect",
+    "ignore",
+    "ignore_glob",
+    "lf",
+    "stepwise",
+    "collectonly",
+    "continue_on_collection_errors",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{MARK}(id, ...): the rows that this test proves")
+    config.stash[_KNOWN] = read_requirements(config.rootpath)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Ledger(config), "comity-ledger")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Properties travel with a report from a worker of pytest-xdist; marks do not.
+    for item in items:
+        item.user_properties.extend((MARK, row) for row in _named_rows(item))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marks = list(item.iter_markers(MARK))
+    if any(not mark.args or mark.kwargs for mark in marks):
+        pytest.fail(f"the mark {MARK!r} takes the ids of rows and nothing else", pytrace=False)
+    unknown = sorted(map(str, set(_named_rows(item)) - item.config.stash[_KNOWN].keys()))
+    if unknown:
+        pytest.fail(f"{REQUIREMENTS} has no row {', '.join(unknown)}", pytrace=False)
+
+
+class Ledger:
+    """Gathers the outcomes in the process that sees them all, and writes them at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._record = Record()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        rows = [str(value) for name, value in report.user_properties if name == MARK]
+        self._record.note(report.nodeid, rows, phase=report.when, outcome=report.outcome)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        ended_by_itself = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        stopped_early = bool(session.shouldfail or session.shouldstop)
+        if ended_by_itself and not stopped_early and is_full_run(self._config):
+            self._record.write(self._config.rootpath)
+
+
+def is_full_run(config: pytest.Config) -> bool:
+    """Whether the run takes every test there is: no paths were named and nothing was left out."""
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return False
+    return not any(config.getoption(name, None) for name in _NARROWING)
+
+
+def _named_rows(item: pytest.Item) -> Iterable[str]:
+    return [cast("str", row) for mark in item.iter_markers(MARK) for row in mark.args]
