@@ -1,0 +1,35 @@
+"""One word finds a room and its tests; a test's name is a sentence."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.rooms import ROOMS, ROOT, SOURCE, each_test_module, functions_of, tree_of
+
+MIRRORED = ("wire", "rules")
+MIRRORED_ROOMS = [room for room in ROOMS if room.relative_to(SOURCE).parts[0] in MIRRORED]
+SENTENCE = re.compile(r"test(_[a-z0-9]+){3,}")
+
+
+def _mirror_of(room: Path) -> Path:
+    place = room.relative_to(SOURCE)
+    return ROOT / "tests" / place.parent / f"test_{place.name}"
+
+
+@pytest.mark.parametrize("room", MIRRORED_ROOMS, ids=lambda room: str(room.relative_to(SOURCE)))
+def test_a_room_has_a_test_module_of_its_own(room: Path) -> None:
+    assert _mirror_of(room).is_file()
+
+
+@each_test_module
+def test_the_name_of_a_test_is_a_sentence(room: Path) -> None:
+    names = [each.name for each in functions_of(room) if each.name.startswith("test")]
+    assert [name for name in names if not SENTENCE.fullmatch(name)] == []
+
+
+@each_test_module
+def test_tests_are_functions_and_not_methods_of_a_class(room: Path) -> None:
+    classes = [node for node in tree_of(room).body if isinstance(node, ast.ClassDef)]
+    assert [each.name for each in classes if each.name.startswith("Test")] == []
