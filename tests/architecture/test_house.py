@@ -89,6 +89,14 @@ def test_only_the_three_exceptions_that_say_whose_fault_it_is_exist(room: Path) 
     assert exceptions == (EXCEPTIONS if at_home else set())
 
 
+@each_room
+def test_what_catches_everything_says_what_it_caught(room: Path) -> None:
+    """`except Exception` stands at a door or at the top of a task, and logs with traceback."""
+    handlers = [node for node in ast.walk(tree_of(room)) if isinstance(node, ast.ExceptHandler)]
+    silent = [each.lineno for each in handlers if _catches_everything(each) and _is_silent(each)]
+    assert silent == []
+
+
 @every_room
 def test_no_banner_stands_in_a_room(room: Path) -> None:
     lines = room.read_text(encoding="utf-8").splitlines()
@@ -109,3 +117,20 @@ def _is_exception(node: ast.ClassDef) -> bool:
         return True
     known = (getattr(builtins, name, None) for name in names)
     return any(isinstance(each, type) and issubclass(each, BaseException) for each in known)
+
+
+def _catches_everything(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {each.id for each in caught if isinstance(each, ast.Name)}
+    return bool(names & {"Exception", "BaseException"})
+
+
+def _is_silent(handler: ast.ExceptHandler) -> bool:
+    for node in (inner for statement in handler.body for inner in ast.walk(statement)):
+        if isinstance(node, ast.Raise):
+            return False
+        if isinstance(node, ast.Attribute) and node.attr == "exception":
+            return False
+    return True
