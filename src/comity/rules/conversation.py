@@ -12,10 +12,10 @@ Rule 5: no clock, no socket; `comity.kernel.links` owns both.
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, structs
 
 from comity.wire import jsonrpc
-from comity.wire.errors import EXHAUSTED, INVALID_REQUEST, MalformedMessage
+from comity.wire.errors import EXHAUSTED, INVALID_REQUEST, UPSTREAM_FAILED, MalformedMessage
 from comity.wire.jsonrpc import Frame, Id
 from comity.wire.mcp import CANCELLED, LISTEN, PROGRESS, SUBSCRIPTION_ID
 
@@ -121,12 +121,17 @@ class Conversation[Errand]:
         if frame.method is UNSET:
             return self._hear_answer(frame, stream)
         if frame.id is not UNSET:
-            return Question(frame, self._amid(stream))
+            return Question(frame, self.amid(stream))
         if frame.method == CANCELLED:
             return self._hear_withdrawal(frame)
-        if frame.method == PROGRESS and stream is UNKNOWN:
-            return self._hear_progress(frame)
+        if frame.method == PROGRESS:
+            return self._hear_progress(frame, stream)
         return self._hear_notice(frame, stream)
+
+    def amid(self, stream: Stream) -> Errand | None:
+        """Whose question opened this stream, if it is still open."""
+        entry = self._open.get(stream) if stream else None
+        return entry.errand if entry is not None else None
 
     def withdraw(self, minted: int, reason: Raw | None = None) -> Frame | None:
         """Forget a question and word its cancellation; None if it is no longer open."""
@@ -149,10 +154,6 @@ class Conversation[Errand]:
         self._taken.clear()
         return asked, taken
 
-    def _amid(self, stream: Stream) -> Errand | None:
-        entry = self._open.get(stream) if stream else None
-        return entry.errand if entry is not None else None
-
     def _hear_answer(self, frame: Frame, stream: Stream) -> Heard[Errand]:
         minted = frame.id
         if type(minted) is not int or minted not in self._open:
@@ -161,7 +162,7 @@ class Conversation[Errand]:
             return Stray(f"an answer to {minted} on another stream")
         entry = self._open.pop(minted)
         if entry.listens and frame.result is not UNSET:
-            frame = _restore_subscription(frame, entry.asker_id)
+            frame = _restore_end_of_listening(frame, entry.asker_id)
         return Answer(entry.errand, jsonrpc.with_id(frame, entry.asker_id))
 
     def _hear_withdrawal(self, frame: Frame) -> Heard[Errand]:
@@ -171,23 +172,29 @@ class Conversation[Errand]:
             return Stray("a cancellation that names no request")
         errand = self._taken.pop(named, None)
         if errand is None:
-            return Stray(f"a cancellation of nothing that is open: id {named!r}")
+            return Stray(f"a cancellation of nothing that is open: id {named!r:.80}")
         return Withdrawal(errand, params.get("reason"))
 
-    def _hear_progress(self, frame: Frame) -> Heard[Errand]:
+    def _hear_progress(self, frame: Frame, stream: Stream) -> Heard[Errand]:
+        """A minted token tells whose progress it is; an own one says less than its stream."""
         params = _members_of(frame.params)
         named = jsonrpc.value(params["progressToken"]) if "progressToken" in params else None
         entry = self._open.get(named) if type(named) is int else None
-        if entry is None or entry.token is None:
+        if entry is not None and entry.token is not None and (not stream or stream == named):
+            restored = jsonrpc.to_raw(params | {"progressToken": entry.token})
+            return Notice(jsonrpc.with_params(frame, restored), entry.errand)
+        beside = self._open.get(stream) if stream else None
+        if stream is UNKNOWN or (beside is not None and beside.token is not None):
             return Stray("progress of nothing that is open")
-        restored = jsonrpc.to_raw(params | {"progressToken": entry.token})
-        return Notice(jsonrpc.with_params(frame, restored), entry.errand)
+        return self._hear_notice(frame, stream)
 
     def _hear_notice(self, frame: Frame, stream: Stream) -> Heard[Errand]:
-        if stream:
-            entry = self._open.get(stream)
-        else:
-            entry = self._open.get(_subscription(frame)) if stream is UNKNOWN else None
+        stamp = _subscription(frame) if stream is UNKNOWN else None
+        named = stream if stamp is None else stamp
+        entry = self._open.get(named) if named else None
+        if stamp is not None and (entry is None or not entry.listens):
+            # Told to everybody, it could meet a listener whose own id is the same number.
+            return Stray("a notice for no subscription that is open")
         if entry is None:
             return Notice(frame, None)
         if entry.listens:
@@ -196,16 +203,16 @@ class Conversation[Errand]:
 
 
 def _members_of(raw: object) -> dict[str, Raw]:
-    return jsonrpc.members(raw) if isinstance(raw, Raw) else {}
+    """The members of an object; anything else that stands there has none and may pass."""
+    if isinstance(raw, Raw) and bytes(memoryview(raw)[:1]) == b"{":
+        return jsonrpc.members(raw)
+    return {}
 
 
 def _swap_token(params: Raw, minted: int) -> tuple[Raw, Raw | None]:
     """The parameters with the minted number as progress token, and the token that stood there."""
-    found = jsonrpc.members(params)
-    meta = found.get("_meta")
-    if meta is None:
-        return params, None
-    inside = jsonrpc.members(meta)
+    found = _members_of(params)
+    inside = _members_of(found.get("_meta"))
     token = inside.get("progressToken")
     if token is None:
         return params, None
@@ -213,11 +220,21 @@ def _swap_token(params: Raw, minted: int) -> tuple[Raw, Raw | None]:
     return jsonrpc.to_raw({**found, "_meta": swapped}), token
 
 
-def _subscription(frame: Frame) -> int:
-    """The minted id of the listen that a notification says it belongs to; 0 if it says none."""
+def _subscription(frame: Frame) -> int | None:
+    """The minted id of the listen a notice says it belongs to: None if unsaid, 0 if unsayable."""
     meta = _members_of(_members_of(frame.params).get("_meta"))
-    named = jsonrpc.value(meta[SUBSCRIPTION_ID]) if SUBSCRIPTION_ID in meta else 0
+    if SUBSCRIPTION_ID not in meta:
+        return None
+    named = jsonrpc.value(meta[SUBSCRIPTION_ID])
     return named if type(named) is int else 0
+
+
+def _restore_end_of_listening(frame: Frame, asker_id: Id) -> Frame:
+    """An answer that cannot be read is one all the same: whoever listened learns of the end."""
+    try:
+        return _restore_subscription(frame, asker_id)
+    except MalformedMessage as error:
+        return jsonrpc.failure(asker_id, UPSTREAM_FAILED, f"the answer is malformed: {error}")
 
 
 def _restore_subscription(frame: Frame, asker_id: Id) -> Frame:
@@ -230,4 +247,4 @@ def _restore_subscription(frame: Frame, asker_id: Id) -> Frame:
     stamped = jsonrpc.to_raw({**found, "_meta": {**meta, SUBSCRIPTION_ID: asker_id}})
     if frame.result is UNSET:
         return jsonrpc.with_params(frame, stamped)
-    return Frame("2.0", frame.id, result=stamped)
+    return structs.replace(frame, result=stamped)

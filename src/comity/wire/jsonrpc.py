@@ -4,23 +4,24 @@ Rule 1: what is judged is what is sent on. A frame is decoded and encoded again,
         bytes, so two readers cannot see two messages in it.
 Rule 2: nobody's JSON library refuses duplicate keys, so they are found by arithmetic: encoding a
         decoded object never lengthens it, and only white space, escapes, unknown members and
-        duplicates shorten it. Where the length is the same none of these is there, and the slow look
-        is spared.
+        duplicates shorten it. Where the length is the same none of these is there, and the slow
+        look is spared.
 Rule 3: ids are compared by exact type and value; 1, 1.0, true and "1" are four things.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from comity.wire.errors import INVALID_REQUEST, Fault, MalformedMessage
+from comity.wire.errors import INTERNAL_ERROR, INVALID_REQUEST, Fault, MalformedMessage
 
 type Id = int | str
+type _Look = Callable[[list[tuple[str, object]]], dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ _frame_decoder = msgspec.json.Decoder(Frame)
 _members_decoder = msgspec.json.Decoder(dict[str, Raw])
 _error_decoder = msgspec.json.Decoder(ErrorBody)
 _value_decoder = msgspec.json.Decoder(object)
+# A fraction is written back as it stood: 1e3 would become 1000.0 and upset the sum of rule 2.
+_as_written_decoder = msgspec.json.Decoder(object, float_hook=Raw)
 _KNOWN = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 
 to_json = _encoder.encode
@@ -83,15 +86,17 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Frame:
         frame = _frame_decoder.decode(data)
     except msgspec.ValidationError as error:
         raise MalformedMessage(_wrong_shape(data, str(error)), INVALID_REQUEST) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise MalformedMessage("not valid JSON") from None
+    except RecursionError:
+        raise MalformedMessage("nested too deep", INVALID_REQUEST) from None
     _check_shape(frame, limits)
     if data.count(b"{") + data.count(b"[") > limits.depth and deeper_than(limits.depth, data):
         raise MalformedMessage(f"nested deeper than {limits.depth}", INVALID_REQUEST)
     if len(data) > limits.string_bytes:
         _check_strings(data, limits.string_bytes)
-    if len(_encoder.encode(frame)) != len(data):
-        return _look_closer(data, frame)
+    if len(_encoder.encode(frame)) != len(data) or b"\n" in data or b"\r" in data:
+        return _look_closer(data)
     return frame
 
 
@@ -99,7 +104,7 @@ def encode(frame: Frame) -> bytes:
     """The frame as compact JSON on one line."""
     if type(frame) is FrameWithMembers:
         plain = _members_decoder.decode(_encoder.encode(frame))
-        del plain["members"]
+        plain.pop("members", None)
         return _encoder.encode(plain | frame.members)
     return _encoder.encode(frame)
 
@@ -108,17 +113,25 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
     """The members of an object, each still raw; a repeated key is refused."""
     try:
         found = _members_decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        if len(_encoder.encode(found)) != len(memoryview(raw)):
+            _refuse_duplicates(bytes(raw), _tell_repeated)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedMessage("expected an object", INVALID_REQUEST) from None
-    if len(_encoder.encode(found)) != len(memoryview(raw)):
-        _refuse_duplicates(bytes(raw))
     return found
 
 
 def value(raw: Raw | bytes) -> object:
-    """A raw member decoded whole; integers of any size stay integers."""
+    """A raw member decoded whole; a repeated key is refused at every level.
+
+    Integers stay exact, up to the 4,300 digits that the interpreter converts in bounded time.
+    """
     try:
-        return _value_decoder.decode(raw)
+        found = _value_decoder.decode(raw)
+        if type(found) in (dict, list):
+            as_written = _encoder.encode(_as_written_decoder.decode(raw))
+            if len(as_written) != len(memoryview(raw)):
+                _refuse_duplicates(bytes(raw), _refuse_repeated)
+        return found
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedMessage("not valid JSON", INVALID_REQUEST) from None
 
@@ -163,9 +176,10 @@ def error_of(frame: Frame) -> ErrorBody | None:
     if frame.error is UNSET:
         return None
     try:
+        value(frame.error)
         return _error_decoder.decode(frame.error)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ErrorBody(0, "the peer sent an error of no known shape")
+    except (msgspec.DecodeError, MalformedMessage):
+        return ErrorBody(INTERNAL_ERROR.code, "the peer sent an error of no known shape")
 
 
 def with_id(frame: Frame, request_id: Id) -> Frame:
@@ -205,6 +219,7 @@ def deeper_than(depth: int, data: bytes) -> bool:
 
 _ONE_BRACKET = bytes.maketrans(b"[]", b"{}")
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'{}[]"'))
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _ESCAPES = re.compile(rb"\\.")
 _STRINGS = re.compile(rb'"[^"]*"')
 
@@ -232,15 +247,20 @@ def _check_answer(frame: Frame) -> None:
         raise MalformedMessage("an answer without an id", INVALID_REQUEST)
 
 
-def _look_closer(data: bytes, frame: Frame) -> Frame:
+def _look_closer(data: bytes) -> Frame:
     """The rare way: white space, escapes, unknown members, duplicates; only these are refused."""
-    _refuse_duplicates(data)
+    # What stays raw keeps its white space, and on stdio the end of a line ends a message: a line
+    # inside the parameters would be a message of its own, which nobody had judged.
+    data = data.translate(_ONE_LINE)
+    _refuse_duplicates(data, _tell_repeated)
     found = _members_decoder.decode(data)
     unknown = {name: raw for name, raw in found.items() if name not in _KNOWN}
     for name in unknown:
-        if name.lower() in _KNOWN:
-            # A reader that ignores case would see another message (CVE-2026-27896).
+        if name.casefold() in _KNOWN:
+            # A reader that ignores case would see another message (CVE-2026-27896); to such a
+            # reader the long s of "param\u017f" is an s as well, which lower() does not know.
             raise MalformedMessage(f"member {name!r} shadows a JSON-RPC member", INVALID_REQUEST)
+    frame = _frame_decoder.decode(data)
     if not unknown:
         return frame
     return FrameWithMembers(
@@ -248,10 +268,10 @@ def _look_closer(data: bytes, frame: Frame) -> Frame:
     )
 
 
-def _refuse_duplicates(data: bytes) -> None:
+def _refuse_duplicates(data: bytes, look: _Look) -> None:
     """Refuse a repeated key at this level; deeper ones are refused when somebody reads them."""
     try:
-        found = json.loads(data, object_pairs_hook=_tell_repeated, parse_int=str, parse_float=str)
+        found = json.loads(data, object_pairs_hook=look, parse_int=str, parse_float=str)
     except RecursionError:
         raise MalformedMessage("nested too deep", INVALID_REQUEST) from None
     if isinstance(found, _Repeated):
@@ -267,6 +287,13 @@ def _tell_repeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found if len(found) == len(pairs) else _Repeated(found)
 
 
+def _refuse_repeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = _tell_repeated(pairs)
+    if isinstance(found, _Repeated):
+        raise MalformedMessage("a key is repeated in an object", INVALID_REQUEST)
+    return found
+
+
 def _check_strings(data: bytes, limit: int) -> None:
     plain = _ESCAPES.sub(b"__", data)
     if any(len(found.group()) - 2 > limit for found in _STRINGS.finditer(plain)):
@@ -276,4 +303,5 @@ def _check_strings(data: bytes, limit: int) -> None:
 def _wrong_shape(data: bytes, because: str) -> str:
     if data.lstrip()[:1] == b"[":
         return "batches are not part of MCP; send one message"
-    return f"not a JSON-RPC 2.0 message: {because}"
+    # The reason may quote the peer, who may have written megabytes where "2.0" belongs.
+    return f"not a JSON-RPC 2.0 message: {because:.200}"
