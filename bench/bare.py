@@ -146,4 +146,4 @@ def application(target: list[str]) -> Callable[..., Awaitable[None]]:
 
 
 if __name__ == "__main__":
-    doorstep.serve(lambda: application(sys.argv[1:]), "bare")
+    doorstep.run(lambda: application(sys.argv[1:]), "bare")

@@ -1,4 +1,4 @@
-"""How every relay of the bench opens its HTTP door: a free loopback port, said on stderr."""
+"""How every relay of the bench opens its HTTP door: a free loopback port, told on stderr."""
 
 import socket
 import sys
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import uvicorn
+import uvloop
 
 
-def serve(application: Callable[[], Any], name: str, *, lifespan: bool = False) -> None:
-    """Serves what `application` makes, inside the running loop, until the process is ended."""
+async def serve(application: Callable[[], Any], name: str, *, lifespan: bool) -> None:
+    """Serves what `application` makes, in the fastest way uvicorn has, until the process ends."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    port = listener.getsockname()[1]
     config = uvicorn.Config(
         application,
         factory=True,
@@ -24,5 +24,10 @@ def serve(application: Callable[[], Any], name: str, *, lifespan: bool = False) 
         server_header=False,
         date_header=False,
     )
+    port = listener.getsockname()[1]
     print(f"{name}: listening on http://127.0.0.1:{port}", file=sys.stderr, flush=True)
-    uvicorn.Server(config).run(sockets=[listener])
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def run(application: Callable[[], Any], name: str) -> None:
+    uvloop.run(serve(application, name, lifespan=False))

@@ -1,0 +1,82 @@
+"""The relays that are compared, and how each is started in front of an upstream."""
+
+import json
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.eras import Era
+from bench.processes import ROOT, DidNotStart
+
+STUB = [sys.executable, "-m", "bench.stub"]
+_READY_WITHIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of a call: its era, and the URL or the command that a relay has to reach."""
+
+    era: Era
+    upstream: list[str]
+    workplace: Path
+
+    @property
+    def is_http(self) -> bool:
+        return "://" in self.upstream[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One relay: the command that starts it, its door, and where it says that it is ready."""
+
+    command: Callable[[Way], list[str]]
+    door: str = "/mcp"
+    readiness: str | None = None
+
+    def wait_until_ready(self, port: int) -> None:
+        until = time.monotonic() + _READY_WITHIN_SECONDS
+        while self.readiness is not None and not _answers_ok(port, self.readiness):
+            if time.monotonic() > until:
+                raise DidNotStart(f"{self.readiness} did not answer 200")
+            time.sleep(0.05)
+
+
+def _answers_ok(port: int, path: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5):
+            return True
+    except (urllib.error.URLError, TimeoutError):
+        return False
+
+
+def _module(*words: str) -> Callable[[Way], list[str]]:
+    def command(way: Way) -> list[str]:
+        said = [way.era if word == "ERA" else word for word in words]
+        return [sys.executable, "-m", *said, *way.upstream]
+
+    return command
+
+
+def _comity(way: Way) -> list[str]:
+    server: dict[str, object] = {"type": "http", "url": way.upstream[0]}
+    if not way.is_http:
+        server = {"command": way.upstream[0], "args": way.upstream[1:], "cwd": str(ROOT)}
+    with tempfile.NamedTemporaryFile(
+        "w", dir=way.workplace, suffix=".json", delete=False
+    ) as configuration:
+        json.dump({"mcpServers": {"stub": server}}, configuration)
+    return [sys.executable, "-m", "comity.cli", "serve", configuration.name, "--port", "0"]
+
+
+CONTENDERS = {
+    "bare": Contender(_module("bench.bare")),
+    "comity": Contender(_comity, door="/servers/stub/mcp", readiness="/ready"),
+    "sdk": Contender(_module("bench.sdk_relay", "ERA")),
+    "fastmcp": Contender(_module("bench.fastmcp_relay", "shipped", "ERA")),
+    "fastmcp-reused": Contender(_module("bench.fastmcp_relay", "reused", "ERA")),
+}
