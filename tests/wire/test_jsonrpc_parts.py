@@ -1,0 +1,233 @@
+"""The parts of a frame, read one by one, and the frames that Comity writes itself."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from msgspec import UNSET, Raw
+
+from comity.wire import jsonrpc
+from comity.wire.errors import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, MalformedMessage
+from comity.wire.jsonrpc import ErrorBody, Frame, FrameWithMembers
+from tests.wire import json_texts
+from tests.wire.json_texts import Written, read_loosely
+
+DEEP = 100_000
+
+
+def plain(found: dict[str, Raw]) -> dict[str, bytes]:
+    return {name: bytes(raw) for name, raw in found.items()}
+
+
+def with_error(error: bytes) -> Frame:
+    return jsonrpc.decode(b'{"jsonrpc":"2.0","id":1,"error":%b}' % error)
+
+
+@pytest.mark.parametrize("data", [b'{"a":1,"b":{"c":[ ]}}', b' { "a" :1 ,"\\u0062":{"c":[ ]}} '])
+def test_members_are_given_raw_under_their_decoded_names(data: bytes) -> None:
+    assert plain(jsonrpc.members(data)) == {"a": b"1", "b": b'{"c":[ ]}'}
+    assert plain(jsonrpc.members(Raw(data))) == {"a": b"1", "b": b'{"c":[ ]}'}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b'{"a":1,"a":1}', b'{"a":1,"\\u0061":2}', b'{ "a" : 1 , "a" : 2 }', b'{"":1,"":2}'),
+        *(
+            b'{"a":{"x":1},"a":1}',
+            b'{"\\ud83d\\ude00":1,"\xf0\x9f\x98\x80":2}',
+            b'{"a":1,"b":2,"a":3}',
+        ),
+    ],
+)
+def test_a_repeated_key_is_refused_where_members_are_read(data: bytes) -> None:
+    with pytest.raises(MalformedMessage, match="repeated") as caught:
+        jsonrpc.members(data)
+    assert caught.value.fault is INVALID_REQUEST
+
+
+def test_a_repeated_key_below_the_members_is_left_to_whoever_reads_it() -> None:
+    found = jsonrpc.members(b'{ "a" : {"b":1,"b":2} }')
+    assert bytes(found["a"]) == b'{"b":1,"b":2}'
+    with pytest.raises(MalformedMessage, match="repeated"):
+        jsonrpc.members(found["a"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"[1]", b"null", b'"a"', b"1", b"{", b'{"a":NaN}', b'{"a":"\\ud800"}'),
+        *(b'{"\xff":1}', b'{ "a":"\xff"}', b'{"a":' + b"[" * DEEP + b"]" * DEEP + b"}"),
+    ],
+)
+def test_what_has_no_members_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedMessage) as caught:
+        jsonrpc.members(data)
+    assert caught.value.fault is INVALID_REQUEST
+
+
+@given(json_texts.objects)
+def test_members_are_refused_exactly_if_a_key_is_repeated_among_them(written: Written) -> None:
+    if written.repeated_here:
+        with pytest.raises(MalformedMessage, match="repeated"):
+            jsonrpc.members(written.data)
+    else:
+        found = jsonrpc.members(written.data)
+        read = {name: read_loosely(bytes(raw)) for name, raw in found.items()}
+        assert read == read_loosely(written.data)
+
+
+@given(json_texts.objects)
+def test_encoding_an_object_never_lengthens_it_and_repetition_shortens_it(written: Written) -> None:
+    """The arithmetic of rule 2, with the library alone."""
+    found = msgspec.json.decode(written.data, type=dict[str, Raw])
+    encoded = msgspec.json.encode(found)
+    assert len(encoded) <= len(written.data)
+    assert not (len(encoded) == len(written.data) and written.repeated_here)
+
+
+@given(json_texts.frames())
+def test_encoding_a_frame_never_lengthens_it_and_repetition_shortens_it(written: Written) -> None:
+    try:
+        encoded = msgspec.json.encode(msgspec.json.decode(written.data, type=Frame))
+    except msgspec.ValidationError:
+        return
+    assert len(encoded) <= len(written.data)
+    assert not (len(encoded) == len(written.data) and written.repeated_here)
+
+
+@given(json_texts.frames())
+def test_a_frame_is_decoded_only_without_repetition_and_loses_nothing(written: Written) -> None:
+    try:
+        frame = jsonrpc.decode(written.data)
+    except MalformedMessage:
+        return
+    assert not written.repeated_here
+    encoded = jsonrpc.encode(frame)
+    assert len(encoded) <= len(written.data)
+    assert not {*b"\r\n"} & {*encoded}
+    assert read_loosely(encoded) == read_loosely(written.data)
+    assert jsonrpc.encode(jsonrpc.decode(encoded)) == encoded
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        *((b"1", 1), (b"1.0", 1.0), (b"true", True), (b"null", None), (b'"\\u0061"', "a")),
+        *((b"18446744073709551616", 2**64), (b"-9223372036854775809", -(2**63) - 1)),
+        *((b"1" * 4300, int("1" * 4300)), (b' [1e3, {"a":[0]}] ', [1000.0, {"a": [0]}])),
+        *((b'{"a":{"b":[1.10,1e-7]}}', {"a": {"b": [1.1, 1e-7]}}),),
+    ],
+)
+def test_a_value_is_read_whole_and_integers_stay_exact(data: bytes, expected: object) -> None:
+    assert jsonrpc.value(data) == expected
+    assert type(jsonrpc.value(Raw(data))) is type(expected)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"NaN", b"1e400", b"1" * 4301, b'"\\ud800"', b'"\xff"', b'{"\\udc00":1}', b"[1"),
+        *(b"[" * DEEP, b"[" * DEEP + b"]" * DEEP),
+        *(
+            b'{"a":1,"a":2}',
+            b'[{"a":[{"b":1,"b":1}]}]',
+            b'{"a":1e3,"b":1,"b":1}',
+            b'[{"":1,"":2} ]',
+        ),
+        b'{"n":[1e5,123456789012345680.0],"a":0,"a":0}',
+    ],
+)
+def test_a_value_that_two_readers_could_read_differently_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedMessage) as caught:
+        jsonrpc.value(data)
+    assert caught.value.fault is INVALID_REQUEST
+
+
+@given(json_texts.values)
+def test_a_value_is_refused_exactly_if_a_key_is_repeated_anywhere(written: Written) -> None:
+    if written.repeated:
+        with pytest.raises(MalformedMessage, match="repeated"):
+            jsonrpc.value(written.data)
+    else:
+        assert jsonrpc.value(written.data) == json.loads(written.text)
+
+
+def test_text_is_a_string_or_nothing() -> None:
+    assert jsonrpc.text(Raw(b'"a\\u0062"')) == "ab"
+    assert jsonrpc.text(Raw(b"1")) is None
+    assert jsonrpc.text(None) is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "data"),
+    [
+        (jsonrpc.request(1, "m"), b'{"jsonrpc":"2.0","id":1,"method":"m"}'),
+        (
+            jsonrpc.request("a", "m", {"x": [1]}),
+            b'{"jsonrpc":"2.0","id":"a","method":"m","params":{"x":[1]}}',
+        ),
+        (jsonrpc.notification("m"), b'{"jsonrpc":"2.0","method":"m"}'),
+        (jsonrpc.notification("m", {}), b'{"jsonrpc":"2.0","method":"m","params":{}}'),
+        (jsonrpc.result(1, None), b'{"jsonrpc":"2.0","id":1,"result":null}'),
+    ],
+)
+def test_frames_of_our_own_are_written_plainly(frame: Frame, data: bytes) -> None:
+    assert jsonrpc.encode(frame) == data
+    assert jsonrpc.decode(data) == frame
+
+
+def test_a_failure_always_names_its_kind_and_reason() -> None:
+    frame = jsonrpc.failure(None, METHOD_NOT_FOUND, "no such thing", {"hint": "look"})
+    error = jsonrpc.error_of(jsonrpc.decode(jsonrpc.encode(frame)))
+    told = {"error_type": "method_not_found", "reason": "no such thing", "hint": "look"}
+    assert error == ErrorBody(-32601, "no such thing", told)
+    bare = jsonrpc.error_of(jsonrpc.failure(1, METHOD_NOT_FOUND, "no"))
+    assert bare == ErrorBody(-32601, "no", {"error_type": "method_not_found", "reason": "no"})
+
+
+def test_an_answer_that_worked_carries_no_error() -> None:
+    assert jsonrpc.error_of(jsonrpc.result(1, {})) is None
+
+
+def test_an_error_is_read_with_what_is_unknown_left_aside() -> None:
+    frame = with_error(b'{"code":-1,"message":"m","data":[1],"more":2}')
+    assert jsonrpc.error_of(frame) == ErrorBody(-1, "m", [1])
+    assert jsonrpc.error_of(with_error(b'{"code":-1,"message":"m"}')) == ErrorBody(-1, "m", UNSET)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(b"5", b"null", b"{}", b'{"code":"x","message":"m"}', b'{"code":1.0,"message":"m"}'),
+        *(b'{"code":1,"code":2,"message":"m"}', b'{"code":1,"message":null}'),
+        *(
+            b'{"code":1,"message":"m","data":{"a":1,"a":2}}',
+            b'{"code":%b,"message":""}' % (b"1" * 5000),
+        ),
+    ],
+)
+def test_a_misshapen_error_reads_as_an_internal_error(error: bytes) -> None:
+    found = jsonrpc.error_of(with_error(error))
+    assert found is not None
+    assert found.code == INTERNAL_ERROR.code
+
+
+def test_a_frame_keeps_everything_else_under_another_id_and_other_parameters() -> None:
+    frame = jsonrpc.request(1, "m", {"x": 1})
+    assert jsonrpc.with_id(frame, "b") == jsonrpc.request("b", "m", {"x": 1})
+    assert jsonrpc.with_params(frame, Raw(b"[]")) == jsonrpc.request(1, "m", [])
+    answer = with_error(b'{"code":1,"message":"m"}')
+    assert jsonrpc.with_id(answer, 9).error == answer.error
+
+
+def test_unknown_members_survive_another_id_and_other_parameters() -> None:
+    frame = jsonrpc.decode(b'{"jsonrpc":"2.0","id":1,"method":"m","trace":"t"}')
+    changed = jsonrpc.with_params(jsonrpc.with_id(frame, "b"), Raw(b"{}"))
+    expected = b'{"jsonrpc":"2.0","id":"b","method":"m","params":{},"trace":"t"}'
+    assert jsonrpc.encode(changed) == expected
+
+
+def test_a_frame_with_room_for_unknown_members_needs_none() -> None:
+    assert jsonrpc.encode(FrameWithMembers("2.0", method="m")) == b'{"jsonrpc":"2.0","method":"m"}'
