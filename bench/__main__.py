@@ -25,7 +25,11 @@ def main() -> int:
     plan = _plan(chosen)
     say(f"load average {_load()}, {os.cpu_count()} cores")
     within = _SHORT_WITHIN_SECONDS if chosen.short else _WITHIN_SECONDS
-    cells = uvloop.run(_bounded(plan, within))
+    try:
+        cells = uvloop.run(_bounded(plan, within))
+    except (asyncio.CancelledError, KeyboardInterrupt, TimeoutError):
+        say("ended before everything was measured")
+        return 2
     print(json.dumps(figures.as_json(cells), indent=2) if chosen.json else table(cells))
     say(f"load average {_load()}")
     if chosen.plot is not None:

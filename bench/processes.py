@@ -41,7 +41,10 @@ class Running:
             start_new_session=True,
         )
         assert self._process.stderr is not None
-        threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True).start()
+        self._listener = threading.Thread(
+            target=self._listen, args=(self._process.stderr,), daemon=True
+        )
+        self._listener.start()
 
     def __enter__(self) -> Self:
         return self
@@ -77,13 +80,15 @@ class Running:
             except subprocess.TimeoutExpired:
                 continue
         self._process.wait(_ENDED_WITHIN_SECONDS)
+        self._listener.join(_ENDED_WITHIN_SECONDS)
 
     def _listen(self, stderr: IO[str]) -> None:
-        for line in stderr:
-            self._heard.append(line.strip())
-            if self._port is None and (found := _LISTENING.search(line)):
-                self._port = int(found[1])
-                self._told.set()
+        with stderr:
+            for line in stderr:
+                self._heard.append(line.strip())
+                if self._port is None and (found := _LISTENING.search(line)):
+                    self._port = int(found[1])
+                    self._told.set()
         self._told.set()
 
 

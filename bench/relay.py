@@ -147,7 +147,7 @@ def _direct(way: Way, stack: contextlib.ExitStack) -> Target:
 async def _measure_cell(plan: Plan, cell: Cell, entrants: dict[str, Entrant]) -> None:
     slow: set[str] = set()
     names = list(entrants)
-    for turn in range(plan.rounds):
+    for turn in range(plan.rounds if names else 0):
         # Each round begins with another relay, so that none always follows the same one.
         first = turn % len(names)
         for name in names[first:] + names[:first]:

@@ -1,0 +1,70 @@
+"""Medians, ratios round by round, and what counts as a gross regression."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.figures import as_json, gross_regressions, ratio
+from bench.load import Slice
+from bench.plot import plot
+from bench.relay import Cell
+from bench.table import table
+
+
+def rounds(*cpu_ms: float) -> dict[int, Slice]:
+    return {turn: Slice(100, 0.5, ms / 10, 0.001) for turn, ms in enumerate(cpu_ms)}
+
+
+def cell(comity: dict[int, Slice]) -> Cell:
+    slices = {
+        "direct": rounds(0, 0, 0),
+        "bare": rounds(0.1, 0.2, 0.1),
+        "comity": comity,
+        "sdk": rounds(2, 4, 2),
+    }
+    return Cell("http-modern", 32, slices)
+
+
+def test_a_ratio_is_the_median_of_each_round_s_ratio() -> None:
+    # The machine was half as fast in the second round, for both.
+    assert ratio(cell(rounds(0.13, 0.26, 0.13)), "comity", "bare") == pytest.approx(1.3)
+
+
+def test_only_rounds_in_which_both_took_part_are_compared() -> None:
+    assert ratio(cell({1: rounds(0, 0.3)[1]}), "comity", "bare") == pytest.approx(1.5)
+    assert ratio(cell({}), "comity", "bare") is None
+
+
+def test_json_has_an_entry_for_each_path_and_concurrency() -> None:
+    entry = as_json([cell(rounds(0.13, 0.26, 0.13))])["http-modern/32"]
+    assert entry["cpu_ms"] == {"direct": 0, "bare": 0.1, "comity": 0.13, "sdk": 2}
+    assert entry["calls_per_second"]["bare"] == 200
+    assert (entry["ratio_bare"], entry["ratio_sdk"]) == (1.3, 0.065)
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "told"), [(0.44, 0), (0.46, 1), (0.61, 2)], ids=["noise", "bare", "bare and sdk"]
+)
+def test_three_times_a_goal_is_gross(cpu_ms: float, told: int) -> None:
+    assert len(gross_regressions([cell(rounds(cpu_ms, 2 * cpu_ms, cpu_ms))])) == told
+
+
+def test_comity_without_a_figure_is_gross() -> None:
+    unmeasured = cell({})
+    unmeasured.reasons["comity"] = "did not start"
+    assert gross_regressions([unmeasured]) == [
+        "http-modern at 32: Comity has no figure: did not start"
+    ]
+
+
+def test_the_table_shows_figures_and_says_why_one_is_missing() -> None:
+    shown = cell(rounds(0.13, 0.26, 0.13))
+    shown.reasons["fastmcp"] = "did not start"
+    text = table([shown])
+    assert "1.30 times bare (goal 1.5), 0.065 of sdk (goal 0.1)" in text
+    assert "fastmcp: n/a, did not start" in text
+
+
+def test_the_plot_is_a_picture(tmp_path: Path) -> None:
+    plot([cell(rounds(0.13, 0.26, 0.13))], tmp_path / "new" / "relay.png")
+    assert (tmp_path / "new" / "relay.png").read_bytes().startswith(b"\x89PNG")
