@@ -4,7 +4,11 @@ import json
 from dataclasses import dataclass
 from typing import cast
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+# A machine that is busy with other things makes no property false.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)

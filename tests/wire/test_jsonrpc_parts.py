@@ -11,7 +11,7 @@ from comity.wire import jsonrpc
 from comity.wire.errors import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, MalformedMessage
 from comity.wire.jsonrpc import ErrorBody, Frame, FrameWithMembers
 from tests.wire import json_texts
-from tests.wire.json_texts import Written, read_loosely
+from tests.wire.json_texts import Written, read_loosely, unhurried
 
 DEEP = 100_000
 
@@ -67,6 +67,7 @@ def test_what_has_no_members_is_refused(data: bytes) -> None:
     assert caught.value.fault is INVALID_REQUEST
 
 
+@unhurried
 @given(json_texts.objects)
 def test_members_are_refused_exactly_if_a_key_is_repeated_among_them(written: Written) -> None:
     if written.repeated_here:
@@ -78,6 +79,7 @@ def test_members_are_refused_exactly_if_a_key_is_repeated_among_them(written: Wr
         assert read == read_loosely(written.data)
 
 
+@unhurried
 @given(json_texts.objects)
 def test_encoding_an_object_never_lengthens_it_and_repetition_shortens_it(written: Written) -> None:
     """The arithmetic of rule 2, with the library alone."""
@@ -87,6 +89,7 @@ def test_encoding_an_object_never_lengthens_it_and_repetition_shortens_it(writte
     assert not (len(encoded) == len(written.data) and written.repeated_here)
 
 
+@unhurried
 @given(json_texts.frames())
 def test_encoding_a_frame_never_lengthens_it_and_repetition_shortens_it(written: Written) -> None:
     try:
@@ -97,6 +100,7 @@ def test_encoding_a_frame_never_lengthens_it_and_repetition_shortens_it(written:
     assert not (len(encoded) == len(written.data) and written.repeated_here)
 
 
+@unhurried
 @given(json_texts.frames())
 def test_a_frame_is_decoded_only_without_repetition_and_loses_nothing(written: Written) -> None:
     try:
@@ -145,6 +149,7 @@ def test_a_value_that_two_readers_could_read_differently_is_refused(data: bytes)
     assert caught.value.fault is INVALID_REQUEST
 
 
+@unhurried
 @given(json_texts.values)
 def test_a_value_is_refused_exactly_if_a_key_is_repeated_anywhere(written: Written) -> None:
     if written.repeated:
