@@ -1,4 +1,4 @@
-"""What every test run carries: the ledger, pytest's own test bench, and how properties are sought."""
+"""What every test run carries: the ledger, a test bench for plugins, how properties are sought."""
 
 import os
 
