@@ -1,0 +1,156 @@
+"""Programs that a test runs beside itself: started, awaited within bounds, and always ended."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.interop.peers import ROOT
+
+START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+_KEPT_LINES = 400
+
+
+class Program:
+    """A subprocess in its own process group, with the last lines it said on stderr."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._said = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def said(self) -> str:
+        with self._said:
+            return "\n".join(self._lines)
+
+    def wait_for_line(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
+        """The first line on stderr that `pattern` finds, among those already said or to come."""
+        deadline = time.monotonic() + seconds
+        with self._said:
+            while True:
+                for line in self._lines:
+                    if found := re.search(pattern, line):
+                        return found
+                if self._process.poll() is not None:
+                    raise RuntimeError(f"ended with {self._process.returncode}:\n{self._tail()}")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"never said {pattern!r}:\n{self._tail()}")
+                self._said.wait(min(0.5, left))
+
+    def wait_until(self, is_so: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"ended with {self._process.returncode}:\n{self.said}")
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"was not ready in {seconds:g} s:\n{self.said}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ask the whole group to end, then make it."""
+        for ending, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, _STOP_SECONDS)):
+            try:
+                os.killpg(self._process.pid, ending)
+            except ProcessLookupError:
+                break
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                continue
+        self._process.wait(_STOP_SECONDS)
+        self._reader.join(_STOP_SECONDS)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def _tail(self) -> str:
+        return "\n".join(self._lines)
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            with self._said:
+                self._lines.append(line.rstrip("\n"))
+                self._said.notify_all()
+        with self._said:
+            self._said.notify_all()
+
+
+@contextmanager
+def running(command: list[str], env: Mapping[str, str] | None = None) -> Generator[Program]:
+    program = Program(command, env)
+    try:
+        yield program
+    finally:
+        program.stop()
+
+
+@contextmanager
+def http_server(
+    command: Callable[[int], list[str]], env: Mapping[str, str] | None = None
+) -> Generator[str]:
+    """Run a server that takes a port, and yield its origin once it accepts connections."""
+    port = free_port()
+    with running(command(port), env) as program:
+        program.wait_until(lambda: accepts(port))
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def comity(config: Path, env: Mapping[str, str] | None = None) -> Generator[str]:
+    """Run `comity serve` on a free port, and yield its origin once every server was tried."""
+    command = [str(Path(sys.executable).with_name("comity")), "serve", str(config), "--port", "0"]
+    with running(command, env) as program:
+        origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
+        program.wait_until(lambda: answers(f"{origin}/ready"))
+        yield origin
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def accepts(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:  # noqa: S310 - loopback only
+            return reply.status == 200
+    except (OSError, urllib.error.HTTPError):
+        return False

@@ -1,0 +1,296 @@
+"""Nothing that a server or a client of the handshake era says is lost through Comity.
+
+One conversation is held over each kind of upstream with a server that says everything
+(`servers/extended.py`); then every field, request and notification is looked for by itself.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.interop.conftest import reached
+from tests.interop.hand_client import (
+    SECONDS,
+    Dial,
+    Exchange,
+    Frame,
+    HandClient,
+    initialize,
+    refuse,
+)
+from tests.interop.servers import extended
+
+ANSWER: Frame = {"choice": "a", "_mgp": {"by": "person:ada"}, "odd": extended.ODD_VALUES}
+REFUSAL: Frame = {
+    "code": 1500,
+    "message": "no",
+    "data": {"_mgp": {"x": 1}, "odd": extended.ODD_VALUES},
+}
+HELLO: Frame = {"hello": "server", "_meta": {"vendor/hello": True}, "odd": extended.ODD_VALUES}
+GO: Frame = {"go": True, "odd": extended.ODD_VALUES}
+CALL_EXTRAS: Frame = {
+    "_meta": {"vendor.example/call": extended.ODD_VALUES},
+    "_mgp": {"permission_token": "p-1"},
+    "trace_id": "4bf92f3577b34da6",
+    "state": {"checkpoint": "ckpt-6"},
+    "vendorParam": extended.ODD_VALUES,
+}
+CLIENT_CAPABILITIES: Frame = {
+    "mgp": {"version": "0.6.0", "extensions": ["permissions"], "vendor": extended.ODD_VALUES},
+    "experimental": {"mcpl": {"version": "0.4", "inference": {"models": ["m"]}}},
+    "extensions": {"vendor/extension": {"level": 2}},
+    "sampling": {"tools": {}, "context": {}},
+    "roots": {"listChanged": True},
+    "elicitation": {"form": {}, "url": {}},
+    "vendorClient": extended.ODD_VALUES,
+}
+
+
+@dataclass
+class Heard:
+    """All that one conversation brought, by what was asked."""
+
+    initialized: Frame = field(default_factory=dict[str, Any])
+    plainly_initialized: Frame = field(default_factory=dict[str, Any])
+    exchanges: dict[str, Exchange] = field(default_factory=dict[str, Exchange])
+    pushed: list[Frame] = field(default_factory=list[Frame])
+    answers_to_pushes: list[Frame] = field(default_factory=list[Frame])
+    seen_by_server: list[Frame] = field(default_factory=list[Frame])
+
+
+@pytest.fixture(scope="module")
+def heard(transport: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heard]:
+    with reached("extended", transport, tmp_path_factory.mktemp("extended")) as dial:
+        yield asyncio.run(_converse(dial))
+
+
+async def _converse(dial: Dial) -> Heard:
+    heard = Heard()
+    async with dial() as client:
+        heard.plainly_initialized = await initialize(client, {})
+    async with dial() as client:
+        heard.initialized = await initialize(client, CLIENT_CAPABILITIES)
+        await client.listen()
+        await _ask_everything(client, heard.exchanges)
+        await _be_pushed(client, heard)
+        heard.seen_by_server = (await client.request("vendor/seen")).result["seen"]
+    return heard
+
+
+async def _ask_everything(client: HandClient, exchanges: dict[str, Exchange]) -> None:
+    for method in ("tools/list", "resources/list", "prompts/list"):
+        exchanges[method] = await client.request(method, {})
+    plain = {"name": "plain", "arguments": extended.ODD_VALUES, **CALL_EXTRAS}
+    exchanges["plain"] = await client.request("tools/call", plain)
+    exchanges["failing"] = await _call(client, "failing")
+    exchanges["tells"] = await _call(client, "tells")
+    client.answer = lambda frame: {"result": ANSWER}
+    exchanges["asks"] = await _call(client, "asks")
+    client.answer = lambda frame: {"error": REFUSAL}
+    exchanges["asks in vain"] = await _call(client, "asks")
+    client.answer = refuse
+    exchanges["compute"] = await client.request("vendor/compute", HELLO)
+    exchanges["compute nothing"] = await client.request("vendor/compute")
+    exchanges["compute a list"] = await client.request("vendor/compute", [1, "two", {"three": 3}])
+    await client.notify("notifications/vendor.hello", HELLO)
+
+    async def send_go(_: Frame) -> None:
+        await client.notify("notifications/vendor.go", GO)
+
+    async def ask_release(_: Frame) -> None:
+        exchanges["release"] = await client.request("vendor/release", GO)
+
+    waits: Frame = {"name": "waits", "arguments": {}}
+    exchanges["waits"] = await client.request("tools/call", waits, meanwhile=send_go)
+    exchanges["waits longer"] = await client.request("tools/call", waits, meanwhile=ask_release)
+
+
+async def _call(client: HandClient, tool: str) -> Exchange:
+    return await client.request("tools/call", {"name": tool, "arguments": {}})
+
+
+async def _be_pushed(client: HandClient, heard: Heard) -> None:
+    client.answer = lambda frame: {"result": ANSWER}
+    await client.notify("notifications/vendor.poke", {})
+    async with asyncio.timeout(SECONDS):
+        heard.pushed = [await client.standalone.get(), await client.standalone.get()]
+        while not heard.answers_to_pushes:
+            answers = await client.request("vendor/answers")
+            heard.answers_to_pushes = answers.result["answers"]
+
+
+def assert_same(found: object, sent: object) -> None:
+    # As text, because 1, 1.0 and true are equal in Python and not on the wire.
+    assert json.dumps(found, sort_keys=True) == json.dumps(sent, sort_keys=True)
+
+
+INITIALIZE_FIELDS: Frame = {
+    "capabilities.mgp": extended.MGP,
+    "capabilities.experimental": extended.CAPABILITIES["experimental"],
+    "capabilities.extensions": extended.CAPABILITIES["extensions"],
+    "capabilities.tools": extended.CAPABILITIES["tools"],
+    "capabilities.vendorCapability": extended.CAPABILITIES["vendorCapability"],
+    "instructions": "Say anything.",
+    "vendorInitialize": extended.ODD_VALUES,
+    "_meta": {"vendor.example/initialize": extended.ODD_VALUES},
+}
+
+
+@pytest.mark.requirement("MCP-4.1-result", "MCP-4.1-cap-tools")
+@pytest.mark.parametrize("path", INITIALIZE_FIELDS)
+def test_a_field_of_the_initialize_result_crosses(heard: Heard, path: str) -> None:
+    found: Any = heard.initialized
+    for name in path.split("."):
+        found = found[name]
+    assert_same(found, INITIALIZE_FIELDS[path])
+
+
+def test_mgp_is_said_only_to_a_client_that_said_it(heard: Heard) -> None:
+    assert "mgp" not in heard.plainly_initialized["capabilities"]
+    assert_same(heard.plainly_initialized["capabilities"]["experimental"]["mcpl"], extended.MCPL)
+
+
+@pytest.mark.requirement("MCP-4.1-cap-roots", "MCP-4.1-cap-sampling", "MCP-4.1-cap-elicitation")
+@pytest.mark.parametrize("name", CLIENT_CAPABILITIES)
+def test_a_capability_of_the_client_reaches_the_server(heard: Heard, name: str) -> None:
+    said = _seen(heard, "initialize")["params"]["capabilities"]
+    assert_same(said[name], CLIENT_CAPABILITIES[name])
+
+
+@pytest.mark.requirement("MCP-5.1-list")
+@pytest.mark.parametrize("name", extended.TOOL)
+def test_a_field_of_a_tool_crosses(heard: Heard, name: str) -> None:
+    (tool,) = heard.exchanges["tools/list"].result["tools"]
+    assert_same(tool[name], extended.TOOL[name])
+
+
+@pytest.mark.parametrize("name", extended.LIST_EXTRAS)
+@pytest.mark.parametrize("method", ["tools/list", "resources/list", "prompts/list"])
+def test_an_unknown_field_of_a_list_crosses(heard: Heard, method: str, name: str) -> None:
+    assert_same(heard.exchanges[method].result[name], extended.LIST_EXTRAS[name])
+
+
+@pytest.mark.requirement("MCP-5.2-list")
+@pytest.mark.parametrize("name", extended.RESOURCE)
+def test_a_field_of_a_resource_crosses(heard: Heard, name: str) -> None:
+    (resource,) = heard.exchanges["resources/list"].result["resources"]
+    assert_same(resource[name], extended.RESOURCE[name])
+
+
+@pytest.mark.requirement("MCP-5.3-list")
+@pytest.mark.parametrize("name", extended.PROMPT)
+def test_a_field_of_a_prompt_crosses(heard: Heard, name: str) -> None:
+    (prompt,) = heard.exchanges["prompts/list"].result["prompts"]
+    assert_same(prompt[name], extended.PROMPT[name])
+
+
+@pytest.mark.requirement("MCP-5.1-result")
+@pytest.mark.parametrize("name", extended.RESULT)
+def test_a_field_of_a_tool_result_crosses(heard: Heard, name: str) -> None:
+    assert_same(heard.exchanges["plain"].result[name], extended.RESULT[name])
+
+
+@pytest.mark.requirement("MCP-5.1-call")
+@pytest.mark.parametrize("name", CALL_EXTRAS)
+def test_an_unknown_param_of_a_call_reaches_the_server(heard: Heard, name: str) -> None:
+    assert_same(heard.exchanges["plain"].result["received"][name], CALL_EXTRAS[name])
+
+
+@pytest.mark.requirement("MCP-5.1-call")
+@pytest.mark.parametrize("name", extended.ODD_VALUES)
+def test_an_argument_reaches_the_server_unchanged(heard: Heard, name: str) -> None:
+    arguments = heard.exchanges["plain"].result["received"]["arguments"]
+    assert_same(arguments[name], extended.ODD_VALUES[name])
+
+
+@pytest.mark.requirement("MCP-5.1-protoerr")
+@pytest.mark.parametrize("name", extended.ERROR)
+def test_a_field_of_an_error_crosses(heard: Heard, name: str) -> None:
+    assert_same(heard.exchanges["failing"].response["error"][name], extended.ERROR[name])
+
+
+def test_a_custom_request_of_the_server_in_a_call_reaches_the_client(heard: Heard) -> None:
+    (asked,) = heard.exchanges["asks"].said("vendor/ask")
+    assert_same(asked["params"], extended.QUESTION)
+
+
+def test_a_custom_answer_of_the_client_in_a_call_reaches_the_server(heard: Heard) -> None:
+    assert_same(heard.exchanges["asks"].result["answer"], {"result": ANSWER})
+
+
+def test_an_error_of_the_client_in_a_call_reaches_the_server(heard: Heard) -> None:
+    assert_same(heard.exchanges["asks in vain"].result["answer"], {"error": REFUSAL})
+
+
+@pytest.mark.requirement("MCP-2.3-notif")
+def test_a_custom_notification_of_the_server_in_a_call_reaches_the_client(heard: Heard) -> None:
+    (told,) = heard.exchanges["tells"].said("notifications/vendor.news")
+    assert_same(told["params"], extended.NEWS)
+    assert "id" not in told
+
+
+def test_a_custom_notification_of_the_client_in_a_call_reaches_the_server(heard: Heard) -> None:
+    went = heard.exchanges["waits"].result["went"]
+    assert_same(went, {"method": "notifications/vendor.go", "params": GO})
+
+
+def test_a_custom_request_of_the_client_in_a_call_reaches_the_server(heard: Heard) -> None:
+    went = heard.exchanges["waits longer"].result["went"]
+    assert_same(went, {"method": "vendor/release", "params": GO})
+    assert_same(heard.exchanges["release"].result, {"released": True})
+
+
+@pytest.mark.requirement("MCP-2.1-params")
+def test_a_custom_request_of_the_client_is_answered(heard: Heard) -> None:
+    answered = heard.exchanges["compute"].result
+    assert_same(answered, {"given": HELLO, "vendorResult": extended.ODD_VALUES})
+
+
+@pytest.mark.requirement("MCP-2.1-params")
+def test_a_request_without_params_reaches_the_server_without_them(heard: Heard) -> None:
+    assert_same(heard.exchanges["compute nothing"].result["given"], None)
+
+
+@pytest.mark.requirement("MCP-2.1-params")
+def test_params_may_be_a_list(heard: Heard) -> None:
+    assert_same(heard.exchanges["compute a list"].result["given"], [1, "two", {"three": 3}])
+
+
+@pytest.mark.requirement("MCP-2.3-notif")
+def test_a_custom_notification_of_the_client_reaches_the_server(heard: Heard) -> None:
+    said = _seen(heard, "notifications/vendor.hello")
+    assert_same(said["params"], HELLO)
+    assert "id" not in said
+
+
+@pytest.mark.requirement("MCP-3.2-get")
+def test_a_custom_notification_pushed_out_of_any_call_reaches_the_client(heard: Heard) -> None:
+    assert heard.pushed[0]["method"] == "notifications/vendor.push"
+    assert_same(heard.pushed[0]["params"], extended.PUSH)
+
+
+@pytest.mark.requirement("MCP-3.2-get")
+def test_a_custom_request_pushed_out_of_any_call_reaches_the_client(heard: Heard) -> None:
+    assert heard.pushed[1]["method"] == "vendor/push_ask"
+    assert_same(heard.pushed[1]["params"], extended.PUSH_QUESTION)
+
+
+def test_a_custom_answer_out_of_any_call_reaches_the_server(heard: Heard) -> None:
+    assert_same(heard.answers_to_pushes, [{"result": ANSWER}])
+
+
+@pytest.mark.requirement("MCP-2.1-jsonrpc", "MCP-2.2-onlyone")
+def test_every_frame_is_json_rpc(heard: Heard) -> None:
+    frames = [frame for exchange in heard.exchanges.values() for frame in exchange.frames]
+    for frame in [*frames, *heard.pushed, *heard.seen_by_server]:
+        assert frame["jsonrpc"] == "2.0"
+        assert ("method" in frame) + ("result" in frame) + ("error" in frame) == 1
+
+
+def _seen(heard: Heard, method: str) -> Frame:
+    (frame,) = [frame for frame in heard.seen_by_server if frame["method"] == method]
+    return frame
