@@ -1,0 +1,233 @@
+"""MCP over streamable HTTP as a client: one POST a message, one stream a question. (MCP §3.2)
+
+Stream identity is kept: what comes on the response to a POST is heard as that question's stream,
+and what comes on the GET stream as nobody's. A stream that ends early is taken up again by its last
+event id; a session the server forgot is opened again and the refused question, which the server did
+not run, is sent once more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Final
+
+from comity.adapters.upstream.origin import Origin, header_line, request_head
+from comity.adapters.upstream.pool import Pool
+from comity.adapters.upstream.replies import Discard, Reply, Standing
+from comity.ports import Carrier, Headers, Receiver
+from comity.rules.conversation import Stream
+from comity.wire import jsonrpc, mcp
+from comity.wire.errors import Unavailable
+from comity.wire.jsonrpc import LIMITS, Frame, Limits
+from comity.wire.mcp import Era
+
+log = logging.getLogger(__name__)
+
+FAREWELL_SECONDS: Final = 1.0
+LONGEST_WAIT_SECONDS: Final = 30.0
+
+_COMMON: Final = (
+    ("accept", "application/json, text/event-stream"),
+    ("content-type", "application/json"),
+)
+
+
+class HttpReach:
+    """A server at a URL."""
+
+    costs_a_process = False
+
+    def __init__(
+        self, pool: Pool, url: str, headers: Mapping[str, str], limits: Limits = LIMITS
+    ) -> None:
+        self._pool = pool
+        self._limits = limits
+        self.origin, self.target = Origin.of(url)
+        self._headers = tuple(headers.items())
+
+    def carrier(self, era: Era) -> Carrier:
+        return HttpCarrier(self, self._pool, era, self._limits)
+
+    def head(self, method: str) -> bytes:
+        """The constant part of every request."""
+        lines = _COMMON if method == "POST" else (("accept", "text/event-stream"),)
+        return request_head(method, self.target, self.origin, (*lines, *self._headers))
+
+
+class HttpCarrier:
+    """One session with a server (handshake), or requests that need none (modern)."""
+
+    tells_streams_apart = True
+
+    def __init__(self, reach: HttpReach, pool: Pool, era: Era, limits: Limits) -> None:
+        self.limits = limits
+        self._reach = reach
+        self._pool = pool
+        self._era = era
+        self._session = b""
+        self._post = reach.head("POST")
+        if era is Era.MODERN:
+            self._post += header_line("mcp-protocol-version", mcp.LATEST_MODERN)
+        self._post_in_session = self._post
+        self._version = ""
+        self._greeting: bytes | None = None
+        self._open: dict[int, Reply] = {}
+        self._standing: Standing | None = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.receiver: Receiver
+
+    async def open(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+
+    def send(self, frame: Frame, stream: Stream, headers: Headers = ()) -> None:
+        body = jsonrpc.encode(frame)
+        head = self._post_in_session
+        for name, value in headers:
+            head += b"%b: %b\r\n" % (name, value)
+        if not stream:
+            if self._era is Era.HANDSHAKE or frame.method != mcp.CANCELLED:
+                # In the modern era the end of the stream is the cancellation.
+                self._pool.send(self._reach.origin, head, body, Discard())
+            return
+        if frame.method == mcp.INITIALIZE:
+            self._greeting = body
+        reply = self._open[stream] = Reply(self, stream, body, headers)
+        reply.sending = self._pool.send(self._reach.origin, head, body, reply)
+
+    def speaks(self, version: str) -> None:
+        if self._era is Era.HANDSHAKE:
+            self._version = version
+            self._write_head()
+
+    def listen(self) -> None:
+        if self._era is Era.HANDSHAKE and self._standing is None and not self._closed:
+            self._standing = Standing(self)
+            self._send_get(self._standing, b"")
+
+    def pause(self, stream: Stream) -> None:
+        reply = self._open.get(stream) if stream else None
+        if reply is not None and reply.sending is not None:
+            reply.sending.pause()
+
+    def resume(self, stream: Stream) -> None:
+        reply = self._open.get(stream) if stream else None
+        if reply is not None and reply.sending is not None:
+            reply.sending.resume()
+
+    def abandon(self, stream: Stream) -> None:
+        reply = self._open.pop(stream, None) if stream else None
+        if reply is not None:
+            reply.abort()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for reply in list(self._open.values()):
+            reply.abort()
+        self._open.clear()
+        if self._standing is not None:
+            self._standing.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._session:
+            farewell = Discard()
+            head = self._reach.head("DELETE") + self._session_lines()
+            self._pool.send(self._reach.origin, head, b"", farewell)
+            await asyncio.wait([farewell.done], timeout=FAREWELL_SECONDS)
+
+    def hints(self) -> Sequence[str]:
+        return ()
+
+    # What the replies tell.
+
+    def begun(self, session: bytes) -> None:
+        """The server named a session."""
+        self._session = session
+        self._write_head()
+
+    def finished(self, stream: int) -> None:
+        self._open.pop(stream, None)
+
+    def may_be_forgotten(self, status: int) -> bool:
+        """Whether a refusal means that the server no longer knows this session."""
+        return status == 404 and bool(self._session) and self._greeting is not None
+
+    def ask_again(self, reply: Reply) -> None:
+        """Open the session anew, once for all who were refused, then send the question again."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = self._spawn(self._renew())
+        self._spawn(self._repeat(reply, self._renewal))
+
+    def take_up(self, reply: Reply) -> None:
+        """Resume a broken stream after the wait the server asked for."""
+        self._spawn(self._resume(reply))
+
+    def listen_again(self, standing: Standing, status: int) -> None:
+        """The standing stream ended: 405 means there is none; all else is worth another try."""
+        if self._closed or status == 405:
+            return
+        if self.may_be_forgotten(status) and (self._renewal is None or self._renewal.done()):
+            self._renewal = self._spawn(self._renew())
+        self._spawn(self._listen_later(standing))
+
+    async def _listen_later(self, standing: Standing) -> None:
+        if self._renewal is not None:
+            await asyncio.wait([self._renewal])
+        await asyncio.sleep(min(standing.wait_seconds(), LONGEST_WAIT_SECONDS))
+        self._send_get(standing, _last_event(standing.last_event_id))
+
+    async def _resume(self, reply: Reply) -> None:
+        await asyncio.sleep(min(reply.retry_seconds, LONGEST_WAIT_SECONDS))
+        if self.receiver.awaits(reply.stream):
+            self._send_get(reply, _last_event(reply.last_event_id))
+
+    async def _renew(self) -> None:
+        assert self._greeting is not None
+        greeting = Discard(self)
+        self._session = b""
+        self._pool.send(self._reach.origin, self._post, self._greeting, greeting)
+        await asyncio.wait([greeting.done], timeout=LONGEST_WAIT_SECONDS)
+        hello = jsonrpc.encode(jsonrpc.notification(mcp.INITIALIZED))
+        initialized = Discard()
+        self._pool.send(self._reach.origin, self._post_in_session, hello, initialized)
+        await asyncio.wait([initialized.done], timeout=LONGEST_WAIT_SECONDS)
+        log.info("a session that %s had forgotten was opened again", self._reach.origin)
+        self.receiver.renewed()
+
+    async def _repeat(self, reply: Reply, renewal: asyncio.Task[None]) -> None:
+        await asyncio.wait([renewal])
+        if not self._session:
+            self.finished(reply.stream)
+            because = Unavailable("the server forgot the session and would not open another")
+            self.receiver.stream_ended(reply.stream, because)
+            return
+        head = self._post_in_session
+        for name, value in reply.headers:
+            head += b"%b: %b\r\n" % (name, value)
+        reply.sending = self._pool.send(self._reach.origin, head, reply.body, reply)
+
+    def _send_get(self, reader: Reply | Standing, extra: bytes) -> None:
+        head = self._reach.head("GET") + self._session_lines() + extra
+        reader.sending = self._pool.send(self._reach.origin, head, b"", reader, may_repeat=True)
+
+    def _session_lines(self) -> bytes:
+        lines = b"mcp-session-id: %b\r\n" % self._session if self._session else b""
+        return lines + (
+            header_line("mcp-protocol-version", self._version) if self._version else b""
+        )
+
+    def _write_head(self) -> None:
+        self._post_in_session = self._post + self._session_lines()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _last_event(event_id: str) -> bytes:
+    return header_line("last-event-id", event_id) if event_id else b""

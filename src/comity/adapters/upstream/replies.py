@@ -1,0 +1,265 @@
+"""Readers of a server's HTTP responses: an answer or a stream, the standing stream, and nothing."""
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from comity.adapters.upstream.sending import Sending
+from comity.ports import Headers, Receiver
+from comity.rules.conversation import STANDALONE
+from comity.wire import jsonrpc
+from comity.wire.errors import MalformedMessage, Unavailable
+from comity.wire.jsonrpc import Limits
+from comity.wire.mcp import SESSION_HEADER
+from comity.wire.sse import EventParser
+
+log = logging.getLogger(__name__)
+
+DEFAULT_RETRY_SECONDS: Final = 1.0
+MOST_RESUMPTIONS: Final = 8
+_STREAM_TYPE: Final = b"text/event-stream"
+_LONGEST_SESSION: Final = 1024
+
+type ResponseHeaders = list[tuple[bytes, bytes]]
+
+
+class Owner(Protocol):
+    """The carrier whose responses these are."""
+
+    limits: Limits
+    receiver: Receiver
+
+    def begun(self, session: bytes) -> None: ...
+    def finished(self, stream: int) -> None: ...
+    def may_be_forgotten(self, status: int) -> bool: ...
+    def ask_again(self, reply: "Reply") -> None: ...
+    def take_up(self, reply: "Reply") -> None: ...
+    def listen_again(self, standing: "Standing", status: int) -> None: ...
+
+
+class Reply:
+    """The response to one question: one JSON body, or a stream of events that ends with it."""
+
+    __slots__ = (
+        "_chunks",
+        "_owner",
+        "_parser",
+        "_resumptions",
+        "_retried",
+        "_size",
+        "_status",
+        "body",
+        "headers",
+        "last_event_id",
+        "retry_seconds",
+        "sending",
+        "stream",
+    )
+
+    def __init__(self, owner: Owner, stream: int, body: bytes, headers: Headers) -> None:
+        self.stream = stream
+        self.body = body
+        self.headers = headers
+        self.sending: Sending | None = None
+        self.last_event_id = ""
+        self.retry_seconds = DEFAULT_RETRY_SECONDS
+        self._owner = owner
+        self._status = 0
+        self._size = 0
+        self._resumptions = 0
+        self._retried = False
+        self._parser: EventParser | None = None
+        self._chunks: list[bytes] = []
+
+    def started(self, status: int, headers: ResponseHeaders) -> None:
+        self._status = status
+        self._chunks.clear()
+        self._size = 0
+        self._parser = None
+        for name, value in headers:
+            if name == SESSION_HEADER and value and len(value) <= _LONGEST_SESSION:
+                self._owner.begun(value)
+            elif name == b"content-type" and status == 200 and value.startswith(_STREAM_TYPE):
+                self._parser = EventParser(self._owner.limits.frame_bytes + 1024)
+        if self._parser is not None and not self._resumptions:
+            self._owner.receiver.stream_opened(self.stream)
+
+    def data(self, chunk: bytes) -> None:
+        if self._parser is not None:
+            self._feed(self._parser, chunk)
+            return
+        self._size += len(chunk)
+        if self._size > self._owner.limits.frame_bytes:
+            self._give_up(Unavailable("the server's answer is larger than a message may be"))
+        else:
+            self._chunks.append(chunk)
+
+    def ended(self) -> None:
+        if self._parser is not None:
+            self._stream_broke(None)
+        elif self._owner.may_be_forgotten(self._status) and not self._retried:
+            self._retried = True
+            self._owner.ask_again(self)
+        else:
+            self._owner.finished(self.stream)
+            self._deliver(b"".join(self._chunks))
+
+    def failed(self, error: Unavailable) -> None:
+        self._stream_broke(error)
+
+    def abort(self) -> None:
+        if self.sending is not None:
+            self.sending.abort()
+
+    def _feed(self, parser: EventParser, chunk: bytes) -> None:
+        receiver = self._owner.receiver
+        try:
+            events = parser.feed(chunk)
+        except MalformedMessage as error:
+            self._give_up(Unavailable(f"the server's stream is broken: {error}"))
+            return
+        for event in events:
+            if event.id is not None:
+                self.last_event_id = event.id
+            if event.retry is not None:
+                self.retry_seconds = event.retry / 1000
+            if event.data:
+                receiver.heard(event.data, self.stream, 200)
+        if self._resumptions and not receiver.awaits(self.stream):
+            # A resumed stream may stay open after its answer; nothing more is for us there.
+            self._owner.finished(self.stream)
+            self.abort()
+
+    def _stream_broke(self, error: Unavailable | None) -> None:
+        receiver = self._owner.receiver
+        if not receiver.awaits(self.stream):
+            self._owner.finished(self.stream)
+        elif (
+            self._parser is not None and self.last_event_id and self._resumptions < MOST_RESUMPTIONS
+        ):
+            self._resumptions += 1
+            receiver.stream_suspended(self.stream)
+            self._owner.take_up(self)
+        else:
+            self._owner.finished(self.stream)
+            receiver.stream_ended(self.stream, error)
+
+    def _give_up(self, error: Unavailable) -> None:
+        self.abort()
+        self._owner.finished(self.stream)
+        self._owner.receiver.stream_ended(self.stream, error)
+
+    def _deliver(self, body: bytes) -> None:
+        """A JSON body is the answer; a refusal without one is told in words."""
+        receiver = self._owner.receiver
+        if self._status == 200:
+            receiver.heard(body, self.stream, 200)
+        elif (told := _refusal(body)) is not None:
+            frame = jsonrpc.with_id(told, self.stream)
+            receiver.heard(jsonrpc.encode(frame), self.stream, self._status)
+        if receiver.awaits(self.stream):
+            receiver.stream_ended(self.stream, Unavailable(_explain(self._status)))
+
+
+class Standing:
+    """The stream for what nobody asked for; opened again whenever it ends."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.sending: Sending | None = None
+        self.last_event_id = ""
+        self._owner = owner
+        self._retry_seconds = DEFAULT_RETRY_SECONDS
+        self._failures = 0
+        self._status = 0
+        self._parser: EventParser | None = None
+
+    def wait_seconds(self) -> float:
+        return self._retry_seconds * 2 ** min(self._failures, 5)
+
+    def started(self, status: int, headers: ResponseHeaders) -> None:
+        self._status = status
+        streams = any(
+            name == b"content-type" and value.startswith(_STREAM_TYPE) for name, value in headers
+        )
+        usable = status == 200 and streams
+        self._parser = EventParser(self._owner.limits.frame_bytes + 1024) if usable else None
+        self._failures = 0 if usable else self._failures + 1
+
+    def data(self, chunk: bytes) -> None:
+        if self._parser is None:
+            return
+        try:
+            events = self._parser.feed(chunk)
+        except MalformedMessage as error:
+            log.warning("a standing stream is broken: %s", error)
+            self.abort()
+            self._failures += 1
+            self._owner.listen_again(self, 0)
+            return
+        for event in events:
+            if event.id is not None:
+                self.last_event_id = event.id
+            if event.retry is not None:
+                self._retry_seconds = event.retry / 1000
+            if event.data:
+                self._owner.receiver.heard(event.data, STANDALONE, 200)
+
+    def ended(self) -> None:
+        # A server that answers 200 with something else than a stream has none.
+        status = 405 if self._status == 200 and self._parser is None else self._status
+        self._owner.listen_again(self, status)
+
+    def failed(self, error: Unavailable) -> None:
+        self._failures += 1
+        self._owner.listen_again(self, 0)
+
+    def abort(self) -> None:
+        if self.sending is not None:
+            self.sending.abort()
+
+
+class Discard:
+    """A response nobody reads; `done` tells when it is over, and a session in it is noted."""
+
+    def __init__(self, owner: Owner | None = None) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = owner
+
+    def started(self, status: int, headers: ResponseHeaders) -> None:
+        if status >= 400:
+            log.info("a server answered a message with HTTP %d", status)
+        elif self._owner is not None:
+            for name, value in headers:
+                if name == SESSION_HEADER and value and len(value) <= _LONGEST_SESSION:
+                    self._owner.begun(value)
+
+    def data(self, chunk: bytes) -> None:
+        pass
+
+    def ended(self) -> None:
+        self._finish()
+
+    def failed(self, error: Unavailable) -> None:
+        log.info("a message was not taken: %s", error)
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+def _refusal(body: bytes) -> jsonrpc.Frame | None:
+    """A JSON-RPC error, also one that names no request because the server read none."""
+    try:
+        frame = jsonrpc.decode(body)
+    except MalformedMessage:
+        return None
+    return frame if frame.error is not jsonrpc.UNSET else None
+
+
+def _explain(status: int) -> str:
+    if status in (401, 403):
+        return f"the server answered HTTP {status}: check the credentials in its headers"
+    if status == 404:
+        return "the server answered HTTP 404: check its URL"
+    return f"the server answered HTTP {status} and no JSON-RPC answer"

@@ -1,0 +1,228 @@
+"""A live link to a tool server: one conversation over one carrier.
+
+What belongs to a call goes to that call. What belongs to none goes to the link's audience, which
+knows who shares the link; nothing is guessed.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from msgspec import Raw
+
+from comity.kernel.call import Call, Errand, OwnCall, Question
+from comity.kernel.outbox import Outbox
+from comity.ports import Carrier, Headers
+from comity.rules.conversation import (
+    UNKNOWN,
+    Answer,
+    Conversation,
+    Notice,
+    Stray,
+    Stream,
+    Withdrawal,
+)
+from comity.rules.conversation import Question as Asked
+from comity.wire import jsonrpc
+from comity.wire.errors import MalformedMessage, Unavailable
+from comity.wire.jsonrpc import UNSET, Frame, Limits
+from comity.wire.mcp import INITIALIZED, PING
+
+log = logging.getLogger(__name__)
+
+
+class Audience(Protocol):
+    """Who hears what a server says outside of any call."""
+
+    def told(self, link: "Link", frame: Frame) -> None: ...
+    def asked(self, link: "Link", question: Question, frame: Frame) -> None: ...
+    def renewed(self, link: "Link") -> None: ...
+    def gone(self, link: "Link", because: str) -> None: ...
+
+
+class Link:
+    """One conversation with one server."""
+
+    __slots__ = ("_audience", "_closed", "_limits", "carrier", "conversation", "hello", "server")
+
+    def __init__(self, server: str, carrier: Carrier, audience: Audience, limits: Limits) -> None:
+        self.server = server
+        self.carrier = carrier
+        self.conversation: Conversation[Errand] = Conversation()
+        self.hello: dict[str, Raw] | None = None
+        self._audience = audience
+        self._limits = limits
+        self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed
+
+    async def open(self) -> None:
+        await self.carrier.open(self)
+
+    def ask(self, call: Call, frame: Frame, headers: Headers = ()) -> None:
+        """Send a client's request; its answer finds the call by itself. Raises Unavailable."""
+        if self._closed:
+            raise Unavailable(f"the link to server {self.server!r} is closed")
+        carrier = self.carrier
+        outgoing = self.conversation.ask(frame, call, mint_token=not carrier.tells_streams_apart)
+        call.minted = minted = outgoing.id  # type: ignore[assignment]  # minted ids are integers
+        call.link = self
+        try:
+            carrier.send(outgoing, minted, headers)  # type: ignore[arg-type]
+        except Unavailable:
+            self.conversation.drop(call.minted)
+            raise
+        if carrier.tells_streams_apart:
+            call.outbox.throttle = _Throttle(self, call.minted)
+
+    def tell(self, frame: Frame, headers: Headers = ()) -> None:
+        """Send something that is not a request; a link that is gone hears nothing."""
+        if self._closed:
+            return
+        try:
+            self.carrier.send(frame, UNKNOWN, headers)
+        except Unavailable as error:
+            log.info("server %r did not take a message: %s", self.server, error)
+
+    def forsake(self, minted: int, reason: Raw | None) -> None:
+        """Nobody waits for this answer any more; say so to the server."""
+        told = self.conversation.withdraw(minted, reason)
+        if told is not None:
+            self.tell(told)
+            self.carrier.abandon(minted)
+
+    def throttle(self, minted: int, paused: bool) -> None:
+        (self.carrier.pause if paused else self.carrier.resume)(minted)
+
+    async def request(self, method: str, params: object = UNSET, headers: Headers = ()) -> Frame:
+        """A request of the gateway's own; gives the answer's frame. Raises Unavailable."""
+        outbox = Outbox()
+        loop = asyncio.get_running_loop()
+        frame = jsonrpc.request("comity", method, params)
+        call = OwnCall(frame, outbox, None, loop.time())
+        self.ask(call, frame, headers)
+        try:
+            while not outbox.final:
+                outbox.take()
+                await outbox.wait()
+        except asyncio.CancelledError:
+            call.withdraw(None)
+            raise
+        return jsonrpc.decode(outbox.take()[-1], self._limits)
+
+    async def greet(self, hello: object) -> dict[str, Raw]:
+        """The handshake: `initialize`, and only then `initialized`. (MCP §4.1)"""
+        answer = await self.request("initialize", hello)
+        error = jsonrpc.error_of(answer)
+        if error is not None:
+            raise Unavailable(f"server {self.server!r} refused the handshake: {error.message}")
+        assert answer.result is not UNSET
+        self.welcome(answer.result)
+        self.tell(jsonrpc.notification(INITIALIZED))
+        assert self.hello is not None
+        return self.hello
+
+    def welcome(self, result: Raw) -> None:
+        """Note what the server said of itself in its answer to `initialize`."""
+        self.hello = jsonrpc.members(result)
+        version = jsonrpc.text(self.hello.get("protocolVersion"))
+        if version is not None:
+            self.carrier.speaks(version)
+
+    def heard(self, data: bytes, stream: Stream, status: int) -> None:
+        """One message from the server, which is a stranger."""
+        try:
+            frame = jsonrpc.decode(data, self._limits)
+            found = self.conversation.hear(frame, stream)
+        except MalformedMessage as error:
+            log.warning("server %r: %s", self.server, error)
+            self._fail(stream, Unavailable(f"the server sent a broken message: {error}"))
+            return
+        if type(found) is Answer:
+            found.errand.answered(found.frame, status)
+        elif type(found) is Notice:
+            if found.amid is not None:
+                found.amid.told(found.frame)
+            else:
+                self._audience.told(self, found.frame)
+        elif type(found) is Asked:
+            self._hear_question(found.frame, found.amid)
+        elif type(found) is Withdrawal:
+            found.errand.withdraw(found.reason)
+        elif type(found) is Stray:
+            log.info("server %r: %s", self.server, found.because)
+
+    def _hear_question(self, frame: Frame, amid: Errand | None) -> None:
+        question = Question(frame, self, self.tell)
+        try:
+            self.conversation.take(question.asker_id, question)
+        except MalformedMessage as error:
+            log.warning("server %r: %s", self.server, error)
+            return
+        if question.method == PING:
+            question.answered(jsonrpc.result(question.asker_id, {}))
+        elif amid is not None:
+            amid.asked(question, frame)
+        else:
+            self._audience.asked(self, question, frame)
+
+    def stream_opened(self, stream: Stream) -> None:
+        errand = self.conversation.amid(stream)
+        if isinstance(errand, Call):
+            errand.outbox.stream()
+
+    def stream_suspended(self, stream: Stream) -> None:
+        errand = self.conversation.amid(stream)
+        if isinstance(errand, Call):
+            errand.outbox.suspend()
+
+    def awaits(self, stream: Stream) -> bool:
+        return self.conversation.amid(stream) is not None
+
+    def renewed(self) -> None:
+        self._audience.renewed(self)
+
+    def stream_ended(self, stream: Stream, because: Unavailable | None) -> None:
+        missing = Unavailable("the server ended its stream without an answer")
+        self._fail(stream, because or missing)
+
+    def closed(self, because: str) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._orphan(because)
+        self._audience.gone(self, because)
+
+    async def close(self) -> None:
+        """End the link from our side; whoever still waits is told."""
+        if not self._closed:
+            self._closed = True
+            self._orphan("the link was closed")
+        await self.carrier.close()
+
+    def _fail(self, stream: Stream, error: Unavailable) -> None:
+        errand = self.conversation.drop(stream)
+        if errand is not None:
+            errand.failed(error)
+
+    def _orphan(self, because: str) -> None:
+        asked, taken = self.conversation.close()
+        for errand in asked:
+            errand.failed(Unavailable(f"server {self.server!r} went away: {because}"))
+        for errand in taken:
+            errand.withdraw(None)
+
+
+class _Throttle:
+    """Stops and restarts the reading of one call's stream."""
+
+    __slots__ = ("_link", "_minted")
+
+    def __init__(self, link: Link, minted: int) -> None:
+        self._link = link
+        self._minted = minted
+
+    def __call__(self, paused: bool) -> None:
+        self._link.throttle(self._minted, paused)

@@ -1,0 +1,146 @@
+"""Reads what a server offers, page by page and within bounds, and sets aside what is unusable.
+
+A tool with an invalid schema makes some clients refuse every tool, so it is quarantined with its
+reason and the rest of its server works.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from comity.kernel.catalog import Catalog, Kind, Offer
+from comity.kernel.links import Link
+from comity.ports import Headers, SchemaJudge
+from comity.rules.names import public_name
+from comity.wire import jsonrpc, mcp
+from comity.wire.errors import MalformedMessage, Unavailable
+from comity.wire.jsonrpc import UNSET
+from comity.wire.mcp import Era
+
+log = logging.getLogger(__name__)
+
+MOST_PAGES: Final = 1000
+MOST_OFFERS: Final = 100_000
+LONGEST_KEY: Final = 8192
+
+METHODS: Final = {
+    Kind.TOOL: mcp.LIST_TOOLS,
+    Kind.PROMPT: mcp.LIST_PROMPTS,
+    Kind.RESOURCE: mcp.LIST_RESOURCES,
+    Kind.TEMPLATE: mcp.LIST_TEMPLATES,
+}
+KEYS: Final = {
+    Kind.TOOL: "name",
+    Kind.PROMPT: "name",
+    Kind.RESOURCE: "uri",
+    Kind.TEMPLATE: "uriTemplate",
+}
+CHANGED_BY: Final = {
+    mcp.TOOLS_CHANGED: (Kind.TOOL,),
+    mcp.PROMPTS_CHANGED: (Kind.PROMPT,),
+    mcp.RESOURCES_CHANGED: (Kind.RESOURCE, Kind.TEMPLATE),
+}
+SCHEMAS: Final = ("inputSchema", "outputSchema")
+
+_list_of_objects = msgspec.json.Decoder(list[dict[str, Raw]])
+
+
+def envelope() -> dict[str, object]:
+    """The envelope of a request that the gateway itself makes in the modern era."""
+    return {
+        mcp.PROTOCOL_VERSION: mcp.LATEST_MODERN,
+        mcp.CLIENT_CAPABILITIES: {},
+        mcp.CLIENT_INFO: {"name": "comity", "version": "0.1.0"},
+    }
+
+
+class Listing:
+    """Fills a server's shelves in the catalog over a link."""
+
+    def __init__(self, catalog: Catalog, judge: SchemaJudge) -> None:
+        self._catalog = catalog
+        self._judge = judge
+
+    async def read(self, link: Link, era: Era, kinds: tuple[Kind, ...]) -> None:
+        """Read these kinds and put them on their shelves; raises Unavailable."""
+        for kind in kinds:
+            entries = await self._entries(link, era, kind)
+            faults = await self._faults(kind, entries)
+            offers: dict[str, Offer] = {}
+            for name, entry in entries:
+                if name not in faults:
+                    offer = _offer(link.server, kind, name, entry)
+                    offers.setdefault(offer.key, offer)
+            if faults:
+                log.warning("server %r: %d of its offers are quarantined", link.server, len(faults))
+            self._catalog.put(link.server, kind, list(offers.values()), faults)
+
+    async def _entries(self, link: Link, era: Era, kind: Kind) -> list[tuple[str, dict[str, Raw]]]:
+        found: list[tuple[str, dict[str, Raw]]] = []
+        cursor: str | None = None
+        for _ in range(MOST_PAGES):
+            entries, cursor = await self._page(link, era, kind, cursor)
+            found += [(name, entry) for entry in entries if (name := _key(kind, entry))]
+            if cursor is None or len(found) >= MOST_OFFERS:
+                return found[:MOST_OFFERS]
+            await asyncio.sleep(0)
+        log.warning("server %r: its list of %s has no end; cut", link.server, kind)
+        return found
+
+    async def _page(
+        self, link: Link, era: Era, kind: Kind, cursor: str | None
+    ) -> tuple[list[dict[str, Raw]], str | None]:
+        method = METHODS[kind]
+        params: dict[str, object] = {} if cursor is None else {"cursor": cursor}
+        headers: Headers = ()
+        if era is Era.MODERN:
+            params["_meta"] = envelope()
+            headers = ((mcp.METHOD_HEADER, method.encode()),)
+        answer = await link.request(method, params or UNSET, headers)
+        error = jsonrpc.error_of(answer)
+        if error is not None:
+            # Some servers declare a capability and answer its list with an error: nothing offered.
+            log.info("server %r answered %s: %s", link.server, method, error.message)
+            return [], None
+        assert answer.result is not UNSET
+        result = jsonrpc.members(answer.result)
+        try:
+            entries = _list_of_objects.decode(result.get(kind, b"[]"))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise Unavailable(f"server {link.server!r} sent a misshapen {method}") from None
+        following = jsonrpc.text(result.get("nextCursor"))
+        return entries, None if following == cursor else following
+
+    async def _faults(
+        self, kind: Kind, entries: list[tuple[str, dict[str, Raw]]]
+    ) -> dict[str, str]:
+        if kind is not Kind.TOOL:
+            return {}
+        faults: dict[str, str] = {}
+        schemas: dict[str, object] = {}
+        for name, entry in entries:
+            for member in SCHEMAS:
+                if member in entry:
+                    try:
+                        schemas[f"{member} {name}"] = jsonrpc.value(entry[member])
+                    except MalformedMessage as error:
+                        faults[name] = f"{member}: {error}"
+        for label, why in (await self._judge.faults(schemas)).items():
+            member, _, name = label.partition(" ")
+            faults[name] = f"{member}: {why}"
+        return faults
+
+
+def _key(kind: Kind, entry: dict[str, Raw]) -> str | None:
+    name = jsonrpc.text(entry.get(KEYS[kind]))
+    return name if name and len(name) <= LONGEST_KEY else None
+
+
+def _offer(server: str, kind: Kind, name: str, entry: dict[str, Raw]) -> Offer:
+    if KEYS[kind] != "name":
+        return Offer(name, server, name, jsonrpc.to_json(entry))
+    public = public_name(server, name)
+    return Offer(public, server, name, jsonrpc.to_json({**entry, "name": public}))

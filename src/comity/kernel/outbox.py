@@ -1,0 +1,122 @@
+"""What waits to be said on one stream to a client: bounded, in order, with one reader."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+MOST_FRAMES: Final = 1024
+MOST_BYTES: Final = 16 * 1024 * 1024
+
+
+class Outbox:
+    """A queue that never grows past its bounds and never makes the writer wait.
+
+    At half its bounds it asks the source to pause, where the source can; past them it is
+    `overrun`: the reader is too slow, its stream ends, and nobody else's is touched.
+    """
+
+    __slots__ = (
+        "_paused",
+        "_size",
+        "_waiter",
+        "final",
+        "frames",
+        "nudged",
+        "overrun",
+        "status",
+        "streaming",
+        "suspended",
+        "throttle",
+    )
+
+    def __init__(self) -> None:
+        self.frames: deque[bytes] = deque()
+        self.final = False
+        self.overrun = False
+        self.nudged = False
+        self.streaming = False
+        self.suspended = False
+        self.status = 200
+        self.throttle: Callable[[bool], None] | None = None
+        self._paused = False
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, data: bytes) -> bool:
+        """Queue one message; False if the reader has fallen too far behind."""
+        if self.final:
+            return False
+        if len(self.frames) >= MOST_FRAMES or self._size + len(data) > MOST_BYTES:
+            self.overrun = True
+            self.end()
+            return False
+        self.frames.append(data)
+        self._size += len(data)
+        if len(self.frames) * 2 > MOST_FRAMES or self._size * 2 > MOST_BYTES:
+            self._throttle(True)
+        self._wake()
+        return True
+
+    def finish(self, data: bytes, status: int = 200) -> None:
+        """Queue the last message; an answer is never refused for want of room."""
+        if not self.final:
+            self.frames.append(data)
+            self.status = status
+            self.end()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self.final = True
+        self._wake()
+
+    def stream(self) -> None:
+        """The answer will come as a stream: let the reader begin one."""
+        self.streaming = True
+        self._wake()
+
+    def suspend(self) -> None:
+        """The source closed its stream for now: let the reader close its own and come back."""
+        self.suspended = True
+        self._wake()
+
+    def nudge(self) -> None:
+        """Wake the reader though there is nothing to read, so that it shows signs of life."""
+        self.nudged = True
+        self._wake()
+
+    def take(self) -> list[bytes]:
+        """All that waits."""
+        taken = list(self.frames)
+        self.frames.clear()
+        self._size = 0
+        self._throttle(False)
+        return taken
+
+    async def wait(self) -> None:
+        """Until there is something to take, the stream begins or ends, or a nudge."""
+        if self.frames or self.final or self.nudged or self.suspended:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    async def until_final(self) -> None:
+        """Until nothing more will come, whatever else happens."""
+        while not self.final:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def _throttle(self, on: bool) -> None:
+        if self.throttle is not None and on is not self._paused:
+            self._paused = on
+            self.throttle(on)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,235 @@
+"""Sessions of handshake clients: what each declared, its streams, and the links it uses.
+
+A session id is a random name, never a proof of who asks. What a server says outside of any call
+waits, bounded, until the client opens its stream, instead of being lost.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+
+from msgspec import Raw
+
+from comity.kernel.call import Errand, Question
+from comity.kernel.links import Link
+from comity.kernel.outbox import Outbox
+from comity.kernel.replay import Replay
+from comity.rules.conversation import UNKNOWN, Answer, Conversation, Notice, Withdrawal
+from comity.wire import jsonrpc
+from comity.wire.errors import EXHAUSTED, Unavailable
+from comity.wire.jsonrpc import Frame
+from comity.wire.mcp import LATEST_HANDSHAKE, LIST_CHANGES
+
+log = logging.getLogger(__name__)
+
+STREAMS_KEPT = 16
+"""How many begun streams of a session can still be resumed."""
+
+
+class Session:
+    """One handshake client, from `initialize` to the end of its transport."""
+
+    __slots__ = (
+        "_opening",
+        "_standalone",
+        "capabilities",
+        "conversation",
+        "door",
+        "farewells",
+        "filters_list_changes",
+        "greeted",
+        "hello",
+        "id",
+        "level",
+        "links",
+        "listening",
+        "next_stream",
+        "shared",
+        "streams",
+        "used",
+        "version",
+    )
+
+    def __init__(self, door: str, now: float) -> None:
+        self.id = secrets.token_urlsafe(24)
+        self.door = door
+        self.used = now
+        self.version = LATEST_HANDSHAKE
+        self.hello: Raw = jsonrpc.to_raw({})
+        self.capabilities: dict[str, Raw] = {}
+        self.conversation: Conversation[Errand] = Conversation(limit=1024)
+        self.links: dict[str, Link] = {}
+        self.shared: dict[str, Link] = {}
+        self.level: str | None = None
+        self.greeted = False
+        self.listening = False
+        self.filters_list_changes = False
+        self.farewells: list[Callable[[], None]] = []
+        self.next_stream = 0
+        self.streams: OrderedDict[int, Replay] | None = None
+        self._standalone: Outbox | None = None
+        self._opening: dict[str, asyncio.Task[Link]] | None = None
+
+    @property
+    def standalone(self) -> Outbox:
+        """Where what belongs to no call waits; made when first needed."""
+        if self._standalone is None or self._standalone.final:
+            self._standalone = Outbox()
+        return self._standalone
+
+    def begin_stream(self, outbox: Outbox, number: int | None = None) -> Replay:
+        """Keep a stream so that it can be taken up again; the oldest ones are let go."""
+        if self.streams is None:
+            self.streams = OrderedDict()
+        if number is None:
+            self.next_stream += 1
+            number = self.next_stream
+        replay = self.streams[number] = Replay(number, outbox)
+        if 0 in self.streams:
+            self.streams.move_to_end(0)
+        while len(self.streams) > STREAMS_KEPT:
+            self.streams.popitem(last=False)
+        return replay
+
+    def standing_stream(self) -> Replay:
+        """The stream of what belongs to no call, number 0."""
+        found = self.streams.get(0) if self.streams is not None else None
+        if found is None or found.outbox.final:
+            return self.begin_stream(self.standalone, 0)
+        return found
+
+    def introduce(self, params: Mapping[str, Raw]) -> None:
+        """Note what the client said of itself in `initialize`. (MCP §4.1)"""
+        self.hello = jsonrpc.to_raw(params)
+        declared = params.get("capabilities")
+        self.capabilities = {} if declared is None else jsonrpc.members(declared)
+
+    def may_be_asked(self, capability: str) -> bool:
+        return capability in self.capabilities
+
+    def tell(self, frame: Frame) -> None:
+        """Say something on the standalone stream; a client that never listens loses the rest."""
+        if not self.standalone.put(jsonrpc.encode(frame)):
+            log.info("session of %s reads nothing; a notice to it is lost", self.door)
+
+    def hear(self, frame: Frame) -> Frame | None:
+        """Take what the client says that is no request; gives back a notice for the server."""
+        found = self.conversation.hear(frame, UNKNOWN)
+        if isinstance(found, Answer):
+            found.errand.answered(found.frame, 200)
+        elif isinstance(found, Withdrawal):
+            found.errand.withdraw(found.reason)
+        elif isinstance(found, Notice):
+            if found.amid is None:
+                return found.frame
+            found.amid.told(found.frame)
+        else:
+            log.debug("session of %s: a stray message", self.door)
+        return None
+
+    def listen(self) -> None:
+        """The client opened its standalone stream: have the servers open theirs."""
+        self.listening = True
+        for link in self.links.values():
+            link.carrier.listen()
+
+    def told(self, link: Link, frame: Frame) -> None:
+        if not (self.filters_list_changes and frame.method in LIST_CHANGES):
+            self.tell(frame)
+
+    def asked(self, link: Link, question: Question, frame: Frame) -> None:
+        question.put_to(self, frame, self.standalone)
+
+    def renewed(self, link: Link) -> None:
+        log.info("server %r had forgotten a session; it was opened again", link.server)
+
+    def gone(self, link: Link, because: str) -> None:
+        if self.links.get(link.server) is link:
+            del self.links[link.server]
+
+    async def link_to(
+        self, server: str, open_link: Callable[[], Coroutine[None, None, Link]]
+    ) -> Link:
+        """The session's own link to a server, opened at the first need and once."""
+        link = self.links.get(server)
+        if link is not None and link.is_open:
+            return link
+        if self._opening is None:
+            self._opening = {}
+        task = self._opening.get(server)
+        if task is None:
+            task = self._opening[server] = asyncio.ensure_future(open_link())
+            task.add_done_callback(lambda _: self._opened(server))
+        link = await asyncio.shield(task)
+        self.links[server] = link
+        return link
+
+    def _opened(self, server: str) -> None:
+        if self._opening is not None:
+            self._opening.pop(server, None)
+
+    async def close(self) -> None:
+        """End every link of its own and every stream; whoever waits on this client is told."""
+        asked, taken = self.conversation.close()
+        for errand in asked:
+            errand.failed(Unavailable("the client went away"))
+        for errand in taken:
+            errand.withdraw(None)
+        if self._standalone is not None:
+            self._standalone.end()
+        for farewell in self.farewells:
+            farewell()
+        self.farewells.clear()
+        links = list(self.links.values())
+        self.links.clear()
+        await asyncio.gather(*(link.close() for link in links))
+
+
+class Sessions:
+    """Every session of this node, found by its id, ended when idle or when there are too many."""
+
+    def __init__(self, now: Callable[[], float], most: int, idle_seconds: float) -> None:
+        self.now = now
+        self._most = most
+        self._idle_seconds = idle_seconds
+        self._open: dict[str, Session] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._open.values()))
+
+    def begin(self, door: str) -> Session:
+        if len(self._open) >= self._most:
+            raise Unavailable("too many sessions are open on this node; close some", EXHAUSTED)
+        session = Session(door, self.now())
+        self._open[session.id] = session
+        return session
+
+    def find(self, session_id: str, door: str) -> Session | None:
+        """The session of that name at that door, marked as used."""
+        session = self._open.get(session_id)
+        if session is None or session.door != door:
+            return None
+        session.used = self.now()
+        return session
+
+    async def end(self, session: Session) -> None:
+        if self._open.pop(session.id, None) is not None:
+            await session.close()
+
+    def expire(self) -> None:
+        """End what has been idle for too long; a session with work open is not idle."""
+        horizon = self.now() - self._idle_seconds
+        for session in list(self._open.values()):
+            if session.used < horizon and not len(session.conversation):
+                task = asyncio.ensure_future(self.end(session))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self.end(session) for session in self))

@@ -1,0 +1,143 @@
+"""Who shares a link to a server, and to whom of them a message without an address belongs.
+
+A stdio server has one stream for all its callers. What it says outside of a call goes to the one
+session it can belong to; where there are two, nobody is guessed at: a question is refused and a
+notice dropped, so that no client ever sees what was meant for another.
+"""
+
+import logging
+from collections.abc import Callable
+
+from comity.kernel.call import Call, Client, OwnCall, Question
+from comity.kernel.links import Link
+from comity.kernel.sessions import Session
+from comity.wire import jsonrpc
+from comity.wire.errors import METHOD_NOT_FOUND
+from comity.wire.jsonrpc import UNSET, Frame
+from comity.wire.mcp import LIST_CHANGES, LOG_LEVELS, MESSAGE, RESOURCE_UPDATED
+
+log = logging.getLogger(__name__)
+
+AMBIGUOUS = (
+    'several clients share this server; set sharing = "session" for it, '
+    "so that each has a process of its own"
+)
+
+
+class Sharers:
+    """The audience of a link that several sessions use."""
+
+    def __init__(
+        self, changed: Callable[[str], None] | None, gone: Callable[[Link, str], None]
+    ) -> None:
+        self._changed = changed
+        self._gone = gone
+        self._sessions: set[Session] = set()
+        self._readers: dict[str, set[Session]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __contains__(self, session: object) -> bool:
+        return session in self._sessions
+
+    def attach(self, session: Session) -> None:
+        self._sessions.add(session)
+
+    def detach(self, session: Session) -> list[str]:
+        """Forget a session; gives the resources that nobody follows any more."""
+        self._sessions.discard(session)
+        return [uri for uri in list(self._readers) if self.unfollow(session, uri)]
+
+    def follow(self, session: Session, uri: str) -> None:
+        self._readers.setdefault(uri, set()).add(session)
+
+    def unfollow(self, session: Session, uri: str) -> bool:
+        """Whether this was the last session to follow the resource."""
+        readers = self._readers.get(uri)
+        if readers is None or session not in readers:
+            return False
+        readers.discard(session)
+        if not readers:
+            del self._readers[uri]
+        return not readers
+
+    def lowest_level(self) -> str | None:
+        """The most talkative level that any session asked for."""
+        asked = [session.level for session in self._sessions if session.level in LOG_LEVELS]
+        return min(asked, key=LOG_LEVELS.index, default=None)
+
+    def told(self, link: Link, frame: Frame) -> None:
+        if frame.method in LIST_CHANGES:
+            self._tell_all(frame)
+            if self._changed is not None:
+                self._changed(str(frame.method))
+        elif frame.method == RESOURCE_UPDATED:
+            for session in self._readers.get(_uri(frame), ()):
+                session.tell(frame)
+        else:
+            self._tell_the_one(link, frame)
+
+    def asked(self, link: Link, question: Question, frame: Frame) -> None:
+        call = _sole_caller(link)
+        if call is not None:
+            call.asked(question, frame)
+        elif len(self._sessions) == 1 and not _callers(link):
+            session = next(iter(self._sessions))
+            question.put_to(session, frame, session.standalone)
+        else:
+            question.refuse(METHOD_NOT_FOUND, AMBIGUOUS if self._sessions else "no client is here")
+
+    def renewed(self, link: Link) -> None:
+        """The server began anew: all of its lists may have changed."""
+        if self._changed is not None:
+            for method in LIST_CHANGES:
+                self._changed(method)
+
+    def gone(self, link: Link, because: str) -> None:
+        self._gone(link, because)
+
+    def _tell_all(self, frame: Frame) -> None:
+        for session in self._sessions:
+            if not session.filters_list_changes:
+                session.tell(frame)
+
+    def _tell_the_one(self, link: Link, frame: Frame) -> None:
+        call = _sole_caller(link)
+        if call is not None:
+            if _is_wanted(frame, call.client):
+                call.told(frame)
+        elif len(self._sessions) == 1 and not _callers(link):
+            session = next(iter(self._sessions))
+            if _is_wanted(frame, session):
+                session.tell(frame)
+        else:
+            log.info("server %r: %s belongs to no one caller", link.server, frame.method)
+
+
+def _callers(link: Link) -> list[Call]:
+    """The clients' calls that wait on this link; the gateway's own do not count."""
+    waiting = link.conversation.waiting
+    return [call for call in waiting if isinstance(call, Call) and not isinstance(call, OwnCall)]
+
+
+def _sole_caller(link: Link) -> Call | None:
+    """The last call of the only client that waits on this link."""
+    calls = _callers(link)
+    return calls[-1] if len({id(call.client or call) for call in calls}) == 1 else None
+
+
+def _is_wanted(frame: Frame, client: Client | None) -> bool:
+    """Whether a log message is loud enough for this client."""
+    if frame.method != MESSAGE or not isinstance(client, Session) or client.level is None:
+        return True
+    params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
+    level = jsonrpc.text(params.get("level"))
+    if level not in LOG_LEVELS or client.level not in LOG_LEVELS:
+        return True
+    return LOG_LEVELS.index(level) >= LOG_LEVELS.index(client.level)
+
+
+def _uri(frame: Frame) -> str:
+    params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
+    return jsonrpc.text(params.get("uri")) or ""

@@ -1,0 +1,262 @@
+"""All servers behind one door: lists are merged, names are told apart, calls find their server.
+
+What concerns the gateway itself is answered here (the handshake, lists, ping, log levels); what
+concerns one offer goes to the server that offers it, under the name that server knows it by.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from msgspec import Raw
+
+from comity.kernel.call import Call, Underway
+from comity.kernel.catalog import Catalog, Kind, Offer
+from comity.kernel.forwarding import follow
+from comity.kernel.links import Link
+from comity.kernel.listing import METHODS
+from comity.kernel.outbox import Outbox
+from comity.kernel.servers import Server, Servers
+from comity.kernel.sessions import Session
+from comity.kernel.sharing import Sharers
+from comity.kernel.subscribing import Subscriptions
+from comity.ports import Headers
+from comity.wire import jsonrpc, mcp
+from comity.wire.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    MalformedMessage,
+    Unavailable,
+)
+from comity.wire.headers import wrap
+from comity.wire.jsonrpc import UNSET, Frame
+from comity.wire.mcp import Era
+
+KIND_OF_LIST: Final = {method: kind for kind, method in METHODS.items()}
+NAMED: Final = {mcp.CALL_TOOL: Kind.TOOL, mcp.GET_PROMPT: Kind.PROMPT}
+BY_URI: Final = frozenset({mcp.READ_RESOURCE, mcp.SUBSCRIBE, mcp.UNSUBSCRIBE})
+CAPABILITIES: Final = {
+    "tools": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "prompts": {"listChanged": True},
+    "completions": {},
+    "logging": {},
+}
+LIST_TTL_MS: Final = 5000
+
+type Route = tuple[Offer, Frame]
+
+
+class AllServers:
+    """The desk of `/mcp`."""
+
+    def __init__(
+        self, servers: Servers, catalog: Catalog, underway: Underway, about: dict[str, str]
+    ) -> None:
+        self._servers = servers
+        self._catalog = catalog
+        self._underway = underway
+        self._about = about
+        self._background: set[asyncio.Future[None]] = set()
+        self.subscriptions = Subscriptions(servers, catalog)
+        self._own: dict[str, Callable[[Session, Call, Frame], Awaitable[None]]] = {
+            mcp.INITIALIZE: self._initialize,
+            mcp.PING: self._ping,
+            mcp.SET_LEVEL: self._set_level,
+        }
+
+    async def ask(self, session: Session, frame: Frame, outbox: Outbox) -> Call:
+        call = self._underway.begin(frame, outbox, session)
+        try:
+            own = self._own.get(call.method)
+            if own is not None:
+                await own(session, call, frame)
+            elif call.method in KIND_OF_LIST:
+                call.answered(jsonrpc.result(call.asker_id, self._list(call, frame, Era.HANDSHAKE)))
+            else:
+                await self._route_in_session(session, call, frame)
+        except Unavailable as error:
+            call.failed(error)
+        except MalformedMessage as error:
+            call.refuse(error.fault, str(error))
+        return call
+
+    def hear(self, session: Session, frame: Frame) -> None:
+        notice = session.hear(frame)
+        if notice is not None and notice.method == mcp.ROOTS_CHANGED:
+            for link in (*session.links.values(), *session.shared.values()):
+                link.tell(notice)
+
+    async def ask_modern(self, frame: Frame, outbox: Outbox, headers: Headers) -> Call:
+        call = self._underway.begin(frame, outbox, None)
+        try:
+            if call.method == mcp.DISCOVER:
+                await self._probe()
+                call.answered(jsonrpc.result(call.asker_id, self._discovered()))
+            elif call.method in KIND_OF_LIST:
+                await self._probe()
+                listed = self._list(call, frame, Era.MODERN)
+                call.answered(jsonrpc.result(call.asker_id, self._stamped(listed)))
+            elif call.method == mcp.LISTEN:
+                await self.subscriptions.listen(call, frame)
+            else:
+                await self._route_modern(call, frame, headers)
+        except Unavailable as error:
+            call.failed(error)
+        except MalformedMessage as error:
+            call.refuse(error.fault, str(error))
+        return call
+
+    async def _initialize(self, session: Session, call: Call, frame: Frame) -> None:
+        params = _params(frame)
+        session.introduce(params)
+        session.filters_list_changes = True
+        wanted = jsonrpc.text(params.get("protocolVersion"))
+        session.version = wanted if wanted in mcp.HANDSHAKE_VERSIONS else mcp.LATEST_HANDSHAKE
+        session.greeted = True
+        self.subscriptions.attach(session)
+        answer = {
+            "protocolVersion": session.version,
+            "capabilities": CAPABILITIES,
+            "serverInfo": self._about,
+        }
+        call.answered(jsonrpc.result(call.asker_id, answer))
+
+    async def _ping(self, session: Session, call: Call, frame: Frame) -> None:
+        call.answered(jsonrpc.result(call.asker_id, {}))
+
+    async def _set_level(self, session: Session, call: Call, frame: Frame) -> None:
+        session.level = jsonrpc.text(_params(frame).get("level"))
+        for server in self._servers:
+            link = session.links.get(server.name) or session.shared.get(server.name)
+            if link is not None:
+                self._spawn(_set_level_of(link, session.level))
+        call.answered(jsonrpc.result(call.asker_id, {}))
+
+    def _list(self, call: Call, frame: Frame, era: Era) -> dict[str, object]:
+        kind = KIND_OF_LIST[call.method]
+        cursor_member = _params(frame).get("cursor")
+        cursor = jsonrpc.text(cursor_member)
+        if cursor_member is not None and cursor is None:
+            raise MalformedMessage("a cursor is a string", INVALID_PARAMS)
+        definitions, following = self._catalog.page(kind, self._speaks(era), cursor)
+        listed: dict[str, object] = {kind: [Raw(definition) for definition in definitions]}
+        if following is not None:
+            listed["nextCursor"] = following
+        return listed
+
+    def _speaks(self, era: Era) -> Callable[[str], bool]:
+        def shown(name: str) -> bool:
+            server = self._servers.get(name)
+            return server is not None and era in server.eras
+
+        return shown
+
+    async def _route_in_session(self, session: Session, call: Call, frame: Frame) -> None:
+        offer, renamed = self._find(call, frame)
+        server = self._server_of(offer)
+        link, sharers = await self._link(session, server)
+        if sharers is not None and call.method in (mcp.SUBSCRIBE, mcp.UNSUBSCRIBE):
+            follow(session, call, renamed, link, sharers)
+        else:
+            link.ask(call, renamed)
+
+    async def _link(self, session: Session, server: Server) -> tuple[Link, Sharers | None]:
+        """The session's link to a server, greeted with what this client said of itself."""
+        link, sharers = await server.link_for(session)
+        if link.hello is None:
+            await link.greet(session.hello)
+            if session.level is not None:
+                self._spawn(_set_level_of(link, session.level))
+            if session.listening:
+                link.carrier.listen()
+        return link, sharers
+
+    async def _route_modern(self, call: Call, frame: Frame, headers: Headers) -> None:
+        offer, renamed = self._find(call, frame)
+        link = await self._server_of(offer).modern_link()
+        kept = tuple(pair for pair in headers if pair[0] != mcp.NAME_HEADER)
+        link.ask(call, renamed, (*kept, (mcp.NAME_HEADER, wrap(offer.name))))
+
+    def _find(self, call: Call, frame: Frame) -> Route:
+        """The offer a request is about, and the request as its server knows it."""
+        params = _params(frame)
+        kind = NAMED.get(call.method)
+        if kind is not None:
+            offer = self._named(kind, jsonrpc.text(params.get("name")))
+            renamed = jsonrpc.to_raw({**params, "name": offer.name})
+            return offer, jsonrpc.with_params(frame, renamed)
+        if call.method in BY_URI:
+            return self._at(jsonrpc.text(params.get("uri"))), frame
+        if call.method == mcp.COMPLETE:
+            return self._referred(frame, params)
+        raise MalformedMessage(
+            f"{call.method} is not routed here; use the server's own endpoint", METHOD_NOT_FOUND
+        )
+
+    def _named(self, kind: Kind, name: str | None) -> Offer:
+        offer = self._catalog.find(kind, name) if name is not None else None
+        if offer is None:
+            raise MalformedMessage(f"no such name in {kind}: {name!r:.200}", INVALID_PARAMS)
+        return offer
+
+    def _at(self, uri: str | None) -> Offer:
+        offer = self._catalog.find_resource(uri) if uri is not None else None
+        if offer is None:
+            raise MalformedMessage(f"no such resource: {uri!r:.200}", RESOURCE_NOT_FOUND)
+        return offer
+
+    def _referred(self, frame: Frame, params: dict[str, Raw]) -> Route:
+        """The prompt or resource whose argument is to be completed."""
+        reference = jsonrpc.members(params.get("ref", Raw(b"{}")))
+        if jsonrpc.text(reference.get("type")) == "ref/prompt":
+            offer = self._named(Kind.PROMPT, jsonrpc.text(reference.get("name")))
+            renamed = {**params, "ref": {**reference, "name": offer.name}}
+            return offer, jsonrpc.with_params(frame, jsonrpc.to_raw(renamed))
+        uri = jsonrpc.text(reference.get("uri"))
+        offer = self._catalog.find(Kind.TEMPLATE, uri) if uri is not None else None
+        return offer or self._at(uri), frame
+
+    def _server_of(self, offer: Offer) -> Server:
+        server = self._servers.get(offer.server)
+        if server is None:
+            raise MalformedMessage(f"no such name: {offer.key!r:.200}", INVALID_PARAMS)
+        return server
+
+    async def _probe(self) -> None:
+        """Find out which stdio servers speak the modern era, the first time somebody asks."""
+        await asyncio.gather(*(server.probe_modern() for server in self._servers))
+
+    def _discovered(self) -> dict[str, object]:
+        offered = {name: terms for name, terms in CAPABILITIES.items() if name != "logging"}
+        return self._stamped(
+            {"supportedVersions": list(mcp.MODERN_VERSIONS), "capabilities": offered}
+        )
+
+    def _stamped(self, result: dict[str, object]) -> dict[str, object]:
+        # What is listed may come to depend on who asks, so nobody else may keep it.
+        return {
+            "resultType": "complete",
+            "ttlMs": LIST_TTL_MS,
+            "cacheScope": "private",
+            **result,
+            "_meta": {mcp.SERVER_INFO: self._about},
+        }
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _params(frame: Frame) -> dict[str, Raw]:
+    return {} if frame.params is UNSET else jsonrpc.members(frame.params)
+
+
+async def _set_level_of(link: Link, level: str | None) -> None:
+    """Servers without logging answer with an error, which concerns nobody."""
+    try:
+        await link.request(mcp.SET_LEVEL, {"level": level})
+    except Unavailable:
+        return

@@ -1,0 +1,105 @@
+"""What the kernel needs from the world, each need as small as it can be said."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from comity.rules.conversation import Stream
+from comity.wire.errors import Unavailable
+from comity.wire.jsonrpc import Frame
+from comity.wire.mcp import Era
+
+type Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Receiver(Protocol):
+    """Who hears what a carrier brings. Called on the event loop; must not block."""
+
+    def heard(self, data: bytes, stream: Stream, status: int) -> None:
+        """One message arrived; `status` is the HTTP status it came with, or 200."""
+        ...
+
+    def stream_opened(self, stream: Stream) -> None:
+        """The answer to a question comes as a stream of messages, not as one."""
+        ...
+
+    def stream_ended(self, stream: Stream, because: Unavailable | None) -> None:
+        """No more will come on this stream."""
+        ...
+
+    def stream_suspended(self, stream: Stream) -> None:
+        """The server closed the stream for now; the rest will come when it is taken up again."""
+        ...
+
+    def awaits(self, stream: Stream) -> bool:
+        """Whether the question that opened this stream is still without an answer."""
+        ...
+
+    def renewed(self) -> None:
+        """The server had forgotten this link; it was made again, and what it knew is lost."""
+        ...
+
+    def closed(self, because: str) -> None:
+        """The link is gone; called once, and never by `Carrier.close` itself."""
+        ...
+
+
+class Carrier(Protocol):
+    """How frames reach one tool server, and come back."""
+
+    @property
+    def tells_streams_apart(self) -> bool:
+        """Whether each message comes on a stream that names its question (HTTP), or not (stdio)."""
+        ...
+
+    async def open(self, receiver: Receiver) -> None:
+        """Make ready to send; raises Unavailable with what to check."""
+        ...
+
+    def send(self, frame: Frame, stream: Stream, headers: Headers = ()) -> None:
+        """Send one message; a question names the stream it opens. Raises Unavailable."""
+        ...
+
+    def speaks(self, version: str) -> None:
+        """The protocol version that was negotiated."""
+        ...
+
+    def listen(self) -> None:
+        """Open the stream for what nobody asked for, where the transport has one."""
+        ...
+
+    def pause(self, stream: Stream) -> None:
+        """The reader of this stream is slow: take no more from the server for it."""
+        ...
+
+    def resume(self, stream: Stream) -> None: ...
+
+    def abandon(self, stream: Stream) -> None:
+        """Nobody waits for this stream any more."""
+        ...
+
+    async def close(self) -> None:
+        """End the link the way its transport says; never raises."""
+        ...
+
+    def hints(self) -> Sequence[str]:
+        """The server's last words (its error output), for people."""
+        ...
+
+
+class Reach(Protocol):
+    """How one configured server can be reached: makes a carrier whenever a link is needed."""
+
+    @property
+    def costs_a_process(self) -> bool:
+        """Whether each link starts a process, so that links are worth sharing."""
+        ...
+
+    def carrier(self, era: Era) -> Carrier: ...
+
+
+class SchemaJudge(Protocol):
+    """Says which of a stranger's JSON Schemas cannot be used, without ever blocking the loop."""
+
+    async def faults(self, schemas: Mapping[str, object]) -> dict[str, str]:
+        """Why each unusable schema is so, by the name it was given under."""
+        ...

@@ -1,0 +1,92 @@
+"""Which MCP era a request is of, and what is wrong with a modern one's envelope. (2026-07-28)
+
+The order of the checks is part of the contract: the envelope's presence, then whether the headers
+agree with the body, then the version; so a client that contradicts itself is told that first.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec import Raw
+
+from comity.wire import jsonrpc, mcp
+from comity.wire.errors import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    UNSUPPORTED_VERSION,
+    Fault,
+    MalformedMessage,
+)
+from comity.wire.headers import unwrap
+from comity.wire.jsonrpc import UNSET, Frame
+from comity.wire.mcp import Era
+
+_HANDSHAKE_HEADERS: Final = frozenset(version.encode() for version in mcp.HANDSHAKE_VERSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    fault: Fault
+    because: str
+    data: Mapping[str, object] | None = None
+
+
+def era_of(version_header: bytes | None) -> Era:
+    """Over HTTP the version header tells; a client without one is of the handshake era."""
+    if version_header is None or version_header in _HANDSHAKE_HEADERS:
+        return Era.HANDSHAKE
+    return Era.MODERN
+
+
+def envelope_of(frame: Frame) -> dict[str, Raw] | None:
+    """The modern envelope in a request's parameters, or None where there is none."""
+    if frame.params is UNSET:
+        return None
+    meta = jsonrpc.members(frame.params).get("_meta")
+    found = jsonrpc.members(meta) if meta is not None else {}
+    return found if mcp.PROTOCOL_VERSION in found else None
+
+
+def refuse_envelope(frame: Frame, headers: dict[bytes, bytes] | None) -> Refusal | None:
+    """What is wrong with a modern request; `headers` is None where the transport has none."""
+    try:
+        params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
+        meta = jsonrpc.members(params["_meta"]) if "_meta" in params else {}
+    except MalformedMessage as error:
+        return Refusal(INVALID_PARAMS, str(error))
+    missing = [key for key in (mcp.PROTOCOL_VERSION, mcp.CLIENT_CAPABILITIES) if key not in meta]
+    if missing:
+        return Refusal(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}")
+    version = jsonrpc.text(meta[mcp.PROTOCOL_VERSION])
+    if headers is not None:
+        disagreement = _disagreement(str(frame.method), params, version, headers)
+        if disagreement is not None:
+            return Refusal(HEADER_MISMATCH, disagreement)
+    return _refuse_version(version)
+
+
+def _disagreement(
+    method: str, params: dict[str, Raw], version: str | None, headers: dict[bytes, bytes]
+) -> str | None:
+    stated = headers.get(mcp.VERSION_HEADER, b"").strip().decode("latin-1")
+    if stated != version:
+        return "the MCP-Protocol-Version header and the envelope name different versions"
+    if headers.get(mcp.METHOD_HEADER, b"").strip().decode("latin-1") != method:
+        return "the Mcp-Method header does not name the request's method"
+    member = mcp.NAMED_BY.get(method)
+    if member is None or member not in params:
+        return None
+    name = headers.get(mcp.NAME_HEADER)
+    if name is None or unwrap(name) != jsonrpc.text(params[member]):
+        return f"the Mcp-Name header does not repeat the request's {member}"
+    return None
+
+
+def _refuse_version(version: str | None) -> Refusal | None:
+    if version is None:
+        return Refusal(INVALID_PARAMS, "the protocol version is a string")
+    if version in mcp.MODERN_VERSIONS:
+        return None
+    supported = {"supported": list(mcp.MODERN_VERSIONS), "requested": version[:64]}
+    return Refusal(UNSUPPORTED_VERSION, "this protocol version is not supported", supported)

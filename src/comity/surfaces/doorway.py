@@ -1,0 +1,128 @@
+"""Who is at the HTTP door: whether it may be spoken to at all, and how a refusal is worded.
+
+A web page in a browser can reach loopback by DNS rebinding, so the Host must be one of ours and an
+Origin, where there is one, must be too. (MCP §3.2, attack 8)
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
+
+from comity.wire import jsonrpc
+from comity.wire.errors import EXHAUSTED, INVALID_REQUEST, Fault, MalformedMessage
+
+type Scope = dict[str, Any]
+type Message = dict[str, Any]
+type Receive = Callable[[], Awaitable[Message]]
+type Send = Callable[[Message], Awaitable[None]]
+type HeaderList = list[tuple[bytes, bytes]]
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+BODY_SECONDS: Final = 30.0
+JSON_TYPE: Final = (b"content-type", b"application/json")
+STREAM_HEADERS: Final[HeaderList] = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Refused(Exception):
+    """The request is answered at the door; `status` is HTTP's word for why."""
+
+    def __init__(self, status: int, because: str, fault: Fault = INVALID_REQUEST) -> None:
+        super().__init__(because)
+        self.status = status
+        self.fault = fault
+
+
+class Doorway:
+    """The names this gateway goes by; anything else is a page that was lured here."""
+
+    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *hosts))
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._seen: set[tuple[bytes | None, bytes | None]] = set()
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise Refused unless Host and Origin are ours; what was once found good is remembered."""
+        said = (headers.get(b"host"), headers.get(b"origin"))
+        if said in self._seen:
+            return
+        host, origin = said
+        if host is None or _name(host) not in self._hosts:
+            raise Refused(421, "this Host is not served here; add it to allowed_hosts")
+        if origin is not None and not self._is_ours(origin):
+            raise Refused(403, "this Origin is not allowed; add it to allowed_origins")
+        if len(self._seen) < 256:
+            self._seen.add(said)
+
+    def _is_ours(self, origin: bytes) -> bool:
+        text = origin.decode("latin-1").strip().lower().rstrip("/")
+        if text in self._origins:
+            return True
+        scheme, separator, host = text.partition("://")
+        return bool(separator) and scheme in ("http", "https") and _name(host.encode()) in LOOPBACK
+
+
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
+    """The request's body, within the limit and in bounded time."""
+    stated = headers.get(b"content-length", b"0")
+    if len(stated) > 12 or not stated.isdigit() or int(stated) > limit:
+        raise Refused(413, f"a message may have at most {limit} bytes")
+    message = await receive()
+    if not message.get("more_body"):
+        return _piece(message)
+    pieces = [_piece(message)]
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while message.get("more_body"):
+                message = await receive()
+                pieces.append(_piece(message))
+                if sum(map(len, pieces)) > limit:
+                    raise Refused(413, f"a message may have at most {limit} bytes")
+    except TimeoutError:
+        raise Refused(408, "the body did not arrive in time") from None
+    return b"".join(pieces)
+
+
+def _piece(message: Message) -> bytes:
+    if message["type"] == "http.disconnect":
+        raise Refused(400, "the client went away")
+    return message.get("body", b"")
+
+
+def _name(host: bytes) -> str:
+    """The host without its port, exactly; nothing is guessed from a prefix."""
+    text = host.decode("latin-1").strip().lower()
+    if text.startswith("["):
+        name, bracket, port = text.partition("]")
+        valid = bracket and (not port or (port[0] == ":" and port[1:].isdigit()))
+        return name + "]" if valid else ""
+    name, colon, port = text.partition(":")
+    return name if not colon or port.isdigit() else ""
+
+
+async def answer(
+    send: Send, status: int, body: bytes, extra: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    """One whole JSON response."""
+    headers = [JSON_TYPE, (b"content-length", b"%d" % len(body)), *extra]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def empty(send: Send, status: int, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    headers = [(b"content-length", b"0"), *extra]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def refuse(send: Send, refusal: Refused | MalformedMessage) -> None:
+    """Word a refusal as JSON-RPC without an id, under its HTTP status."""
+    if isinstance(refusal, Refused):
+        status = refusal.status
+    else:
+        status = 503 if refusal.fault is EXHAUSTED else 400
+    frame = jsonrpc.failure(None, refusal.fault, str(refusal))
+    await answer(send, status, jsonrpc.encode(frame))

@@ -1,0 +1,63 @@
+"""The HTTP application: which door a path leads to, and what is said at a closed one."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from comity.surfaces import doorway
+from comity.surfaces.doorway import Doorway, Receive, Refused, Scope, Send
+from comity.wire import jsonrpc
+from comity.wire.errors import INTERNAL_ERROR, MalformedMessage, Unavailable
+
+log = logging.getLogger(__name__)
+
+
+class Door(Protocol):
+    """Something at a path."""
+
+    async def __call__(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None: ...
+
+
+class Gateway:
+    """The ASGI application: raw, because every call passes here."""
+
+    def __init__(self, way: Doorway, doors: dict[str, Door], is_ready: Callable[[], bool]) -> None:
+        self._way = way
+        self._doors = doors
+        self._is_ready = is_ready
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            headers: dict[bytes, bytes] = dict(scope["headers"])
+            self._way.check(headers)
+            door = self._doors.get(scope["path"])
+            if door is not None:
+                await door(scope, headers, receive, send)
+            else:
+                await self._elsewhere(scope["path"], send)
+        except (Refused, MalformedMessage) as refusal:
+            await doorway.refuse(send, refusal)
+        except Unavailable as error:
+            await doorway.refuse(send, Refused(503, str(error), error.fault))
+        except Exception:
+            log.exception("a request ended in a bug of ours")
+            oops = jsonrpc.failure(None, INTERNAL_ERROR, "the gateway failed; see its log")
+            with contextlib.suppress(RuntimeError):
+                # The response had begun; there is no second one.
+                await doorway.answer(send, 500, jsonrpc.encode(oops))
+
+    async def _elsewhere(self, path: str, send: Send) -> None:
+        if path == "/health":
+            await doorway.answer(send, 200, b'{"status":"ok"}')
+        elif path == "/ready":
+            ready = self._is_ready()
+            body = b'{"status":"ready"}' if ready else b'{"status":"starting"}'
+            await doorway.answer(send, 200 if ready else 503, body)
+        else:
+            known = ", ".join(sorted(self._doors)[:20])
+            raise Refused(404, f"nothing is here; doors: {known}")

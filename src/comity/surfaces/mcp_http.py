@@ -1,0 +1,214 @@
+"""MCP over streamable HTTP, both eras, at one path. (MCP §3.2)
+
+The version header tells the eras apart. A handshake client has a session, named by a header; a
+modern request stands alone, and closing its stream withdraws it.
+"""
+
+from typing import Final
+
+from comity.kernel.call import Call
+from comity.kernel.forwarding import Desk
+from comity.kernel.outbox import Outbox
+from comity.kernel.replay import place_of
+from comity.kernel.sessions import Session, Sessions
+from comity.rules.eras import era_of, refuse_envelope
+from comity.surfaces import doorway, streams
+from comity.surfaces.doorway import HeaderList, Receive, Refused, Scope, Send
+from comity.wire import jsonrpc, mcp
+from comity.wire.errors import HEADER_MISMATCH, HTTP_STATUS_OF_CODE
+from comity.wire.jsonrpc import UNSET, Frame, Limits
+from comity.wire.mcp import Era
+
+ROUTING: Final = (mcp.VERSION_HEADER, mcp.METHOD_HEADER, mcp.NAME_HEADER)
+PRIMED_SINCE: Final = "2025-11-25"
+_POST_ONLY: Final = ((b"allow", b"POST"),)
+_SESSION_METHODS: Final = ((b"allow", b"GET, POST, DELETE"),)
+
+
+class McpHttp:
+    """The door at one path: to one server, or to all of them."""
+
+    def __init__(self, name: str, desk: Desk, sessions: Sessions, limits: Limits) -> None:
+        self._name = name
+        self._desk = desk
+        self._sessions = sessions
+        self._limits = limits
+
+    async def __call__(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        stated = headers.get(mcp.VERSION_HEADER)
+        era = era_of(stated if stated is None else stated.strip())
+        method = scope["method"]
+        if method == "POST":
+            await self._post(era, scope["headers"], headers, receive, send)
+        elif era is Era.MODERN:
+            await doorway.empty(send, 405, _POST_ONLY)
+        elif method == "GET":
+            await self._get(headers, receive, send)
+        elif method == "DELETE":
+            await self._sessions.end(self._session(headers))
+            await doorway.empty(send, 200)
+        else:
+            await doorway.empty(send, 405, _SESSION_METHODS)
+
+    async def _post(
+        self,
+        era: Era,
+        all_headers: HeaderList,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        accepted = _check_types(headers)
+        body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
+        frame = jsonrpc.decode(body, self._limits)
+        if era is Era.MODERN:
+            await self._post_modern(frame, all_headers, headers, receive, send)
+        elif frame.method is UNSET or frame.id is UNSET:
+            self._desk.hear(self._session(headers), frame)
+            await doorway.empty(send, 202)
+        elif frame.method == mcp.INITIALIZE:
+            await self._initialize(frame, accepted, receive, send)
+        else:
+            session = self._session(headers)
+            outbox = Outbox()
+            call = await self._desk.ask(session, frame, outbox)
+            await self._reply(session, call, accepted, receive, send)
+
+    async def _initialize(
+        self, frame: Frame, accepted: bytes, receive: Receive, send: Send
+    ) -> None:
+        """Begin a session; one whose handshake the server refused is forgotten again."""
+        session = self._sessions.begin(self._name)
+        outbox = Outbox()
+        call = await self._desk.ask(session, frame, outbox)
+        await outbox.until_final()
+        if not session.greeted:
+            await self._sessions.end(session)
+            await doorway.answer(send, outbox.status, b"".join(outbox.take()[-1:]))
+            return
+        named = ((mcp.SESSION_HEADER, session.id.encode()),)
+        await self._reply(session, call, accepted, receive, _with_headers(send, named))
+
+    async def _reply(
+        self, session: Session, call: Call, accepted: bytes, receive: Receive, send: Send
+    ) -> None:
+        """One JSON body where one answer is all there is; a stream where the server streams."""
+        outbox = call.outbox
+        if not (outbox.final or outbox.streaming):
+            await outbox.wait()
+        whole = outbox.final and len(outbox.frames) == 1 and not outbox.streaming
+        if whole and not accepted.startswith(b"text/event-stream"):
+            await doorway.answer(send, outbox.status, outbox.frames[0])
+            return
+        replay = session.begin_stream(outbox)
+        prime = session.version >= PRIMED_SINCE
+        await streams.stream_kept(send, receive, replay, 0, prime)
+
+    async def _post_modern(
+        self,
+        frame: Frame,
+        all_headers: HeaderList,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        if frame.method is UNSET:
+            raise Refused(400, "a client sends requests and notifications, no answers")
+        if frame.id is UNSET:
+            await doorway.empty(send, 202)
+            return
+        refused = self._refuse(frame, all_headers, headers)
+        if refused is not None:
+            status = HTTP_STATUS_OF_CODE.get(jsonrpc.error_of(refused).code, 200)  # type: ignore[union-attr]
+            await doorway.answer(send, status, jsonrpc.encode(refused))
+            return
+        outbox = Outbox()
+        call = await self._desk.ask_modern(frame, outbox, _passed_on(all_headers))
+        await self._reply_modern(call, receive, send)
+
+    async def _reply_modern(self, call: Call, receive: Receive, send: Send) -> None:
+        outbox = call.outbox
+        watch: list[streams.Watch] = []
+        call.on_long = lambda: watch.append(streams.Watch(receive, outbox))
+        while not (outbox.frames or outbox.final or outbox.streaming or outbox.nudged):
+            await outbox.wait()
+        gone = bool(watch) and watch[0].gone
+        for watching in watch:
+            watching.stop()
+        call.on_long = None
+        if outbox.final and len(outbox.frames) == 1 and call.method != mcp.LISTEN:
+            await doorway.answer(send, outbox.status, outbox.frames[0])
+        elif gone or not await streams.stream_once(send, receive, outbox):
+            call.withdraw(None)
+
+    def _refuse(
+        self, frame: Frame, all_headers: HeaderList, headers: dict[bytes, bytes]
+    ) -> Frame | None:
+        """The error that answers a request whose envelope and headers are not in order."""
+        assert isinstance(frame.id, int | str)
+        for name in ROUTING if len(all_headers) != len(headers) else ():
+            if sum(1 for given, _ in all_headers if given == name) > 1:
+                twice = f"the {name.decode()} header appears more than once"
+                return jsonrpc.failure(frame.id, HEADER_MISMATCH, twice)
+        refusal = refuse_envelope(frame, headers)
+        if refusal is None:
+            return None
+        return jsonrpc.failure(frame.id, refusal.fault, refusal.because, refusal.data)
+
+    async def _get(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+        """The stream of what belongs to no call, or a broken stream taken up again."""
+        if not _accepts(headers.get(b"accept", b"*/*"), b"text/event-stream"):
+            raise Refused(406, "accept text/event-stream to open a stream")
+        session = self._session(headers)
+        last = headers.get(mcp.LAST_EVENT_HEADER, b"").decode("latin-1")
+        place = place_of(last)
+        replay = session.streams.get(place[0]) if place and session.streams else None
+        if place is None or replay is None or place[0] == 0:
+            replay = session.standing_stream()
+            session.listen()
+        after = place[1] if place is not None and place[0] == replay.number else replay.sent
+        await streams.stream_kept(send, receive, replay, after, prime=False)
+
+    def _session(self, headers: dict[bytes, bytes]) -> Session:
+        session_id = headers.get(mcp.SESSION_HEADER)
+        if session_id is None:
+            raise Refused(400, "the Mcp-Session-Id header is missing; begin with initialize")
+        session = self._sessions.find(session_id.strip().decode("latin-1"), self._name)
+        if session is None:
+            raise Refused(404, "no such session; begin again with initialize")
+        return session
+
+
+def _check_types(headers: dict[bytes, bytes]) -> bytes:
+    """What the client accepts, first things first; raises Refused where nothing could be sent."""
+    content = headers.get(b"content-type", b"")
+    if not content.strip().lower().startswith(b"application/json"):
+        raise Refused(415, "send application/json")
+    accepted = headers.get(b"accept", b"*/*").strip()
+    if not (_accepts(accepted, b"application/json") and _accepts(accepted, b"text/event-stream")):
+        raise Refused(406, "accept both application/json and text/event-stream")
+    return accepted
+
+
+def _accepts(accepted: bytes, kind: bytes) -> bool:
+    return kind in accepted or b"*/*" in accepted or kind.split(b"/")[0] + b"/*" in accepted
+
+
+def _passed_on(headers: HeaderList) -> tuple[tuple[bytes, bytes], ...]:
+    """The headers a modern request repeats its body in; nothing else of the client's goes on."""
+    return tuple(
+        (name, value.strip())
+        for name, value in headers
+        if name in (mcp.METHOD_HEADER, mcp.NAME_HEADER) or name.startswith(mcp.PARAM_HEADER_PREFIX)
+    )
+
+
+def _with_headers(send: Send, extra: tuple[tuple[bytes, bytes], ...]) -> Send:
+    async def send_with_headers(message: dict[str, object]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *extra]}  # type: ignore[misc]
+        await send(message)
+
+    return send_with_headers
