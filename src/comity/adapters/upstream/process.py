@@ -1,0 +1,283 @@
+"""A tool server as a process of this machine: lines in, lines out, and a certain end.
+
+Rule 1: nothing of the server's process group outlives its leader, nor `stop`.
+Rule 2: `on_exit` is called exactly once, after the last `on_line`.
+Rule 3: whatever the server does or fails to do, every buffer has a bound and every wait an end.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import IO, Self, cast
+
+from comity.adapters.upstream.command import Command, spawn
+from comity.adapters.upstream.exits import call_at_death
+from comity.adapters.upstream.stderr import StderrTail
+from comity.wire.errors import EXHAUSTED, Unavailable
+from comity.wire.lines import LINE_LIMIT, LineSplitter, Overlong
+
+# What SIGKILL has not ended by then hangs in the operating system; waiting longer helps nobody.
+_LAST_WAIT = timedelta(seconds=10)
+_LONGEST_HINT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    line_bytes: int = LINE_LIMIT
+    # Input that the server has not read yet.
+    unread_bytes: int = 16 * 1024 * 1024
+    # How long a server may live without its output, and its output without the server.
+    linger: timedelta = timedelta(seconds=2)
+
+
+_USUAL_LIMITS = Limits()
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+class ServerProcess:
+    """A started server; make one with `start`.
+
+    Callbacks run on the loop, must not raise, and may come before `start` returns. `on_line` gets
+    each line of stdout, be it JSON or not; `on_overlong` is told in its place of a line that was
+    dropped for its size. `on_exit` gets the reason, in words for people.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        on_line: Callable[[bytes], None],
+        on_exit: Callable[[str], None],
+        on_overlong: Callable[[Overlong], None],
+        limits: Limits,
+    ) -> None:
+        self._command = command
+        self._on_line, self._on_exit, self._on_overlong = on_line, on_exit, on_overlong
+        self._limits = limits
+        self._splitter = LineSplitter(limits.line_bytes)
+        self._tail = StderrTail()
+        self._stdin: asyncio.WriteTransport | None = None
+        self._stdout = _Output(self._split, self._stdout_lost)
+        self._stderr = _Output(self._tail.feed, self._end_if_done)
+        self._paused = self._stopping = False
+        # Set when the server is ended for a reason that its status does not tell.
+        self._fault: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._exited = self._loop.create_future()
+        self._ended = self._loop.create_future()
+        self._process = spawn(command)
+
+    @classmethod
+    async def start(
+        cls,
+        command: Command,
+        on_line: Callable[[bytes], None],
+        on_exit: Callable[[str], None],
+        on_overlong: Callable[[Overlong], None] = _ignore,
+        limits: Limits = _USUAL_LIMITS,
+    ) -> Self:
+        """Raises `Unavailable`, saying what to look at, where the program cannot be run."""
+        self = cls(command, on_line, on_exit, on_overlong, limits)
+        call_at_death(self._process, self._leader_died, self._loop)
+        connecting = self._loop.create_task(self._connect())
+        try:
+            # Shielded: half-connected pipes cannot be undone, so a cancelled start completes them.
+            await asyncio.shield(connecting)
+        except BaseException:
+            self._on_line = self._on_exit = self._on_overlong = _ignore
+            self._signal_group(signal.SIGKILL)
+            raise
+        return self
+
+    async def _connect(self) -> None:
+        # Stdin comes first, so that the very first line can be answered.
+        stdin = cast("IO[bytes]", self._process.stdin)
+        self._stdin, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, stdin)
+        stderr = cast("IO[bytes]", self._process.stderr)
+        await self._loop.connect_read_pipe(lambda: self._stderr, stderr)
+        stdout = cast("IO[bytes]", self._process.stdout)
+        await self._loop.connect_read_pipe(lambda: self._stdout, stdout)
+        if self._exited.done():
+            self._close_stdin(at_once=True)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    def stderr_tail(self) -> list[str]:
+        """The last lines, harmless to print; values of configured variables are shown by name."""
+        return self._tail.read(self._command.env)
+
+    def send(self, frame: bytes) -> None:
+        """Hand one message over; whether the server ever reads it is not known here."""
+        stdin = self._stdin
+        if stdin is None or stdin.is_closing():
+            raise Unavailable(f"{self._command.program!r} takes no more messages")
+        if stdin.get_write_buffer_size() + len(frame) > self._limits.unread_bytes:
+            raise Unavailable(f"{self._command.program!r} does not read its messages", EXHAUSTED)
+        if b"\n" in frame or b"\r" in frame:
+            # In JSON these are spaces between words; here they would begin a forged message.
+            frame = frame.replace(b"\n", b" ").replace(b"\r", b" ")
+        stdin.write(frame + b"\n")
+
+    def pause(self) -> None:
+        """Read no more of stdout; lines that were read already may still be delivered."""
+        if self._stdout.transport is not None and not self._stopping:
+            self._paused = True
+            self._stdout.transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._stdout.transport is not None:
+            self._paused = False
+            self._stdout.transport.resume_reading()
+            if self._exited.done():
+                self._linger_for_output(turns=2)
+
+    async def stop(self, grace: timedelta) -> None:
+        """Close stdin, then SIGTERM, then SIGKILL, with `grace` between them. (MCP, shutdown)
+
+        What the server still says is delivered. Cancelled, it goes straight to SIGKILL.
+        """
+        self._stopping = True
+        self.resume()
+        self._close_stdin()
+        try:
+            for sign in (signal.SIGTERM, signal.SIGKILL):
+                if await done_within(self._exited, grace):
+                    break
+                self._signal_group(sign)
+            if not await done_within(self._ended, _LAST_WAIT + self._limits.linger):
+                self._end(f"could not be ended (process {self.pid})")
+        finally:
+            self._signal_group(signal.SIGKILL)
+
+    def _split(self, data: bytes) -> None:
+        for item in self._splitter.feed(data):
+            if isinstance(item, bytes):
+                self._on_line(item)
+            else:
+                self._on_overlong(item)
+
+    def _stdout_lost(self) -> None:
+        # The usual beginning of an end. A server that lives on without output cannot answer.
+        if not self._exited.done():
+            self._close_stdin()
+            linger = self._limits.linger.total_seconds()
+            self._timer = self._loop.call_later(linger, self._end_the_mute)
+        self._end_if_done()
+
+    def _end_the_mute(self) -> None:
+        self._fault = "closed its output, and was ended"
+        self._signal_group(signal.SIGKILL)
+
+    def _leader_died(self) -> None:
+        # What it leaves behind in its group goes with it. This is the one moment to say so: the id
+        # is still taken by the dead leader, and once that is collected it may be a stranger's.
+        _signal_group(self.pid, signal.SIGKILL)
+        self._process.poll()
+        self._exited.set_result(None)
+        self._close_stdin(at_once=True)
+        self._stop_timer()
+        if not self._paused:
+            self._linger_for_output(turns=2)
+        self._end_if_done()
+
+    def _linger_for_output(self, turns: int) -> None:
+        """A grandchild in a session of its own may hold the pipes open for ever.
+
+        It takes two turns because uvloop, when late, runs timers before it reads: what the server
+        said last is certainly read between them.
+        """
+        if self._paused:
+            return
+        if turns:
+            wait = self._limits.linger.total_seconds() / 2
+            self._timer = self._loop.call_later(wait, self._linger_for_output, turns - 1)
+        else:
+            self._stdout.close()
+            self._stderr.close()
+
+    def _end_if_done(self) -> None:
+        if self._exited.done() and self._stdout.is_lost and self._stderr.is_lost:
+            self._end(self._fault or _in_words(self._process.returncode))
+
+    def _end(self, reason: str) -> None:
+        if self._ended.done():
+            return
+        self._stop_timer()
+        self._ended.set_result(None)
+        said = self.stderr_tail()
+        self._on_exit(f"{reason}; it last said: {said[-1][:_LONGEST_HINT]}" if said else reason)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _close_stdin(self, *, at_once: bool = False) -> None:
+        """What is still unread is written first, unless nobody is left to read it."""
+        stdin = self._stdin
+        if stdin is None:
+            return
+        if at_once and (stdin.get_write_buffer_size() or not stdin.is_closing()):
+            stdin.abort()
+        else:
+            stdin.close()
+
+    def _signal_group(self, sign: signal.Signals) -> None:
+        if self._process.returncode is None:
+            _signal_group(self.pid, sign)
+
+
+class _Output(asyncio.Protocol):
+    """The reading end of one of the server's outputs."""
+
+    def __init__(self, take: Callable[[bytes], None], lost: Callable[[], None]) -> None:
+        self.transport: asyncio.ReadTransport | None = None
+        self.is_lost = False
+        self._take = take
+        self._lost = lost
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.ReadTransport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._take(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        self._lost()
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+def _signal_group(group: int, sign: signal.Signals) -> None:
+    # Gone already, or (elsewhere than on Linux) a group of zombies.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, sign)
+
+
+async def done_within(future: asyncio.Future[None], wait: timedelta) -> bool:
+    await asyncio.wait([future], timeout=wait.total_seconds())
+    return future.done()
+
+
+def _in_words(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"ended by signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"ended by signal {-status}"
