@@ -19,7 +19,7 @@ type Frame = dict[str, Any]
 type Answer = Callable[[Frame], Frame]
 type Meanwhile = Callable[[Frame], Awaitable[None]]
 
-SECONDS = 30.0
+SECONDS = 20.0
 VERSION = "2025-11-25"
 NOTHING: Any = object()
 

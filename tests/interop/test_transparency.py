@@ -6,10 +6,12 @@ One conversation is held over each kind of upstream with a server that says ever
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.interop.conftest import reached
@@ -19,10 +21,14 @@ from tests.interop.hand_client import (
     Exchange,
     Frame,
     HandClient,
+    Meanwhile,
     initialize,
     refuse,
 )
 from tests.interop.servers import extended
+
+# One conversation is held for all tests, and each of its steps may take its time.
+pytestmark = pytest.mark.timeout(300)
 
 ANSWER: Frame = {"choice": "a", "_mgp": {"by": "person:ada"}, "odd": extended.ODD_VALUES}
 REFUSAL: Frame = {
@@ -82,45 +88,53 @@ async def _converse(dial: Dial) -> Heard:
 
 
 async def _ask_everything(client: HandClient, exchanges: dict[str, Exchange]) -> None:
-    for method in ("tools/list", "resources/list", "prompts/list"):
-        exchanges[method] = await client.request(method, {})
-    plain = {"name": "plain", "arguments": extended.ODD_VALUES, **CALL_EXTRAS}
-    exchanges["plain"] = await client.request("tools/call", plain)
-    exchanges["failing"] = await _call(client, "failing")
-    exchanges["tells"] = await _call(client, "tells")
-    client.answer = lambda frame: {"result": ANSWER}
-    exchanges["asks"] = await _call(client, "asks")
-    client.answer = lambda frame: {"error": REFUSAL}
-    exchanges["asks in vain"] = await _call(client, "asks")
-    client.answer = refuse
-    exchanges["compute"] = await client.request("vendor/compute", HELLO)
-    exchanges["compute nothing"] = await client.request("vendor/compute")
-    exchanges["compute a list"] = await client.request("vendor/compute", [1, "two", {"three": 3}])
-    await client.notify("notifications/vendor.hello", HELLO)
+    async def ask(name: str, asked: Awaitable[Exchange]) -> None:
+        # A step that fails is a hole in this conversation, and not the end of it.
+        try:
+            exchanges[name] = await asked
+        except (OSError, aiohttp.ClientError, AssertionError) as error:
+            exchanges[name] = Exchange([{"lost": repr(error)}])
 
     async def send_go(_: Frame) -> None:
         await client.notify("notifications/vendor.go", GO)
 
     async def ask_release(_: Frame) -> None:
-        exchanges["release"] = await client.request("vendor/release", GO)
+        await ask("release", client.request("vendor/release", GO))
 
-    waits: Frame = {"name": "waits", "arguments": {}}
-    exchanges["waits"] = await client.request("tools/call", waits, meanwhile=send_go)
-    exchanges["waits longer"] = await client.request("tools/call", waits, meanwhile=ask_release)
+    for method in ("tools/list", "resources/list", "prompts/list"):
+        await ask(method, client.request(method, {}))
+    plain = {"name": "plain", "arguments": extended.ODD_VALUES, **CALL_EXTRAS}
+    await ask("plain", client.request("tools/call", plain))
+    await ask("failing", _call(client, "failing"))
+    await ask("tells", _call(client, "tells"))
+    client.answer = lambda frame: {"result": ANSWER}
+    await ask("asks", _call(client, "asks"))
+    client.answer = lambda frame: {"error": REFUSAL}
+    await ask("asks in vain", _call(client, "asks"))
+    client.answer = refuse
+    await ask("compute", client.request("vendor/compute", HELLO))
+    await ask("compute nothing", client.request("vendor/compute"))
+    await ask("compute a list", client.request("vendor/compute", [1, "two", {"three": 3}]))
+    await client.notify("notifications/vendor.hello", HELLO)
+    await ask("waits", _call(client, "waits", send_go))
+    await ask("waits longer", _call(client, "waits", ask_release))
 
 
-async def _call(client: HandClient, tool: str) -> Exchange:
-    return await client.request("tools/call", {"name": tool, "arguments": {}})
+async def _call(client: HandClient, tool: str, meanwhile: Meanwhile | None = None) -> Exchange:
+    params: Frame = {"name": tool, "arguments": {}}
+    return await client.request("tools/call", params, meanwhile=meanwhile)
 
 
 async def _be_pushed(client: HandClient, heard: Heard) -> None:
     client.answer = lambda frame: {"result": ANSWER}
     await client.notify("notifications/vendor.poke", {})
-    async with asyncio.timeout(SECONDS):
-        heard.pushed = [await client.standalone.get(), await client.standalone.get()]
-        while not heard.answers_to_pushes:
-            answers = await client.request("vendor/answers")
-            heard.answers_to_pushes = answers.result["answers"]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS):
+            while len(heard.pushed) < 2:
+                heard.pushed.append(await client.standalone.get())
+            while not heard.answers_to_pushes:
+                answers = await client.request("vendor/answers")
+                heard.answers_to_pushes = answers.result["answers"]
 
 
 def assert_same(found: object, sent: object) -> None:
@@ -286,6 +300,7 @@ def test_a_custom_answer_out_of_any_call_reaches_the_server(heard: Heard) -> Non
 @pytest.mark.requirement("MCP-2.1-jsonrpc", "MCP-2.2-onlyone")
 def test_every_frame_is_json_rpc(heard: Heard) -> None:
     frames = [frame for exchange in heard.exchanges.values() for frame in exchange.frames]
+    assert frames
     for frame in [*frames, *heard.pushed, *heard.seen_by_server]:
         assert frame["jsonrpc"] == "2.0"
         assert ("method" in frame) + ("result" in frame) + ("error" in frame) == 1
