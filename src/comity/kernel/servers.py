@@ -334,6 +334,10 @@ class Servers:
         """Whether every server has either connected or failed its first start."""
         return all(server.tried.is_set() for server in self._all.values())
 
+    async def first_tries(self) -> None:
+        """Until every server has either connected or failed its first start."""
+        await asyncio.gather(*(server.tried.wait() for server in self._all.values()))
+
     def start(self) -> None:
         self._running = [asyncio.ensure_future(server.run()) for server in self._all.values()]
 

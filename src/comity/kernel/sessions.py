@@ -53,7 +53,7 @@ class Session:
     )
 
     def __init__(self, door: str, now: float) -> None:
-        self.id = secrets.token_urlsafe(24)
+        self.id = secrets.token_hex(16)
         self.door = door
         self.used = now
         self.version = LATEST_HANDSHAKE

@@ -22,6 +22,7 @@ from comity.wire.headers import unwrap
 from comity.wire.jsonrpc import UNSET, Frame
 from comity.wire.mcp import Era
 
+_MODERN_RAW: Final = jsonrpc.to_json(mcp.LATEST_MODERN)
 _HANDSHAKE_HEADERS: Final = frozenset(version.encode() for version in mcp.HANDSHAKE_VERSIONS)
 
 
@@ -55,10 +56,12 @@ def refuse_envelope(frame: Frame, headers: dict[bytes, bytes] | None) -> Refusal
         meta = jsonrpc.members(params["_meta"]) if "_meta" in params else {}
     except MalformedMessage as error:
         return Refusal(INVALID_PARAMS, str(error))
-    missing = [key for key in (mcp.PROTOCOL_VERSION, mcp.CLIENT_CAPABILITIES) if key not in meta]
-    if missing:
+    if mcp.PROTOCOL_VERSION not in meta or mcp.CLIENT_CAPABILITIES not in meta:
+        wanted = (mcp.PROTOCOL_VERSION, mcp.CLIENT_CAPABILITIES)
+        missing = [key for key in wanted if key not in meta]
         return Refusal(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}")
-    version = jsonrpc.text(meta[mcp.PROTOCOL_VERSION])
+    stated = meta[mcp.PROTOCOL_VERSION]
+    version = mcp.LATEST_MODERN if bytes(stated) == _MODERN_RAW else jsonrpc.text(stated)
     if headers is not None:
         disagreement = _disagreement(str(frame.method), params, version, headers)
         if disagreement is not None:
@@ -72,15 +75,22 @@ def _disagreement(
     stated = headers.get(mcp.VERSION_HEADER, b"").strip().decode("latin-1")
     if stated != version:
         return "the MCP-Protocol-Version header and the envelope name different versions"
-    if headers.get(mcp.METHOD_HEADER, b"").strip().decode("latin-1") != method:
+    if headers.get(mcp.METHOD_HEADER, b"").strip() != method.encode():
         return "the Mcp-Method header does not name the request's method"
     member = mcp.NAMED_BY.get(method)
     if member is None or member not in params:
         return None
     name = headers.get(mcp.NAME_HEADER)
-    if name is None or unwrap(name) != jsonrpc.text(params[member]):
+    if name is None or not _repeats(name, params[member]):
         return f"the Mcp-Name header does not repeat the request's {member}"
     return None
+
+
+def _repeats(header: bytes, raw: Raw) -> bool:
+    """Whether the header says what the body says; plain names are compared as they stand."""
+    if header.isalnum() and bytes(raw) == b'"%b"' % header:
+        return True
+    return unwrap(header) == jsonrpc.text(raw)
 
 
 def _refuse_version(version: str | None) -> Refusal | None:

@@ -4,6 +4,7 @@ The version header tells the eras apart. A handshake client has a session, named
 modern request stands alone, and closing its stream withdraws it.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from comity.kernel.call import Call
@@ -15,12 +16,13 @@ from comity.rules.eras import era_of, refuse_envelope
 from comity.surfaces import doorway, streams
 from comity.surfaces.doorway import HeaderList, Receive, Refused, Scope, Send
 from comity.wire import jsonrpc, mcp
-from comity.wire.errors import HEADER_MISMATCH, HTTP_STATUS_OF_CODE
+from comity.wire.errors import HEADER_MISMATCH, HTTP_STATUS_OF_CODE, METHOD_NOT_FOUND
 from comity.wire.jsonrpc import UNSET, Frame, Limits
 from comity.wire.mcp import Era
 
 ROUTING: Final = (mcp.VERSION_HEADER, mcp.METHOD_HEADER, mcp.NAME_HEADER)
 PRIMED_SINCE: Final = "2025-11-25"
+_REPEATED: Final = frozenset({mcp.METHOD_HEADER, mcp.NAME_HEADER})
 _POST_ONLY: Final = ((b"allow", b"POST"),)
 _SESSION_METHODS: Final = ((b"allow", b"GET, POST, DELETE"),)
 
@@ -153,6 +155,9 @@ class McpHttp:
                 twice = f"the {name.decode()} header appears more than once"
                 return jsonrpc.failure(frame.id, HEADER_MISMATCH, twice)
         refusal = refuse_envelope(frame, headers)
+        if refusal is None and frame.method == mcp.INITIALIZE:
+            # A server that speaks both eras on one pipe must not be led into the other one.
+            return jsonrpc.failure(frame.id, METHOD_NOT_FOUND, "2026-07-28 has no initialize")
         if refusal is None:
             return None
         return jsonrpc.failure(frame.id, refusal.fault, refusal.because, refusal.data)
@@ -183,10 +188,14 @@ class McpHttp:
 
 def _check_types(headers: dict[bytes, bytes]) -> bytes:
     """What the client accepts, first things first; raises Refused where nothing could be sent."""
-    content = headers.get(b"content-type", b"")
+    return _accepted(headers.get(b"content-type", b""), headers.get(b"accept", b"*/*"))
+
+
+@lru_cache(256)
+def _accepted(content: bytes, accept: bytes) -> bytes:
     if not content.strip().lower().startswith(b"application/json"):
         raise Refused(415, "send application/json")
-    accepted = headers.get(b"accept", b"*/*").strip()
+    accepted = accept.strip()
     if not (_accepts(accepted, b"application/json") and _accepts(accepted, b"text/event-stream")):
         raise Refused(406, "accept both application/json and text/event-stream")
     return accepted
@@ -198,11 +207,11 @@ def _accepts(accepted: bytes, kind: bytes) -> bool:
 
 def _passed_on(headers: HeaderList) -> tuple[tuple[bytes, bytes], ...]:
     """The headers a modern request repeats its body in; nothing else of the client's goes on."""
-    return tuple(
-        (name, value.strip())
-        for name, value in headers
-        if name in (mcp.METHOD_HEADER, mcp.NAME_HEADER) or name.startswith(mcp.PARAM_HEADER_PREFIX)
-    )
+    found: list[tuple[bytes, bytes]] = []
+    for name, value in headers:
+        if name[:4] == b"mcp-" and (name in _REPEATED or name[:10] == mcp.PARAM_HEADER_PREFIX):
+            found.append((name, value.strip()))
+    return tuple(found)
 
 
 def _with_headers(send: Send, extra: tuple[tuple[bytes, bytes], ...]) -> Send:

@@ -82,7 +82,8 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Frame:
         raise MalformedMessage(f"message over {limits.frame_bytes} bytes", INVALID_REQUEST)
     try:
         # msgspec checks UTF-8 in what it decodes but not in what it leaves raw.
-        data.decode()
+        if not data.isascii():
+            data.decode()
         frame = _frame_decoder.decode(data)
     except msgspec.ValidationError as error:
         raise MalformedMessage(_wrong_shape(data, str(error)), INVALID_REQUEST) from None

@@ -1,0 +1,94 @@
+"""The command: `comity serve CONFIG`."""
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+from comity.app import assembled
+from comity.config import Settings, load
+from comity.surfaces.listener import event_loop, listen
+from comity.surfaces.mcp_stdio import converse
+from comity.wire.errors import Misconfigured
+
+GC_THRESHOLDS = (20_000, 20, 50)
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=os.environ.get("LOG_LEVEL", "WARNING").upper(),
+        format="comity: %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        settings = _settings(options)
+        # What stands now stands for good; looking through it again and again would cost every call.
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        with asyncio.Runner(loop_factory=event_loop) as runner:
+            runner.run(_serve_stdio(settings) if options.stdio else _serve(settings))
+    except Misconfigured as error:
+        sys.stderr.write(f"comity: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="comity", description="One MCP endpoint in front of every tool server."
+    )
+    parser.add_argument("--version", action="version", version=version("comity"))
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="stand in front of the servers of a configuration")
+    serve.add_argument("config", type=Path, help='{"mcpServers": …} as JSON, or comity.toml')
+    serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    serve.add_argument(
+        "--port", type=int, help="port to listen on (default 2664; 0 takes a free one)"
+    )
+    serve.add_argument("--stdio", action="store_true", help="speak MCP on stdin and stdout instead")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    settings = load(options.config, os.environ)
+    if options.host is not None:
+        settings = replace(settings, host=options.host)
+    if options.port is not None:
+        settings = replace(settings, port=options.port)
+    if settings.host not in LOOPBACK and not options.stdio:
+        raise Misconfigured(
+            f"listening on {settings.host} would open every tool to the network, and this version "
+            "knows no keys yet; use 127.0.0.1, or put an authenticating proxy in front"
+        )
+    return settings
+
+
+async def _serve(settings: Settings) -> None:
+    async with assembled(settings) as parts:
+        await listen(parts.gateway, settings.host, settings.port, started=_tell)
+
+
+async def _serve_stdio(settings: Settings) -> None:
+    async with assembled(settings) as parts:
+        await parts.servers.first_tries()
+        await converse(parts.everything, parts.sessions)
+
+
+def _tell(address: str) -> None:
+    sys.stderr.write(f"comity: listening on {address}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
