@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 
 from bench import figures, relay
+from bench.page import write_page
 from bench.plot import plot
 from bench.progress import say
 from bench.table import table
@@ -34,6 +35,8 @@ def main() -> int:
     say(f"load average {_load()}")
     if chosen.plot is not None:
         plot(cells, chosen.plot)
+    if chosen.docs:
+        write_page(cells)
     wrong = figures.gross_regressions(cells) if chosen.short else []
     for line in wrong:
         say(f"REGRESSION {line}")
@@ -58,6 +61,7 @@ def _arguments() -> argparse.Namespace:
     one.add_argument("--relays", nargs="+", choices=relay.RELAYS, metavar="RELAY")
     one.add_argument("--rounds", type=int, metavar="N")
     one.add_argument("--plot", type=Path, metavar="PNG", help="also draw the figures")
+    one.add_argument("--docs", action="store_true", help="also write docs/operate/bench.md")
     return parser.parse_args()
 
 

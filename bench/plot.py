@@ -48,6 +48,7 @@ def _panel(panel: Axes, cells: list[Cell]) -> None:
         panel.bar_label(bars, [f"{height:.2g}" for height in heights], fontsize=6, padding=1)
     panel.set_xticks(range(len(cells)), [cell.path.replace("-", "\n") for cell in cells])
     panel.set_yscale("log")
+    panel.yaxis.set_major_formatter("{x:g}")
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(axis="y", alpha=0.25)
     panel.set_axisbelow(True)

@@ -61,7 +61,8 @@ class Running:
         """Waits until the process has said where it listens."""
         self._told.wait(_STARTED_WITHIN_SECONDS)
         if self._port is None:
-            raise DidNotStart(" | ".join(self._heard) or "it said nothing")
+            last = self._heard[-1] if self._heard else "it said nothing"
+            raise DidNotStart(last.replace(str(ROOT), "."))
         return self._port
 
     def cpu_seconds(self) -> float:

@@ -1,0 +1,78 @@
+"""Writes the figures of a relay bench into its page of the documentation."""
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.figures import figures, ratio
+from bench.plot import plot
+from bench.processes import ROOT
+from bench.relay import RELAYS, Cell
+
+PAGE = ROOT / "docs" / "operate" / "bench.md"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+_PACKAGES = ("mcp", "fastmcp", "uvicorn", "uvloop", "httptools", "msgspec")
+
+
+def write_page(cells: list[Cell], page: Path = PAGE) -> None:
+    """Replaces what stands between the two marks, and draws the picture beside the page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    parts = [BEGIN, _machine(), _costs(cells), _rates(cells), *_missing(cells), END]
+    page.write_text(before + "\n\n".join(parts) + after, encoding="utf-8")
+    plot(cells, page.with_name("relay.png"))
+
+
+def _machine() -> str:
+    packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    load = os.getloadavg()[1]
+    return (
+        f"{os.cpu_count()} cores, load average {load:.1f} over the last five minutes of the run; "
+        f"Python {platform.python_version()}, {packages}."
+    )
+
+
+def _costs(cells: list[Cell]) -> str:
+    relays = [relay for relay in _present(cells) if relay != "direct"]
+    rows = [["CPU of the relay, ms per call", *relays, "comity / bare", "comity / sdk"]]
+    for cell in cells:
+        found = figures(cell)
+        costs = [f"{found[relay].cpu_ms:.3f}" if relay in found else "n/a" for relay in relays]
+        ratios = [ratio(cell, "comity", to) for to in ("bare", "sdk")]
+        rows.append([_where(cell), *costs, *("" if r is None else f"{r:.2f}" for r in ratios)])
+    return _markdown(rows)
+
+
+def _rates(cells: list[Cell]) -> str:
+    relays = _present(cells)
+    rows = [["calls per second", *relays]]
+    for cell in cells:
+        found = figures(cell)
+        rates = [
+            f"{found[relay].calls_per_second:,.0f}" if relay in found else "n/a" for relay in relays
+        ]
+        rows.append([_where(cell), *rates])
+    return _markdown(rows)
+
+
+def _missing(cells: list[Cell]) -> list[str]:
+    return [
+        f"{relay}, {_where(cell)}: {reason[:200]}"
+        for cell in cells
+        for relay, reason in cell.reasons.items()
+    ]
+
+
+def _present(cells: list[Cell]) -> list[str]:
+    return [relay for relay in RELAYS if any(relay in cell.slices for cell in cells)]
+
+
+def _where(cell: Cell) -> str:
+    return f"{cell.path}, {cell.concurrency} at a time"
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    head, *body = rows
+    rule = ["---", *("---:" for _ in head[1:])]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
