@@ -15,7 +15,7 @@ from typing import IO, Self
 ROOT = Path(__file__).resolve().parent.parent
 _LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 _STARTED_WITHIN_SECONDS = 30.0
-_ENDED_WITHIN_SECONDS = 5.0
+_ENDED_WITHIN_SECONDS = 8.0
 
 
 class DidNotStart(Exception):
