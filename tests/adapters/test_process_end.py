@@ -164,15 +164,22 @@ async def test_pipes_held_from_another_session_do_not_delay_the_end_for_ever() -
     await grandchild.cut()
 
 
+def open_pipes() -> set[str]:
+    entries = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return {name for entry in entries if (name := entry.readlink().name).startswith("pipe:")}
+
+
 @on_both_loops
 async def test_unread_input_held_from_another_session_is_let_go() -> None:
     witness = Witness()
+    before = open_pipes()
     code = with_grandchild("signal.pause()", before="os.setsid()")
     server = await witness.start(code, limits=BRIEF)
     grandchild = Life(int(await witness.next_line()))
     server.send(b"x" * 1_000_000)
     await server.stop(SHORT)
     assert (await witness.reason()).startswith("ended by signal")
+    assert open_pipes() <= before
     await grandchild.cut()
 
 
@@ -184,6 +191,26 @@ async def test_a_server_that_closes_its_output_is_ended() -> None:
     assert await witness.reason() == "closed its output, and was ended"
     assert witness.lines == [b"last"]
     assert server.returncode == -9
+
+
+@on_both_loops
+async def test_a_server_that_closed_its_output_and_left_in_time_is_not_blamed() -> None:
+    """A grandchild elsewhere keeps stderr, so that the end is told late."""
+    witness = Witness()
+    code = with_grandchild("os.close(1); os._exit(6)", before="os.setsid(); os.close(1)")
+    await witness.start(code, limits=Limits(linger=timedelta(seconds=1)))
+    grandchild = Life(int(await witness.next_line()))
+    assert await witness.reason() == "exited with status 6"
+    await grandchild.cut()
+
+
+@on_both_loops
+async def test_a_server_being_stopped_has_its_grace_also_without_output() -> None:
+    witness = Witness()
+    code = "import os, sys, time; sys.stdin.read(); os.close(1); time.sleep(0.3); os._exit(8)"
+    server = await witness.start(code, limits=BRIEF)
+    await server.stop(LONG)
+    assert witness.reasons == ["exited with status 8"]
 
 
 @on_both_loops

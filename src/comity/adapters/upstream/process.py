@@ -170,8 +170,9 @@ class ServerProcess:
                 self._on_overlong(item)
 
     def _stdout_lost(self) -> None:
-        # The usual beginning of an end. A server that lives on without output cannot answer.
-        if not self._exited.done():
+        # The usual beginning of an end. A server that lives on without output cannot answer; one
+        # that is being stopped has its grace for that.
+        if not self._exited.done() and not self._stopping:
             self._close_stdin()
             linger = self._limits.linger.total_seconds()
             self._timer = self._loop.call_later(linger, self._end_the_mute)
@@ -189,8 +190,7 @@ class ServerProcess:
         self._exited.set_result(None)
         self._close_stdin(at_once=True)
         self._stop_timer()
-        if not self._paused:
-            self._linger_for_output(turns=2)
+        self._linger_for_output(turns=2)
         self._end_if_done()
 
     def _linger_for_output(self, turns: int) -> None:
