@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from comity.surfaces.mcp_stdio import converse
 from comity.wire.errors import Misconfigured
 
 GC_THRESHOLDS = (20_000, 20, 50)
+STDIO_PATIENCE = timedelta(seconds=5)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -81,7 +83,7 @@ async def _serve(settings: Settings) -> None:
 
 async def _serve_stdio(settings: Settings) -> None:
     async with assembled(settings) as parts:
-        await parts.servers.first_tries()
+        await parts.servers.first_tries(STDIO_PATIENCE)
         await converse(parts.everything, parts.sessions)
 
 

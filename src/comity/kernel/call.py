@@ -4,8 +4,9 @@ A Call goes from a client to a server, a Question from a server to a client. Bot
 conversations at once: open in the answerer's, taken in the asker's.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from msgspec import Raw
@@ -240,3 +241,14 @@ class Underway:
                 watch()
             if now - call.began > patience:
                 call.outbox.nudge()
+
+
+async def tend(looks: Iterable[Callable[[float], None]], every: float, patience: float) -> None:
+    """Look after what waits, again and again, until cancelled; one bad look stops no other."""
+    while True:
+        await asyncio.sleep(every)
+        for look in looks:
+            try:
+                look(patience)
+            except Exception:
+                log.exception("a look after what waits failed")

@@ -4,7 +4,6 @@ Where the session has a link of its own, each message simply goes on. Where it s
 would change the link for the others is handled here: the handshake, log levels, subscriptions.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -87,6 +86,7 @@ class OneServer:
 
     async def _ask_first(self, session: Session, call: Call, frame: Frame) -> None:
         """The handshake, and every request on a link that is shared or was lost."""
+        await self._server.first_try()
         self._server.require(Era.HANDSHAKE)
         if call.method == mcp.INITIALIZE:
             session.introduce(_params(frame))
@@ -179,10 +179,3 @@ def _leave_out(frame: Frame, quarantined: frozenset[str]) -> Frame:
         return frame
     kept = [tool for tool in tools if jsonrpc.text(tool.get("name")) not in quarantined]
     return msgspec.structs.replace(frame, result=jsonrpc.to_raw({**result, "tools": kept}))
-
-
-async def tend(look: Callable[[], None], seconds: float) -> None:
-    """Call `look` again and again, until cancelled."""
-    while True:
-        await asyncio.sleep(seconds)
-        look()

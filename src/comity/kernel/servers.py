@@ -6,6 +6,7 @@ process (stdio).
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -13,20 +14,21 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-import msgspec
 from msgspec import Raw
 
+from comity.kernel.call import OwnCall
 from comity.kernel.catalog import Catalog, Kind
 from comity.kernel.links import Link
 from comity.kernel.listing import CHANGED_BY, Listing, envelope
+from comity.kernel.outbox import Outbox
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
+from comity.kernel.terms import STANDARD_TERMS, Shared, SharedLinks, greeting
 from comity.ports import Reach, SchemaJudge
 from comity.rules.backoff import Backoff
 from comity.rules.lifecycle import Happened, after
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import (
-    EXHAUSTED,
     SERVER_NOT_READY,
     UNSUPPORTED_VERSION,
     MalformedMessage,
@@ -38,7 +40,7 @@ from comity.wire.mcp import Era
 
 log = logging.getLogger(__name__)
 
-MOST_TERMS: Final = 16
+FIRST_TRY_SECONDS: Final = 10.0
 EVERY_KIND: Final = tuple(Kind)
 NEEDS: Final = {
     Kind.TOOL: "tools",
@@ -46,12 +48,6 @@ NEEDS: Final = {
     Kind.RESOURCE: "resources",
     Kind.TEMPLATE: "resources",
 }
-STANDARD_TERMS: Final[Mapping[str, object]] = {
-    "roots": {"listChanged": True},
-    "sampling": {"context": {}, "tools": {}},
-    "elicitation": {"form": {}, "url": {}},
-}
-"""What a shared link declares: any client may sit behind it, and each is asked only what it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +58,6 @@ class ServerOptions:
     start_within: timedelta = timedelta(seconds=60)
     backoff: Backoff = field(default_factory=Backoff)
     limits: Limits = LIMITS
-
-
-@dataclass(slots=True)
-class Shared:
-    """A link with those who share it."""
-
-    link: Link
-    sharers: Sharers
 
 
 class Server:
@@ -88,7 +76,7 @@ class Server:
         self._listing = listing
         self._options = options
         self._own: Shared | None = None
-        self._by_terms: dict[bytes, Shared] = {}
+        self._by_terms = SharedLinks(name, lambda gone: self._new_shared(Era.HANDSHAKE, None, gone))
         self._gone = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._modern_probe: asyncio.Task[None] | None = None
@@ -124,6 +112,13 @@ class Server:
         await self._let_go()
         self._happen(Happened.EMPTIED)
 
+    async def first_try(self) -> None:
+        """Let a server that was never tried yet finish its first start, for a bounded while."""
+        if not self.tried.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_TRY_SECONDS):
+                    await self.tried.wait()
+
     def require(self, era: Era) -> None:
         """Raise Unavailable, at once and with its reason, unless calls of this era can be made."""
         if self.state is not State.CONNECTED:
@@ -136,11 +131,9 @@ class Server:
         """The link a session's calls go out on, and who shares it, if anybody does."""
         if not self._reach.costs_a_process or self._options.own_process_for_each_session:
             return await session.link_to(self.name, lambda: self._open_for(session)), None
-        shared = await self._shared_for(session)
-        if session not in shared.sharers:
-            shared.sharers.attach(session)
-            session.farewells.append(lambda: self._detach(shared, session))
-        session.shared[self.name] = shared.link
+        self.require(Era.HANDSHAKE)
+        assert self._own is not None
+        shared = await self._by_terms.find(session, self._own)
         return shared.link, shared.sharers
 
     async def modern_link(self) -> Link:
@@ -181,8 +174,8 @@ class Server:
         try:
             await shared.link.open()
             # Over HTTP each session has a link of its own and this one only reads the lists.
-            terms = STANDARD_TERMS if self._reach.costs_a_process else {}
-            self.hello = await shared.link.greet(_greeting(terms))
+            terms: Mapping[str, object] = STANDARD_TERMS if self._reach.costs_a_process else {}
+            self.hello = await shared.link.greet(greeting(terms))
         except BaseException:
             await shared.link.close()
             raise
@@ -213,14 +206,36 @@ class Server:
         elif self.modern is not None and self.discovered is not None:
             declared = _declared(jsonrpc.members(self.discovered).get("capabilities"))
             await self._listing.read(self.modern.link, Era.MODERN, _kinds(declared))
+            self._spawn(self._listen(self.modern.link))
+
+    async def _listen(self, link: Link) -> None:
+        """Hear of changed lists the modern way, for as long as the server lets us listen."""
+        changes = {
+            "toolsListChanged": True,
+            "promptsListChanged": True,
+            "resourcesListChanged": True,
+        }
+        frame = jsonrpc.request(
+            "comity", mcp.LISTEN, {"_meta": envelope(), "notifications": changes}
+        )
+        call = OwnCall(frame, outbox := Outbox(), None, 0)
+        try:
+            link.ask(call, frame, ((mcp.METHOD_HEADER, mcp.LISTEN.encode()),))
+            while not outbox.final:
+                await outbox.wait()
+                told = {jsonrpc.decode(data).method for data in outbox.take()}
+                for method in told & set(CHANGED_BY):
+                    await self._reread(link, Era.MODERN, CHANGED_BY[str(method)])
+        except (Unavailable, MalformedMessage) as error:
+            log.info("server %r: its changes are not heard: %s", self.name, error)
 
     def _changed(self, method: str) -> None:
         if self._own is not None:
-            self._spawn(self._reread(self._own.link, CHANGED_BY[method]))
+            self._spawn(self._reread(self._own.link, Era.HANDSHAKE, CHANGED_BY[method]))
 
-    async def _reread(self, link: Link, kinds: tuple[Kind, ...]) -> None:
+    async def _reread(self, link: Link, era: Era, kinds: tuple[Kind, ...]) -> None:
         try:
-            await self._listing.read(link, Era.HANDSHAKE, kinds)
+            await self._listing.read(link, era, kinds)
         except (Unavailable, MalformedMessage) as error:
             log.warning("server %r: its list could not be read again: %s", self.name, error)
 
@@ -229,39 +244,6 @@ class Server:
         link = Link(self.name, self._reach.carrier(Era.HANDSHAKE), session, self._options.limits)
         await link.open()
         return link
-
-    async def _shared_for(self, session: Session) -> Shared:
-        self.require(Era.HANDSHAKE)
-        terms = _extended_terms(session)
-        if terms is None:
-            assert self._own is not None
-            return self._own
-        shared = self._by_terms.get(terms)
-        if shared is not None and shared.link.is_open:
-            return shared
-        if len(self._by_terms) >= MOST_TERMS:
-            raise Unavailable(f"too many kinds of clients use server {self.name!r}", EXHAUSTED)
-        shared = self._new_shared(Era.HANDSHAKE, None, lambda _, __: self._drop_terms(terms))
-        self._by_terms[terms] = shared
-        try:
-            await shared.link.open()
-            await shared.link.greet(session.hello)
-        except BaseException:
-            self._drop_terms(terms)
-            await shared.link.close()
-            raise
-        return shared
-
-    def _detach(self, shared: Shared, session: Session) -> None:
-        for uri in shared.sharers.detach(session):
-            self._spawn(_unsubscribe(shared.link, uri))
-        idle = [terms for terms, held in self._by_terms.items() if held is shared]
-        if idle and not len(shared.sharers):
-            self._drop_terms(idle[0])
-            self._spawn(shared.link.close())
-
-    def _drop_terms(self, terms: bytes) -> None:
-        self._by_terms.pop(terms, None)
 
     def _new_shared(
         self,
@@ -287,10 +269,9 @@ class Server:
                 self._gone.set()
 
     async def _let_go(self) -> None:
-        held = [self._own, self.modern, *self._by_terms.values()]
+        held = [shared for shared in (self._own, self.modern) if shared is not None]
         self._own = self.modern = self._modern_probe = None
-        self._by_terms.clear()
-        await asyncio.gather(*(shared.link.close() for shared in held if shared is not None))
+        await asyncio.gather(self._by_terms.close(), *(shared.link.close() for shared in held))
 
     def _happen(self, happened: Happened) -> None:
         following = after(self.state, happened)
@@ -334,9 +315,13 @@ class Servers:
         """Whether every server has either connected or failed its first start."""
         return all(server.tried.is_set() for server in self._all.values())
 
-    async def first_tries(self) -> None:
-        """Until every server has either connected or failed its first start."""
-        await asyncio.gather(*(server.tried.wait() for server in self._all.values()))
+    async def first_tries(self, within: timedelta) -> None:
+        """Until every server has either connected or failed its first start, but not longer."""
+        tries = [asyncio.ensure_future(server.tried.wait()) for server in self._all.values()]
+        if tries:
+            _, late = await asyncio.wait(tries, timeout=within.total_seconds())
+            for task in late:
+                task.cancel()
 
     def start(self) -> None:
         self._running = [asyncio.ensure_future(server.run()) for server in self._all.values()]
@@ -346,14 +331,6 @@ class Servers:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         await asyncio.gather(*(server.stop() for server in self._all.values()))
-
-
-def _greeting(terms: Mapping[str, object]) -> dict[str, object]:
-    return {
-        "protocolVersion": mcp.LATEST_HANDSHAKE,
-        "capabilities": terms,
-        "clientInfo": {"name": "comity", "version": "0.1.0"},
-    }
 
 
 def _declared(capabilities: Raw | None) -> dict[str, Raw]:
@@ -371,23 +348,3 @@ def _kinds(declared: Mapping[str, Raw]) -> tuple[Kind, ...]:
 def _offers_modern(discovered: Raw) -> bool:
     versions = jsonrpc.members(discovered).get("supportedVersions")
     return versions is None or mcp.LATEST_MODERN in str(jsonrpc.value(versions))
-
-
-def _extended_terms(session: Session) -> bytes | None:
-    """A key for what the client declared beyond plain MCP, or None if it declared no more."""
-    beyond = {
-        name: value
-        for name, raw in session.capabilities.items()
-        if name not in STANDARD_TERMS and (value := jsonrpc.value(raw)) not in ({}, None)
-    }
-    if not beyond:
-        return None
-    whole = {name: jsonrpc.value(raw) for name, raw in session.capabilities.items()}
-    return msgspec.json.encode([session.version, whole], order="sorted")
-
-
-async def _unsubscribe(link: Link, uri: str) -> None:
-    try:
-        await link.request(mcp.UNSUBSCRIBE, {"uri": uri})
-    except Unavailable as error:
-        log.debug("server %r: %s", link.server, error)

@@ -34,6 +34,7 @@ class Session:
     __slots__ = (
         "_opening",
         "_standalone",
+        "attached",
         "capabilities",
         "conversation",
         "door",
@@ -65,6 +66,7 @@ class Session:
         self.level: str | None = None
         self.greeted = False
         self.listening = False
+        self.attached = 0
         self.filters_list_changes = False
         self.farewells: list[Callable[[], None]] = []
         self.next_stream = 0
@@ -195,6 +197,7 @@ class Sessions:
         self._most = most
         self._idle_seconds = idle_seconds
         self._open: dict[str, Session] = {}
+        self._nudged = now()
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -222,11 +225,21 @@ class Sessions:
         if self._open.pop(session.id, None) is not None:
             await session.close()
 
-    def expire(self) -> None:
-        """End what has been idle for too long; a session with work open is not idle."""
-        horizon = self.now() - self._idle_seconds
+    def look(self, patience: float) -> None:
+        """End what has been idle for too long; a session with work or a stream open is not idle.
+
+        A standing stream is nudged once in `patience` seconds, so that no proxy takes it for dead.
+        """
+        now = self.now()
+        horizon = now - self._idle_seconds
+        nudging = now - self._nudged > patience
+        self._nudged = now if nudging else self._nudged
         for session in list(self._open.values()):
-            if session.used < horizon and not len(session.conversation):
+            if session.attached:
+                session.used = now
+                if nudging:
+                    session.standalone.nudge()
+            elif session.used < horizon and not len(session.conversation):
                 task = asyncio.ensure_future(self.end(session))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

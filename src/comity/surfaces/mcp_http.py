@@ -174,7 +174,11 @@ class McpHttp:
             replay = session.standing_stream()
             session.listen()
         after = place[1] if place is not None and place[0] == replay.number else replay.sent
-        await streams.stream_kept(send, receive, replay, after, prime=False)
+        session.attached += 1
+        try:
+            await streams.stream_kept(send, receive, replay, after, prime=False)
+        finally:
+            session.attached -= 1
 
     def _session(self, headers: dict[bytes, bytes]) -> Session:
         session_id = headers.get(mcp.SESSION_HEADER)

@@ -80,17 +80,7 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Frame:
     """Read one frame; everything a hostile peer can do to JSON ends here."""
     if len(data) > limits.frame_bytes:
         raise MalformedMessage(f"message over {limits.frame_bytes} bytes", INVALID_REQUEST)
-    try:
-        # msgspec checks UTF-8 in what it decodes but not in what it leaves raw.
-        if not data.isascii():
-            data.decode()
-        frame = _frame_decoder.decode(data)
-    except msgspec.ValidationError as error:
-        raise MalformedMessage(_wrong_shape(data, str(error)), INVALID_REQUEST) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise MalformedMessage("not valid JSON") from None
-    except RecursionError:
-        raise MalformedMessage("nested too deep", INVALID_REQUEST) from None
+    frame = _parse(data)
     _check_shape(frame, limits)
     if data.count(b"{") + data.count(b"[") > limits.depth and deeper_than(limits.depth, data):
         raise MalformedMessage(f"nested deeper than {limits.depth}", INVALID_REQUEST)
@@ -99,6 +89,20 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Frame:
     if len(_encoder.encode(frame)) != len(data) or b"\n" in data or b"\r" in data:
         return _look_closer(data)
     return frame
+
+
+def _parse(data: bytes) -> Frame:
+    try:
+        # msgspec checks UTF-8 in what it decodes but not in what it leaves raw.
+        if not data.isascii():
+            data.decode()
+        return _frame_decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise MalformedMessage(_wrong_shape(data, str(error)), INVALID_REQUEST) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise MalformedMessage("not valid JSON") from None
+    except RecursionError:
+        raise MalformedMessage("nested too deep", INVALID_REQUEST) from None
 
 
 def encode(frame: Frame) -> bytes:
