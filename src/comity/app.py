@@ -13,9 +13,9 @@ from comity.adapters.upstream.http import HttpReach
 from comity.adapters.upstream.pool import Pool
 from comity.adapters.upstream.stdio import StdioReach
 from comity.config import ServerSettings, Settings
-from comity.kernel.call import Underway
+from comity.kernel.call import Underway, tend
 from comity.kernel.catalog import Catalog
-from comity.kernel.forwarding import OneServer, tend
+from comity.kernel.forwarding import OneServer
 from comity.kernel.servers import ServerOptions, Servers
 from comity.kernel.sessions import Sessions
 from comity.kernel.switchboard import AllServers
@@ -66,7 +66,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Parts]:
     way = Doorway(settings.allowed_hosts, settings.allowed_origins)
     gateway = Gateway(way, doors, lambda: servers.all_tried)
     tending = asyncio.ensure_future(
-        tend(lambda: (underway.look(PATIENCE_SECONDS), sessions.expire()), LOOK_EVERY_SECONDS)
+        tend((underway.look, sessions.look), LOOK_EVERY_SECONDS, PATIENCE_SECONDS)
     )
     servers.start()
     try:
