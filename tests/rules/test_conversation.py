@@ -86,7 +86,7 @@ def test_an_answer_bears_the_askers_own_id_again(stream: Stream, body: str) -> N
     ("answer_id", "stream"),
     [
         *(("1", UNKNOWN), ("1", 1), ("id of one", UNKNOWN), (3, UNKNOWN), (3, 3), (0, STANDALONE)),
-        *((1, STANDALONE), (1, 2), (2, 1), (-1, UNKNOWN), (None, UNKNOWN)),
+        *((1, STANDALONE), (1, 2), (2, 1), (-1, UNKNOWN), (None, UNKNOWN), (True, UNKNOWN)),
     ],
 )
 def test_an_answer_of_another_type_or_stream_is_a_stray(answer_id: Id, stream: Stream) -> None:
@@ -102,7 +102,8 @@ def test_a_second_answer_and_one_before_its_question_are_strays() -> None:
     assert isinstance(conversation.hear(second, UNKNOWN), Stray)
     assert isinstance(conversation.hear(jsonrpc.result(1, {}), UNKNOWN), Answer)
     assert isinstance(conversation.hear(jsonrpc.result(1, {}), UNKNOWN), Stray)
-    assert jsonrpc.is_request(conversation.ask(jsonrpc.request("b", "m"), "two"))
+    assert conversation.ask(jsonrpc.request("b", "m"), "two").id == 2
+    assert isinstance(conversation.hear(jsonrpc.result(1, {}), UNKNOWN), Stray)
     assert conversation.waiting == ["two"]
 
 
