@@ -5,7 +5,7 @@ would change the link for the others is handled here: the handshake, log levels,
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -22,6 +22,11 @@ from comity.wire import jsonrpc, mcp
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage, Unavailable
 from comity.wire.jsonrpc import UNSET, Frame
 from comity.wire.mcp import Era
+
+ABOUT_THE_LINK: Final = frozenset(
+    {mcp.INITIALIZE, mcp.PING, mcp.SET_LEVEL, mcp.SUBSCRIBE, mcp.UNSUBSCRIBE}
+)
+"""What would change a shared link for the others, and so cannot simply go on."""
 
 _list_of_objects = msgspec.json.Decoder(list[dict[str, Raw]])
 
@@ -46,9 +51,9 @@ class OneServer:
         """Send a request on its way; its answer, or why there is none, comes into the outbox."""
         call = self._underway.begin(frame, outbox, session)
         try:
-            link = session.links.get(self._server.name)
-            if link is not None and session.greeted and link.is_open:
-                self._prepare(session, call)
+            link = self._link_at_hand(session, call.method)
+            if link is not None:
+                self._prepare(call)
                 link.ask(call, frame)
             else:
                 await self._ask_first(session, call, frame)
@@ -84,6 +89,13 @@ class OneServer:
             call.refuse(error.fault, str(error))
         return call
 
+    def _link_at_hand(self, session: Session, method: str) -> Link | None:
+        """The link on which this request can simply go on, if there is one."""
+        link = session.links.get(self._server.name)
+        if link is None and method not in ABOUT_THE_LINK:
+            link = session.shared.get(self._server.name)
+        return link if link is not None and session.greeted and link.is_open else None
+
     async def _ask_first(self, session: Session, call: Call, frame: Frame) -> None:
         """The handshake, and every request on a link that is shared or was lost."""
         await self._server.first_try()
@@ -99,7 +111,7 @@ class OneServer:
             return
         if link.hello is None:
             await link.greet(session.hello)
-        self._prepare(session, call)
+        self._prepare(call)
         link.ask(call, frame)
 
     def _greet(
@@ -117,7 +129,7 @@ class OneServer:
         answer = {**link.hello, "protocolVersion": session.version}
         call.answered(jsonrpc.result(call.asker_id, answer))
 
-    def _prepare(self, session: Session, call: Call) -> None:
+    def _prepare(self, call: Call) -> None:
         if call.method == mcp.LIST_TOOLS:
             call.adapt = self._without_quarantined()
 
@@ -133,7 +145,7 @@ class OneServer:
         elif call.method in (mcp.SUBSCRIBE, mcp.UNSUBSCRIBE):
             follow(session, call, frame, link, sharers)
         else:
-            self._prepare(session, call)
+            self._prepare(call)
             link.ask(call, frame)
 
     def _without_quarantined(self) -> Callable[[Frame], Frame] | None:

@@ -156,6 +156,10 @@ class AllServers:
     async def _route_in_session(self, session: Session, call: Call, frame: Frame) -> None:
         offer, renamed = self._find(call, frame)
         server = self._server_of(offer)
+        link = session.links.get(server.name) or session.shared.get(server.name)
+        if link is not None and link.is_open and call.method in NAMED:
+            link.ask(call, renamed)
+            return
         link, sharers = await self._link(session, server)
         if sharers is not None and call.method in (mcp.SUBSCRIBE, mcp.UNSUBSCRIBE):
             follow(session, call, renamed, link, sharers)
