@@ -133,6 +133,12 @@ def test_an_event_at_the_limit_passes_and_one_byte_more_does_not() -> None:
         EventParser(limit=12).feed(b"data: 1234567\n\n")
 
 
+def test_a_full_event_may_wait_for_its_blank_line() -> None:
+    parser = EventParser(limit=12)
+    assert parser.feed(b"data: 123456\n") == []
+    assert parser.feed(b"\n") == [Event(b"123456")]
+
+
 def test_the_usual_event_is_measured_too() -> None:
     parser = EventParser(limit=30)
     parser.feed(b"\n")

@@ -133,7 +133,8 @@ class EventParser:
                 self._take_field(line)
             else:
                 return
-        self._fits(self._partial)
+        if self._partial:
+            self._fits(self._partial)
 
     def _whole_lines(self, chunk: bytes) -> list[bytes]:
         lines = chunk.split(b"\n")
