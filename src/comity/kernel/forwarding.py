@@ -100,17 +100,16 @@ class OneServer:
         """The handshake, and every request on a link that is shared or was lost."""
         await self._server.first_try()
         self._server.require(Era.HANDSHAKE)
-        if call.method == mcp.INITIALIZE:
+        greets = call.method == mcp.INITIALIZE
+        if greets:
             session.introduce(_params(frame))
-        link, sharers = await self._server.link_for(session)
-        if call.method == mcp.INITIALIZE:
+        link, sharers = await self._server.link_for(session, greeted=not greets)
+        if greets:
             self._greet(session, call, frame, link, sharers)
             return
         if sharers is not None:
             await self._ask_shared(session, call, frame, link, sharers)
             return
-        if link.hello is None:
-            await link.greet(session.hello)
         self._prepare(call)
         link.ask(call, frame)
 

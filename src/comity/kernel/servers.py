@@ -127,10 +127,13 @@ class Server:
         if era not in self.eras:
             raise Unavailable(f"server {self.name!r} does not speak {era} MCP", UNSUPPORTED_VERSION)
 
-    async def link_for(self, session: Session) -> tuple[Link, Sharers | None]:
-        """The link a session's calls go out on, and who shares it, if anybody does."""
+    async def link_for(self, session: Session, *, greeted: bool) -> tuple[Link, Sharers | None]:
+        """The link a session's calls go out on, and who shares it, if anybody does.
+
+        A link of the session's own is greeted here, unless the client is about to do that itself.
+        """
         if not self._reach.costs_a_process or self._options.own_process_for_each_session:
-            return await session.link_to(self.name, lambda: self._open_for(session)), None
+            return await session.link_to(self.name, lambda: self._open_for(session, greeted)), None
         self.require(Era.HANDSHAKE)
         assert self._own is not None
         shared = await self._by_terms.find(session, self._own)
@@ -239,10 +242,19 @@ class Server:
         except (Unavailable, MalformedMessage) as error:
             log.warning("server %r: its list could not be read again: %s", self.name, error)
 
-    async def _open_for(self, session: Session) -> Link:
-        """A link of the session's own; who opens it also greets."""
+    async def _open_for(self, session: Session, greeted: bool) -> Link:
         link = Link(self.name, self._reach.carrier(Era.HANDSHAKE), session, self._options.limits)
-        await link.open()
+        try:
+            await link.open()
+            if greeted:
+                await link.greet(session.hello)
+        except BaseException:
+            await link.close()
+            raise
+        if greeted and session.level is not None:
+            self._spawn(set_level(link, session.level))
+        if greeted and session.listening:
+            link.carrier.listen()
         return link
 
     def _new_shared(
@@ -348,3 +360,11 @@ def _kinds(declared: Mapping[str, Raw]) -> tuple[Kind, ...]:
 def _offers_modern(discovered: Raw) -> bool:
     versions = jsonrpc.members(discovered).get("supportedVersions")
     return versions is None or mcp.LATEST_MODERN in str(jsonrpc.value(versions))
+
+
+async def set_level(link: Link, level: str) -> None:
+    """Servers without logging answer with an error, which concerns nobody."""
+    try:
+        await link.request(mcp.SET_LEVEL, {"level": level})
+    except Unavailable:
+        return

@@ -13,12 +13,10 @@ from msgspec import Raw
 from comity.kernel.call import Call, Underway
 from comity.kernel.catalog import Catalog, Kind, Offer
 from comity.kernel.forwarding import follow
-from comity.kernel.links import Link
 from comity.kernel.listing import METHODS
 from comity.kernel.outbox import Outbox
-from comity.kernel.servers import Server, Servers
+from comity.kernel.servers import Server, Servers, set_level
 from comity.kernel.sessions import Session
-from comity.kernel.sharing import Sharers
 from comity.kernel.subscribing import Subscriptions
 from comity.ports import Headers
 from comity.wire import jsonrpc, mcp
@@ -130,8 +128,8 @@ class AllServers:
         session.level = jsonrpc.text(_params(frame).get("level"))
         for server in self._servers:
             link = session.links.get(server.name) or session.shared.get(server.name)
-            if link is not None:
-                self._spawn(_set_level_of(link, session.level))
+            if link is not None and session.level is not None:
+                self._spawn(set_level(link, session.level))
         call.answered(jsonrpc.result(call.asker_id, {}))
 
     def _list(self, call: Call, frame: Frame, era: Era) -> dict[str, object]:
@@ -160,22 +158,11 @@ class AllServers:
         if link is not None and link.is_open and call.method in NAMED:
             link.ask(call, renamed)
             return
-        link, sharers = await self._link(session, server)
+        link, sharers = await server.link_for(session, greeted=True)
         if sharers is not None and call.method in (mcp.SUBSCRIBE, mcp.UNSUBSCRIBE):
             follow(session, call, renamed, link, sharers)
         else:
             link.ask(call, renamed)
-
-    async def _link(self, session: Session, server: Server) -> tuple[Link, Sharers | None]:
-        """The session's link to a server, greeted with what this client said of itself."""
-        link, sharers = await server.link_for(session)
-        if link.hello is None:
-            await link.greet(session.hello)
-            if session.level is not None:
-                self._spawn(_set_level_of(link, session.level))
-            if session.listening:
-                link.carrier.listen()
-        return link, sharers
 
     async def _route_modern(self, call: Call, frame: Frame, headers: Headers) -> None:
         offer, renamed = self._find(call, frame)
@@ -256,11 +243,3 @@ class AllServers:
 
 def _params(frame: Frame) -> dict[str, Raw]:
     return {} if frame.params is UNSET else jsonrpc.members(frame.params)
-
-
-async def _set_level_of(link: Link, level: str | None) -> None:
-    """Servers without logging answer with an error, which concerns nobody."""
-    try:
-        await link.request(mcp.SET_LEVEL, {"level": level})
-    except Unavailable:
-        return
