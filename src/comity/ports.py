@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from comity.rules.conversation import Stream
 from comity.wire.errors import Unavailable
 from comity.wire.jsonrpc import Frame
-from comity.wire.mcp import Era
+from comity.wire.mcp import Era, Stream
 
 type Headers = tuple[tuple[bytes, bytes], ...]
 

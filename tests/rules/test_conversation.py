@@ -4,20 +4,26 @@ import pytest
 from msgspec import Raw
 
 from comity.rules.conversation import (
-    STANDALONE,
-    UNKNOWN,
     Answer,
     Conversation,
     Notice,
     Question,
     Stray,
-    Stream,
     Withdrawal,
 )
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, INVALID_REQUEST, UPSTREAM_FAILED, MalformedMessage
 from comity.wire.jsonrpc import Frame, Id
-from comity.wire.mcp import CANCELLED, LISTEN, PROGRESS, SUBSCRIPTION_ID, TOOLS_CHANGED
+from comity.wire.mcp import (
+    CANCELLED,
+    LISTEN,
+    PROGRESS,
+    STANDALONE,
+    SUBSCRIPTION_ID,
+    TOOLS_CHANGED,
+    UNKNOWN,
+    Stream,
+)
 
 
 def frame_of(text: str) -> Frame:

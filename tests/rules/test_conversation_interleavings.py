@@ -18,21 +18,27 @@ from hypothesis.stateful import (
 )
 
 from comity.rules.conversation import (
-    STANDALONE,
-    UNKNOWN,
     Answer,
     Conversation,
     Heard,
     Notice,
     Question,
     Stray,
-    Stream,
     Withdrawal,
 )
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, INVALID_REQUEST, MalformedMessage
 from comity.wire.jsonrpc import Frame
-from comity.wire.mcp import CANCELLED, LISTEN, PROGRESS, SUBSCRIPTION_ID, TOOLS_CHANGED
+from comity.wire.mcp import (
+    CANCELLED,
+    LISTEN,
+    PROGRESS,
+    STANDALONE,
+    SUBSCRIPTION_ID,
+    TOOLS_CHANGED,
+    UNKNOWN,
+    Stream,
+)
 from tests.wire import json_texts
 from tests.wire.json_texts import Written, unhurried
 

@@ -49,8 +49,16 @@ def test_a_code_has_one_http_status_and_only_where_it_is_not_200() -> None:
     expected = {-32700: 400, -32600: 400, -32601: 404, -32602: 400}
     expected |= {-32020: 400, -32021: 400, -32022: 400}
     assert expected == errors.HTTP_STATUS_OF_CODE
-    for fault in FAULTS.values():
-        assert errors.HTTP_STATUS_OF_CODE.get(fault.code, 200) == fault.http_status
+
+
+def test_only_what_never_was_a_request_is_refused_with_another_status() -> None:
+    """The HTTP door refuses before it knows any request; to clients that is an invalid one."""
+    others = {
+        fault.code
+        for fault in FAULTS.values()
+        if errors.HTTP_STATUS_OF_CODE.get(fault.code, 200) != fault.http_status
+    }
+    assert others <= {errors.INVALID_REQUEST.code}
 
 
 @each_fault

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from comity.rules.conversation import STANDALONE, UNKNOWN, Conversation
+from comity.rules.conversation import Conversation
 from comity.wire import jsonrpc
 from comity.wire.errors import MalformedMessage
 from comity.wire.jsonrpc import Frame, Limits
-from comity.wire.mcp import LISTEN
+from comity.wire.mcp import LISTEN, STANDALONE, UNKNOWN
 from tests.wire import json_texts
 from tests.wire.json_texts import Written, read_loosely, unhurried
 

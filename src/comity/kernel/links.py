@@ -14,19 +14,17 @@ from comity.kernel.call import Call, Errand, OwnCall, Question
 from comity.kernel.outbox import Outbox
 from comity.ports import Carrier, Headers
 from comity.rules.conversation import (
-    UNKNOWN,
     Answer,
     Conversation,
     Notice,
     Stray,
-    Stream,
     Withdrawal,
 )
 from comity.rules.conversation import Question as Asked
 from comity.wire import jsonrpc
 from comity.wire.errors import MalformedMessage, Unavailable
 from comity.wire.jsonrpc import UNSET, Frame, Limits
-from comity.wire.mcp import INITIALIZED, PING
+from comity.wire.mcp import INITIALIZED, PING, UNKNOWN, Stream
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from comity.kernel.call import Errand, Question
 from comity.kernel.links import Link
 from comity.kernel.outbox import Outbox
 from comity.kernel.replay import Replay
-from comity.rules.conversation import UNKNOWN, Answer, Conversation, Notice, Withdrawal
+from comity.rules.conversation import Answer, Conversation, Notice, Withdrawal
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, Unavailable
 from comity.wire.jsonrpc import Frame
-from comity.wire.mcp import LATEST_HANDSHAKE, LIST_CHANGES
+from comity.wire.mcp import LATEST_HANDSHAKE, LIST_CHANGES, UNKNOWN
 
 log = logging.getLogger(__name__)
 

@@ -10,19 +10,13 @@ Rule 5: no clock, no socket; `comity.kernel.links` owns both.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from msgspec import UNSET, Raw, Struct, structs
 
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, INVALID_REQUEST, UPSTREAM_FAILED, MalformedMessage
 from comity.wire.jsonrpc import Frame, Id
-from comity.wire.mcp import CANCELLED, LISTEN, PROGRESS, SUBSCRIPTION_ID
-
-type Stream = int | None
-
-STANDALONE: Final = 0
-UNKNOWN: Final = None
+from comity.wire.mcp import CANCELLED, LISTEN, PROGRESS, SUBSCRIPTION_ID, UNKNOWN, Stream
 
 
 class Answer[Errand](Struct):

@@ -9,7 +9,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from comity.wire import jsonrpc
-from comity.wire.errors import EXHAUSTED, INVALID_REQUEST, Fault, MalformedMessage
+from comity.wire.errors import (
+    BODY_TOO_LARGE,
+    BODY_TOO_SLOW,
+    EXHAUSTED,
+    HOST_REFUSED,
+    INVALID_REQUEST,
+    ORIGIN_REFUSED,
+    MalformedMessage,
+    Unavailable,
+)
 
 type Scope = dict[str, Any]
 type Message = dict[str, Any]
@@ -27,15 +36,6 @@ STREAM_HEADERS: Final[HeaderList] = [
 ]
 
 
-class Refused(Exception):
-    """The request is answered at the door; `status` is HTTP's word for why."""
-
-    def __init__(self, status: int, because: str, fault: Fault = INVALID_REQUEST) -> None:
-        super().__init__(because)
-        self.status = status
-        self.fault = fault
-
-
 class Doorway:
     """The names this gateway goes by; anything else is a page that was lured here."""
 
@@ -45,15 +45,19 @@ class Doorway:
         self._seen: set[tuple[bytes | None, bytes | None]] = set()
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise Refused unless Host and Origin are ours; what was once found good is remembered."""
+        """Raise unless Host and Origin are ours; what was once found good is remembered."""
         said = (headers.get(b"host"), headers.get(b"origin"))
         if said in self._seen:
             return
         host, origin = said
         if host is None or _name(host) not in self._hosts:
-            raise Refused(421, "this Host is not served here; add it to allowed_hosts")
+            raise MalformedMessage(
+                "this Host is not served here; add it to allowed_hosts", HOST_REFUSED
+            )
         if origin is not None and not self._is_ours(origin):
-            raise Refused(403, "this Origin is not allowed; add it to allowed_origins")
+            raise MalformedMessage(
+                "this Origin is not allowed; add it to allowed_origins", ORIGIN_REFUSED
+            )
         if len(self._seen) < 256:
             self._seen.add(said)
 
@@ -69,7 +73,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
     """The request's body, within the limit and in bounded time."""
     stated = headers.get(b"content-length", b"0")
     if len(stated) > 12 or not stated.isdigit() or int(stated) > limit:
-        raise Refused(413, f"a message may have at most {limit} bytes")
+        raise MalformedMessage(f"a message may have at most {limit} bytes", BODY_TOO_LARGE)
     message = await receive()
     if not message.get("more_body"):
         return _piece(message)
@@ -80,15 +84,17 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
                 message = await receive()
                 pieces.append(_piece(message))
                 if sum(map(len, pieces)) > limit:
-                    raise Refused(413, f"a message may have at most {limit} bytes")
+                    raise MalformedMessage(
+                        f"a message may have at most {limit} bytes", BODY_TOO_LARGE
+                    )
     except TimeoutError:
-        raise Refused(408, "the body did not arrive in time") from None
+        raise MalformedMessage("the body did not arrive in time", BODY_TOO_SLOW) from None
     return b"".join(pieces)
 
 
 def _piece(message: Message) -> bytes:
     if message["type"] == "http.disconnect":
-        raise Refused(400, "the client went away")
+        raise MalformedMessage("the client went away", INVALID_REQUEST)
     return message.get("body", b"")
 
 
@@ -118,11 +124,8 @@ async def empty(send: Send, status: int, extra: Iterable[tuple[bytes, bytes]] = 
     await send({"type": "http.response.body", "body": b""})
 
 
-async def refuse(send: Send, refusal: Refused | MalformedMessage) -> None:
+async def refuse(send: Send, error: MalformedMessage | Unavailable) -> None:
     """Word a refusal as JSON-RPC without an id, under its HTTP status."""
-    if isinstance(refusal, Refused):
-        status = refusal.status
-    else:
-        status = 503 if refusal.fault is EXHAUSTED else 400
-    frame = jsonrpc.failure(None, refusal.fault, str(refusal))
-    await answer(send, status, jsonrpc.encode(frame))
+    otherwise = 503 if isinstance(error, Unavailable) or error.fault is EXHAUSTED else 400
+    status = error.fault.http_status if error.fault.http_status != 200 else otherwise
+    await answer(send, status, jsonrpc.encode(jsonrpc.failure(None, error.fault, str(error))))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from comity.surfaces import doorway
-from comity.surfaces.doorway import Doorway, Receive, Refused, Scope, Send
+from comity.surfaces.doorway import Doorway, Receive, Scope, Send
 from comity.wire import jsonrpc
-from comity.wire.errors import INTERNAL_ERROR, MalformedMessage, Unavailable
+from comity.wire.errors import INTERNAL_ERROR, NOTHING_HERE, MalformedMessage, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +40,8 @@ class Gateway:
                 await door(scope, headers, receive, send)
             else:
                 await self._elsewhere(scope["path"], send)
-        except (Refused, MalformedMessage) as refusal:
-            await doorway.refuse(send, refusal)
-        except Unavailable as error:
-            await doorway.refuse(send, Refused(503, str(error), error.fault))
+        except (MalformedMessage, Unavailable) as error:
+            await doorway.refuse(send, error)
         except Exception:
             log.exception("a request ended in a bug of ours")
             oops = jsonrpc.failure(None, INTERNAL_ERROR, "the gateway failed; see its log")
@@ -60,4 +58,4 @@ class Gateway:
             await doorway.answer(send, 200 if ready else 503, body)
         else:
             known = ", ".join(sorted(self._doors)[:20])
-            raise Refused(404, f"nothing is here; doors: {known}")
+            raise MalformedMessage(f"nothing is here; doors: {known}", NOTHING_HERE)

@@ -14,9 +14,18 @@ from comity.kernel.replay import place_of
 from comity.kernel.sessions import Session, Sessions
 from comity.rules.eras import era_of, refuse_envelope
 from comity.surfaces import doorway, streams
-from comity.surfaces.doorway import HeaderList, Receive, Refused, Scope, Send
+from comity.surfaces.doorway import HeaderList, Receive, Scope, Send
 from comity.wire import jsonrpc, mcp
-from comity.wire.errors import HEADER_MISMATCH, HTTP_STATUS_OF_CODE, METHOD_NOT_FOUND
+from comity.wire.errors import (
+    HEADER_MISMATCH,
+    HTTP_STATUS_OF_CODE,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    NOT_ACCEPTABLE,
+    SESSION_UNKNOWN,
+    WRONG_CONTENT_TYPE,
+    MalformedMessage,
+)
 from comity.wire.jsonrpc import UNSET, Frame, Limits
 from comity.wire.mcp import Era
 
@@ -117,7 +126,9 @@ class McpHttp:
         send: Send,
     ) -> None:
         if frame.method is UNSET:
-            raise Refused(400, "a client sends requests and notifications, no answers")
+            raise MalformedMessage(
+                "a client sends requests and notifications, no answers", INVALID_REQUEST
+            )
         if frame.id is UNSET:
             await doorway.empty(send, 202)
             return
@@ -165,7 +176,7 @@ class McpHttp:
     async def _get(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
         """The stream of what belongs to no call, or a broken stream taken up again."""
         if not _accepts(headers.get(b"accept", b"*/*"), b"text/event-stream"):
-            raise Refused(406, "accept text/event-stream to open a stream")
+            raise MalformedMessage("accept text/event-stream to open a stream", NOT_ACCEPTABLE)
         session = self._session(headers)
         last = headers.get(mcp.LAST_EVENT_HEADER, b"").decode("latin-1")
         place = place_of(last)
@@ -183,25 +194,27 @@ class McpHttp:
     def _session(self, headers: dict[bytes, bytes]) -> Session:
         session_id = headers.get(mcp.SESSION_HEADER)
         if session_id is None:
-            raise Refused(400, "the Mcp-Session-Id header is missing; begin with initialize")
+            raise MalformedMessage(
+                "the Mcp-Session-Id header is missing; begin with initialize", INVALID_REQUEST
+            )
         session = self._sessions.find(session_id.strip().decode("latin-1"), self._name)
         if session is None:
-            raise Refused(404, "no such session; begin again with initialize")
+            raise MalformedMessage("no such session; begin again with initialize", SESSION_UNKNOWN)
         return session
 
 
 def _check_types(headers: dict[bytes, bytes]) -> bytes:
-    """What the client accepts, first things first; raises Refused where nothing could be sent."""
+    """What the client accepts, first things first; raises where nothing could be sent."""
     return _accepted(headers.get(b"content-type", b""), headers.get(b"accept", b"*/*"))
 
 
 @lru_cache(256)
 def _accepted(content: bytes, accept: bytes) -> bytes:
     if not content.strip().lower().startswith(b"application/json"):
-        raise Refused(415, "send application/json")
+        raise MalformedMessage("send application/json", WRONG_CONTENT_TYPE)
     accepted = accept.strip()
     if not (_accepts(accepted, b"application/json") and _accepts(accepted, b"text/event-stream")):
-        raise Refused(406, "accept both application/json and text/event-stream")
+        raise MalformedMessage("accept both application/json and text/event-stream", NOT_ACCEPTABLE)
     return accepted
 
 

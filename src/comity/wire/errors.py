@@ -48,6 +48,16 @@ HTTP_STATUS_OF_CODE = {
 }
 """The HTTP status that 2026-07-28 demands for an error that reaches the door as JSON."""
 
+# What is refused at the HTTP door, before anybody knows which request it is.
+HOST_REFUSED = Fault("jsonrpc", -32600, "host_refused", "security", 421)
+ORIGIN_REFUSED = Fault("jsonrpc", -32600, "origin_refused", "security", 403)
+BODY_TOO_LARGE = Fault("jsonrpc", -32600, "body_too_large", "protocol", 413)
+BODY_TOO_SLOW = Fault("jsonrpc", -32600, "body_too_slow", "protocol", 408)
+WRONG_CONTENT_TYPE = Fault("jsonrpc", -32600, "wrong_content_type", "protocol", 415)
+NOT_ACCEPTABLE = Fault("jsonrpc", -32600, "not_acceptable", "protocol", 406)
+SESSION_UNKNOWN = Fault("jsonrpc", -32600, "session_unknown", "protocol", 404)
+NOTHING_HERE = Fault("jsonrpc", -32600, "nothing_here", "protocol", 404)
+
 
 class MalformedMessage(ValueError):
     """The peer said something that is not in its dialect; `fault` is what to answer."""

@@ -20,6 +20,15 @@ class Era(StrEnum):
     MODERN = "modern"
 
 
+type Stream = int | None
+"""Which stream a message came on: named by the id of the question that opened it."""
+
+STANDALONE: Final = 0
+"""The stream that no question opened."""
+
+UNKNOWN: Final = None
+"""A carrier with one stream for all, as stdio is."""
+
 INITIALIZE: Final = "initialize"
 DISCOVER: Final = "server/discover"
 PING: Final = "ping"

@@ -15,11 +15,10 @@ from comity.adapters.upstream.origin import Origin, header_line, request_head
 from comity.adapters.upstream.pool import Pool
 from comity.adapters.upstream.replies import Discard, Reply, Standing
 from comity.ports import Carrier, Headers, Receiver
-from comity.rules.conversation import Stream
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import Unavailable
 from comity.wire.jsonrpc import LIMITS, Frame, Limits
-from comity.wire.mcp import Era
+from comity.wire.mcp import Era, Stream
 
 log = logging.getLogger(__name__)
 

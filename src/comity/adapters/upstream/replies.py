@@ -6,11 +6,10 @@ from typing import Final, Protocol
 
 from comity.adapters.upstream.sending import Sending
 from comity.ports import Headers, Receiver
-from comity.rules.conversation import STANDALONE
 from comity.wire import jsonrpc
 from comity.wire.errors import MalformedMessage, Unavailable
 from comity.wire.jsonrpc import Limits
-from comity.wire.mcp import SESSION_HEADER
+from comity.wire.mcp import SESSION_HEADER, STANDALONE
 from comity.wire.sse import EventParser
 
 log = logging.getLogger(__name__)

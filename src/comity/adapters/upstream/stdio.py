@@ -7,12 +7,11 @@ from datetime import timedelta
 from comity.adapters.upstream.command import Command
 from comity.adapters.upstream.process import ServerProcess
 from comity.ports import Carrier, Headers, Receiver
-from comity.rules.conversation import UNKNOWN, Stream
 from comity.wire import jsonrpc
 from comity.wire.errors import Unavailable
 from comity.wire.jsonrpc import Frame
 from comity.wire.lines import Overlong
-from comity.wire.mcp import Era
+from comity.wire.mcp import UNKNOWN, Era, Stream
 
 log = logging.getLogger(__name__)
 
