@@ -1,120 +1,14 @@
 """One connection, fed exact bytes: what its reader hears, and whether it may be used again."""
 
-import asyncio
 import logging
-from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comity.adapters.upstream.connection import MOST_HEAD_BYTES, MOST_HEADERS, Connection
+from comity.adapters.upstream.connection import MOST_HEAD_BYTES, MOST_HEADERS
 from comity.adapters.upstream.sending import HeadSending, Sending
-from comity.wire.errors import Unavailable
-
-type Ending = Literal["ended", "failed"]
-
-
-class Wire(asyncio.Transport):
-    """A transport that only notes what is done to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.is_open = True
-        self.reads = True
-
-    def write(self, data: Any) -> None:
-        self.written += bytes(data)
-
-    def is_closing(self) -> bool:
-        return not self.is_open
-
-    def close(self) -> None:
-        self.is_open = False
-
-    def abort(self) -> None:
-        self.is_open = False
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        assert (high, low) == (1, 0)
-
-
-class Notes:
-    """A reader that remembers, and can be told to misbehave."""
-
-    def __init__(self, raises_at: str = "") -> None:
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.body = b""
-        self.endings: list[Ending] = []
-        self.because = ""
-        self.raises_at = raises_at
-
-    def started(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        assert not self.status
-        self.status, self.headers = status, headers
-        self._maybe_raise("started")
-
-    def data(self, chunk: bytes) -> None:
-        assert not self.endings
-        self.body += chunk
-        self._maybe_raise("data")
-
-    def ended(self) -> None:
-        self.endings.append("ended")
-        self._maybe_raise("ended")
-
-    def failed(self, error: Unavailable) -> None:
-        self.endings.append("failed")
-        self.because = str(error)
-        self._maybe_raise("failed")
-
-    def _maybe_raise(self, where: str) -> None:
-        if self.raises_at == where:
-            raise RuntimeError("a bug in a reader")
-
-
-class Talk:
-    """A connection between a wire and a keeper, with one request begun on it."""
-
-    def __init__(self, reader: Notes | None = None, kind: type[Sending] = Sending) -> None:
-        self.released = 0
-        self.losses: list[Sending | None] = []
-        self.wire = Wire()
-        self.connection = Connection(self, "http://server")
-        self.connection.connection_made(self.wire)
-        self.notes = reader or Notes()
-        self.sending = kind(self, b"request", self.notes, may_repeat=False)
-        self.connection.begin(self.sending)
-
-    def release(self, connection: Connection) -> None:
-        self.released += 1
-
-    def lost(self, connection: Connection, again: Sending | None) -> None:
-        self.losses.append(again)
-
-    def apply_pause(self, sending: Sending) -> None: ...
-    def drop(self, sending: Sending) -> None: ...
-
-    def hear(self, *pieces: bytes) -> "Talk":
-        for piece in pieces:
-            if self.wire.is_open:
-                self.connection.data_received(piece)
-        return self
-
-    def hear_the_end(self, error: Exception | None = None) -> "Talk":
-        if error is None:
-            self.connection.eof_received()
-        self.wire.close()
-        self.connection.connection_lost(error)
-        return self
+from tests.adapters.talk import Notes, Talk
 
 
 def head(*lines: bytes, status: bytes = b"200 OK") -> bytes:
@@ -152,6 +46,15 @@ def test_a_whole_response_is_read_and_the_connection_kept(name: str) -> None:
     assert (talk.notes.status, talk.notes.body, talk.notes.endings) == (status, body, ["ended"])
     assert talk.released == 1
     assert talk.wire.is_open
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_response_leaves_nothing_behind_for_the_next(name: str) -> None:
+    answer, status, body = WHOLE[name]
+    talk, again = Talk().hear(answer), Notes()
+    talk.connection.begin(Sending(talk, b"", again, may_repeat=False))
+    talk.hear(answer)
+    assert (again.status, again.body, again.headers) == (status, body, talk.notes.headers)
 
 
 @given(st.data())

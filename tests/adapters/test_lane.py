@@ -3,11 +3,15 @@
 import asyncio
 import ssl
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
-from comity.adapters.upstream.pool import Origin, PoolLimits, request_head
+from comity.adapters.upstream.connection import Connection
+from comity.adapters.upstream.dialling import Dialler
+from comity.adapters.upstream.lane import Lane
+from comity.adapters.upstream.pool import Origin, PoolLimits, Sending, request_head
 from comity.wire.errors import EXHAUSTED
 from tests.adapters.http_script import (
     OK,
@@ -20,6 +24,7 @@ from tests.adapters.http_script import (
     post,
     serving,
 )
+from tests.adapters.talk import Wire
 
 
 @on_both_loops
@@ -112,16 +117,16 @@ async def test_a_request_withdrawn_while_it_waits_is_never_sent() -> None:
 async def test_an_abandoned_reader_is_not_kept_alive() -> None:
     async def script(visit: Visit) -> None:
         await visit.request()
+        asked.set()
         await visit.left()
         hung_up.set()
 
-    hung_up = asyncio.Event()
+    asked, hung_up = asyncio.Event(), asyncio.Event()
     async with serving(script) as server, pooled() as pool:
         head = request_head("POST", "/", server.origin, [])
         recorder = Recorder()
         sending = pool.send(server.origin, head, b"", recorder)
-        while not server.visits:
-            await asyncio.sleep(0)
+        await asked.wait()
         sending.abort()
         trace = weakref.ref(recorder)
         del recorder
@@ -153,11 +158,14 @@ async def test_a_server_that_never_finishes_the_handshake_fails_in_time() -> Non
     async with (
         serving(Visit.left) as server,
         pooled(
-            PoolLimits(connect_timeout=timedelta(milliseconds=50)), ssl.create_default_context()
+            PoolLimits(connections=1, connect_timeout=timedelta(milliseconds=50)),
+            ssl.create_default_context(),
         ) as pool,
     ):
-        recorder = post(pool, server.origin._replace(scheme="https"))
-        assert "no connection in time" in await recorder.failure()
+        recorders = [post(pool, server.origin._replace(scheme="https")) for _ in range(3)]
+        for recorder in recorders:
+            assert "no connection in time" in await recorder.failure()
+        assert len(server.visits) <= 1  # the others do not each wait for an attempt of their own
 
 
 def forgetful(seen: list[bytes], forgets: set[int]) -> Script:
@@ -263,3 +271,36 @@ async def test_waiting_requests_are_served_when_a_connection_is_lost() -> None:
         lost, served = post(pool, server.origin), post(pool, server.origin)
         await lost.failure()
         assert await served.response() == (200, b"ok")
+
+
+class Closing(Dialler):
+    """Dials connections that the other end has closed already."""
+
+    async def dial(self, make: Callable[[], Connection]) -> Connection:
+        connection = make()
+        wire = Wire()
+        connection.connection_made(wire)
+        wire.close()
+        return connection
+
+
+@on_both_loops
+async def test_a_connection_that_closes_as_it_opens_carries_nothing() -> None:
+    lane = Lane(Closing(Origin("http", "server", 80), None, None), PoolLimits(), closed=False)
+    recorder = Recorder()
+    lane.dispatch(Sending(lane, b"request", recorder, may_repeat=False))
+    assert "hung up" in await recorder.failure()
+
+
+@on_both_loops
+async def test_an_idle_connection_that_is_closing_carries_nothing() -> None:
+    lane = Lane(Closing(Origin("http", "server", 80), None, None), PoolLimits(), closed=False)
+    wire = Wire()
+    connection = Connection(lane, "http://server")
+    connection.connection_made(wire)
+    lane.release(connection)
+    wire.close()
+    recorder = Recorder()
+    lane.dispatch(Sending(lane, b"request", recorder, may_repeat=False))
+    assert "nothing was sent" in await recorder.failure()
+    assert wire.written == b""

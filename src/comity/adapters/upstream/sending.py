@@ -75,9 +75,8 @@ class Sending:
 
     def abort(self) -> None:
         """Give up: the connection is dropped and the reader hears nothing more."""
-        if not self.is_settled:
-            self.reader = SILENCE
-            self.carrier.drop(self)
+        self.reader = SILENCE
+        self.carrier.drop(self)
 
     @property
     def is_settled(self) -> bool:
