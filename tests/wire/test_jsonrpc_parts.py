@@ -236,3 +236,18 @@ def test_unknown_members_survive_another_id_and_other_parameters() -> None:
 
 def test_a_frame_with_room_for_unknown_members_needs_none() -> None:
     assert jsonrpc.encode(FrameWithMembers("2.0", method="m")) == b'{"jsonrpc":"2.0","method":"m"}'
+
+
+@pytest.mark.parametrize(
+    ("data", "answered"),
+    [
+        (b'{"jsonrpc":"1.0","id":7,"result":{}}', 7),
+        (b'{"jsonrpc":"2.0","id":"x","result":1,"error":2}', "x"),
+        (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","result":{}}', None),
+        (b'{"id":7.5,"result":{}}', None),
+        (b'{"id":7,', None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_a_broken_answer_still_names_its_question(data: bytes, answered: int | str | None) -> None:
+    assert jsonrpc.answers(data) == answered

@@ -136,7 +136,9 @@ class Link:
             found = self.conversation.hear(frame, stream)
         except MalformedMessage as error:
             log.warning("server %r: %s", self.server, error)
-            self._fail(stream, Unavailable(f"the server sent a broken message: {error}"))
+            named = jsonrpc.answers(data) if stream is UNKNOWN else stream
+            if isinstance(named, int):
+                self._fail(named, Unavailable(f"the server sent a broken message: {error}"))
             return
         if type(found) is Answer:
             found.errand.answered(found.frame, status)

@@ -16,6 +16,7 @@ from comity.kernel.call import Errand, Question
 from comity.kernel.links import Link
 from comity.kernel.outbox import Outbox
 from comity.kernel.replay import Replay
+from comity.rules import tasks
 from comity.rules.conversation import Answer, Conversation, Notice, Withdrawal
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, Unavailable
@@ -39,7 +40,6 @@ class Session:
         "conversation",
         "door",
         "farewells",
-        "filters_list_changes",
         "greeted",
         "hello",
         "id",
@@ -47,6 +47,7 @@ class Session:
         "links",
         "listening",
         "next_stream",
+        "sees_all_servers",
         "shared",
         "streams",
         "used",
@@ -67,7 +68,7 @@ class Session:
         self.greeted = False
         self.listening = False
         self.attached = 0
-        self.filters_list_changes = False
+        self.sees_all_servers = False
         self.farewells: list[Callable[[], None]] = []
         self.next_stream = 0
         self.streams: OrderedDict[int, Replay] | None = None
@@ -138,7 +139,13 @@ class Session:
             link.carrier.listen()
 
     def told(self, link: Link, frame: Frame) -> None:
-        if not (self.filters_list_changes and frame.method in LIST_CHANGES):
+        if not self.sees_all_servers:
+            self.tell(frame)
+        elif frame.method == tasks.STATUS and frame.params is not jsonrpc.UNSET:
+            named = tasks.rename(frame.params, lambda task: tasks.public_task(link.server, task))
+            self.tell(jsonrpc.with_params(frame, named))
+        elif frame.method not in LIST_CHANGES:
+            # Changes of lists are told when the merged catalog has changed.
             self.tell(frame)
 
     def asked(self, link: Link, question: Question, frame: Frame) -> None:

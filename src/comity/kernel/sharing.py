@@ -99,7 +99,7 @@ class Sharers:
 
     def _tell_all(self, frame: Frame) -> None:
         for session in self._sessions:
-            if not session.filters_list_changes:
+            if not session.sees_all_servers:
                 session.tell(frame)
 
     def _tell_the_one(self, link: Link, frame: Frame) -> None:
@@ -110,7 +110,7 @@ class Sharers:
         elif len(self._sessions) == 1 and not _callers(link):
             session = next(iter(self._sessions))
             if _is_wanted(frame, session):
-                session.tell(frame)
+                session.told(link, frame)
         else:
             log.info("server %r: %s belongs to no one caller", link.server, frame.method)
 

@@ -8,17 +8,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 from msgspec import Raw
 
 from comity.kernel.call import Call, Underway
 from comity.kernel.catalog import Catalog, Kind, Offer
 from comity.kernel.forwarding import follow
+from comity.kernel.links import Link
 from comity.kernel.listing import METHODS
 from comity.kernel.outbox import Outbox
 from comity.kernel.servers import Server, Servers, set_level
 from comity.kernel.sessions import Session
 from comity.kernel.subscribing import Subscriptions
 from comity.ports import Headers
+from comity.rules import tasks
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import (
     INVALID_PARAMS,
@@ -41,6 +44,7 @@ CAPABILITIES: Final = {
     "completions": {},
     "logging": {},
 }
+TASKS: Final[dict[str, object]] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
 LIST_TTL_MS: Final = 5000
 
 type Route = tuple[Offer, Frame]
@@ -72,6 +76,8 @@ class AllServers:
                 await own(session, call, frame)
             elif call.method in KIND_OF_LIST:
                 call.answered(jsonrpc.result(call.asker_id, self._list(call, frame, Era.HANDSHAKE)))
+            elif call.method in tasks.METHODS:
+                await self._route_task(call, frame, lambda server: self._link(session, server))
             else:
                 await self._route_in_session(session, call, frame)
         except Unavailable as error:
@@ -98,6 +104,8 @@ class AllServers:
                 call.answered(jsonrpc.result(call.asker_id, self._stamped(listed)))
             elif call.method == mcp.LISTEN:
                 await self.subscriptions.listen(call, frame)
+            elif call.method in tasks.METHODS:
+                await self._route_task(call, frame, _modern_link, headers)
             else:
                 await self._route_modern(call, frame, headers)
         except Unavailable as error:
@@ -109,17 +117,22 @@ class AllServers:
     async def _initialize(self, session: Session, call: Call, frame: Frame) -> None:
         params = _params(frame)
         session.introduce(params)
-        session.filters_list_changes = True
+        session.sees_all_servers = True
         wanted = jsonrpc.text(params.get("protocolVersion"))
         session.version = wanted if wanted in mcp.HANDSHAKE_VERSIONS else mcp.LATEST_HANDSHAKE
         session.greeted = True
         self.subscriptions.attach(session)
         answer = {
             "protocolVersion": session.version,
-            "capabilities": CAPABILITIES,
+            "capabilities": self._capabilities(),
             "serverInfo": self._about,
         }
         call.answered(jsonrpc.result(call.asker_id, answer))
+
+    def _capabilities(self) -> dict[str, object]:
+        """What the gateway can do for a handshake client; tasks only if a server knows them."""
+        known = any(b'"tasks"' in bytes(s.hello.get("capabilities", Raw())) for s in self._servers)
+        return {**CAPABILITIES, "tasks": TASKS} if known else {**CAPABILITIES}
 
     async def _ping(self, session: Session, call: Call, frame: Frame) -> None:
         call.answered(jsonrpc.result(call.asker_id, {}))
@@ -164,11 +177,33 @@ class AllServers:
         else:
             link.ask(call, renamed)
 
+    async def _link(self, session: Session, server: Server) -> Link:
+        return (await server.link_for(session, greeted=True))[0]
+
+    async def _route_task(
+        self,
+        call: Call,
+        frame: Frame,
+        link_to: Callable[[Server], Awaitable[Link]],
+        headers: Headers = (),
+    ) -> None:
+        """A task is asked after at the server that began it."""
+        params = _params(frame)
+        name, task = tasks.own_task(jsonrpc.text(params.get("taskId")))
+        server = self._servers.get(name)
+        if server is None:
+            raise MalformedMessage("no such task", INVALID_PARAMS)
+        call.adapt = _publish_tasks(name)
+        link = await link_to(server)
+        renamed = jsonrpc.with_params(frame, jsonrpc.to_raw({**params, "taskId": task}))
+        link.ask(call, renamed, _renamed(headers, task))
+
     async def _route_modern(self, call: Call, frame: Frame, headers: Headers) -> None:
         offer, renamed = self._find(call, frame)
         link = await self._server_of(offer).modern_link()
-        kept = tuple(pair for pair in headers if pair[0] != mcp.NAME_HEADER)
-        link.ask(call, renamed, (*kept, (mcp.NAME_HEADER, wrap(offer.name))))
+        if frame.params is not UNSET and tasks.EXTENSION in bytes(frame.params):
+            call.adapt = _publish_tasks(offer.server)
+        link.ask(call, renamed, _renamed(headers, offer.name))
 
     def _find(self, call: Call, frame: Frame) -> Route:
         """The offer a request is about, and the request as its server knows it."""
@@ -177,6 +212,8 @@ class AllServers:
         if kind is not None:
             offer = self._named(kind, jsonrpc.text(params.get("name")))
             renamed = jsonrpc.to_raw({**params, "name": offer.name})
+            if "task" in params:
+                call.adapt = _publish_tasks(offer.server)
             return offer, jsonrpc.with_params(frame, renamed)
         if call.method in BY_URI:
             return self._at(jsonrpc.text(params.get("uri"))), frame
@@ -243,3 +280,23 @@ class AllServers:
 
 def _params(frame: Frame) -> dict[str, Raw]:
     return {} if frame.params is UNSET else jsonrpc.members(frame.params)
+
+
+def _renamed(headers: Headers, name: str) -> Headers:
+    """The headers of a modern request with the name its server knows."""
+    kept = tuple(pair for pair in headers if pair[0] != mcp.NAME_HEADER)
+    return (*kept, (mcp.NAME_HEADER, wrap(name)))
+
+
+def _publish_tasks(server: str) -> Callable[[Frame], Frame]:
+    def publish(frame: Frame) -> Frame:
+        if frame.result is UNSET:
+            return frame
+        named = tasks.rename(frame.result, lambda task: tasks.public_task(server, task))
+        return msgspec.structs.replace(frame, result=named)
+
+    return publish
+
+
+async def _modern_link(server: Server) -> Link:
+    return await server.modern_link()

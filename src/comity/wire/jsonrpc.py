@@ -56,6 +56,11 @@ class FrameWithMembers(Frame, omit_defaults=True):
     members: dict[str, Raw] = {}
 
 
+class _Broken(Struct):
+    id: int | str | None = None
+    method: Raw | UnsetType = UNSET
+
+
 class ErrorBody(Struct, omit_defaults=True):
     """The `error` member of a response."""
 
@@ -66,6 +71,7 @@ class ErrorBody(Struct, omit_defaults=True):
 
 _encoder = msgspec.json.Encoder()
 _frame_decoder = msgspec.json.Decoder(Frame)
+_broken_decoder = msgspec.json.Decoder(_Broken)
 _members_decoder = msgspec.json.Decoder(dict[str, Raw])
 _error_decoder = msgspec.json.Decoder(ErrorBody)
 _value_decoder = msgspec.json.Decoder(object)
@@ -89,6 +95,15 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Frame:
     if len(_encoder.encode(frame)) != len(data) or b"\n" in data or b"\r" in data:
         return _look_closer(data)
     return frame
+
+
+def answers(data: bytes) -> Id | None:
+    """Which question a refused message was meant to answer, where that much can be read."""
+    try:
+        broken = _broken_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return broken.id if broken.method is UNSET else None
 
 
 def _parse(data: bytes) -> Frame:
