@@ -135,10 +135,7 @@ class Link:
             frame = jsonrpc.decode(data, self._limits)
             found = self.conversation.hear(frame, stream)
         except MalformedMessage as error:
-            log.warning("server %r: %s", self.server, error)
-            named = jsonrpc.answers(data) if stream is UNKNOWN else stream
-            if isinstance(named, int):
-                self._fail(named, Unavailable(f"the server sent a broken message: {error}"))
+            self._hear_broken(data, stream, error)
             return
         if type(found) is Answer:
             found.errand.answered(found.frame, status)
@@ -153,6 +150,13 @@ class Link:
             found.errand.withdraw(found.reason)
         elif type(found) is Stray:
             log.info("server %r: %s", self.server, found.because)
+
+    def _hear_broken(self, data: bytes, stream: Stream, error: MalformedMessage) -> None:
+        """Fail the call that the broken message was to answer, and no other."""
+        log.warning("server %r: %s", self.server, error)
+        named = jsonrpc.answers(data) if stream is UNKNOWN else stream
+        if isinstance(named, int):
+            self._fail(named, Unavailable(f"the server sent a broken message: {error}"))
 
     def _hear_question(self, frame: Frame, amid: Errand | None) -> None:
         question = Question(frame, self, self.tell)
