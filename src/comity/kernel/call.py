@@ -17,12 +17,14 @@ from comity.wire import jsonrpc
 from comity.wire.errors import (
     HTTP_STATUS_OF_CODE,
     METHOD_NOT_FOUND,
+    UPSTREAM_FAILED,
     UPSTREAM_TIMEOUT,
     Fault,
+    MalformedMessage,
     Unavailable,
 )
 from comity.wire.jsonrpc import Frame, Id
-from comity.wire.mcp import CLIENT_CAPABILITY
+from comity.wire.mcp import CLIENT_CAPABILITY, LISTEN
 
 log = logging.getLogger(__name__)
 
@@ -58,20 +60,12 @@ class Client(Protocol):
 class Call:
     """One request of a client's, on its way to a server and back."""
 
-    __slots__ = (
-        "adapt",
-        "asker",
-        "asker_id",
-        "began",
-        "client",
-        "link",
-        "method",
-        "minted",
-        "on_long",
-        "outbox",
-        "touched",
-        "underway",
-    )
+    # Defaults stand on the class: one of these is made for every call, and most stay untouched.
+    link: Answerer | None = None
+    minted = 0
+    adapt: Callable[[Frame], Frame] | None = None
+    on_long: Callable[[], None] | None = None
+    underway: "Underway | None" = None
 
     def __init__(self, frame: Frame, outbox: Outbox, client: Client | None, now: float) -> None:
         self.asker_id: Id = frame.id  # type: ignore[assignment]  # the door let only requests in
@@ -79,17 +73,15 @@ class Call:
         self.client = client
         self.outbox = outbox
         self.began = self.touched = now
-        self.link: Answerer | None = None
-        self.minted = 0
-        self.adapt: Callable[[Frame], Frame] | None = None
-        self.on_long: Callable[[], None] | None = None
-        self.underway: Underway | None = None
-        self.asker = client.conversation if client is not None else None
 
     def answered(self, frame: Frame, status: int = 200) -> None:
         """The one answer. Whoever adapts it may read only what it needs."""
         if self.adapt is not None and frame.error is jsonrpc.UNSET:
-            frame = self.adapt(frame)
+            try:
+                frame = self.adapt(frame)
+            except MalformedMessage as error:
+                self.refuse(UPSTREAM_FAILED, f"the server sent a broken answer: {error}")
+                return
         self._settle()
         self.outbox.finish(jsonrpc.encode(frame), self._status(frame, status))
 
@@ -136,8 +128,8 @@ class Call:
         return 200 if error is None else HTTP_STATUS_OF_CODE.get(error.code, 200)
 
     def _settle(self) -> None:
-        if self.asker is not None:
-            self.asker.settle(self.asker_id)
+        if self.client is not None:
+            self.client.conversation.settle(self.asker_id)
         if self.underway is not None:
             self.underway.remove(self)
 
@@ -145,7 +137,24 @@ class Call:
 class OwnCall(Call):
     """A request of the gateway's own, behind which no client stands."""
 
-    __slots__ = ()
+    __slots__ = ("done", "on_told")
+
+    def __init__(self, frame: Frame, on_told: Callable[[Frame], None] | None) -> None:
+        super().__init__(frame, Outbox(), None, 0)
+        self.done: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self.on_told = on_told
+
+    def answered(self, frame: Frame, status: int = 200) -> None:
+        if not self.done.done():
+            self.done.set_result(frame)
+
+    def told(self, frame: Frame) -> None:
+        if self.on_told is not None:
+            self.on_told(frame)
+
+    def failed(self, error: Unavailable) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
 
 
 class Question:
@@ -168,7 +177,11 @@ class Question:
         if capability is not None and not client.may_be_asked(capability):
             self.refuse(METHOD_NOT_FOUND, f"this client did not declare {capability}")
             return
-        outgoing = client.conversation.ask(frame, self, mint_token=True)
+        try:
+            outgoing = client.conversation.ask(frame, self, mint_token=True)
+        except MalformedMessage as error:
+            self.refuse(error.fault, str(error))
+            return
         self.client, self.outbox, self.minted = client, outbox, int(str(outgoing.id))
         if not outbox.put(jsonrpc.encode(outgoing)):
             client.conversation.drop(self.minted)
@@ -229,11 +242,13 @@ class Underway:
     def look(self, patience: float) -> None:
         """End what is past its deadline; progress puts the deadline off, up to the cap.
 
-        A silent stream is nudged once in `patience` seconds, so that no proxy takes it for dead.
+        Who listens waits for ever, so no deadline is counted against that. A silent stream is
+        nudged once in `patience` seconds, so that no proxy takes it for dead.
         """
         now = self.now()
         for call in list(self._calls):
-            if now - call.touched > self._deadline or now - call.began > self._cap:
+            late = now - call.touched > self._deadline or now - call.began > self._cap
+            if late and call.method != LISTEN:
                 call.expire()
                 continue
             if call.on_long is not None:

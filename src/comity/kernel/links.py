@@ -6,27 +6,32 @@ knows who shares the link; nothing is guessed.
 
 import asyncio
 import logging
-from typing import Protocol
+import re
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from msgspec import Raw
 
 from comity.kernel.call import Call, Errand, OwnCall, Question
-from comity.kernel.outbox import Outbox
 from comity.ports import Carrier, Headers
 from comity.rules.conversation import (
     Answer,
     Conversation,
+    Heard,
     Notice,
     Stray,
     Withdrawal,
 )
 from comity.rules.conversation import Question as Asked
 from comity.wire import jsonrpc
-from comity.wire.errors import MalformedMessage, Unavailable
+from comity.wire.errors import EXHAUSTED, MalformedMessage, Unavailable
 from comity.wire.jsonrpc import UNSET, Frame, Limits
 from comity.wire.mcp import INITIALIZED, PING, UNKNOWN, Stream
 
 log = logging.getLogger(__name__)
+
+_VERSION: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""What a version may look like: a carrier repeats it in every message, perhaps as a header."""
 
 
 class Audience(Protocol):
@@ -63,6 +68,9 @@ class Link:
         """Send a client's request; its answer finds the call by itself. Raises Unavailable."""
         if self._closed:
             raise Unavailable(f"the link to server {self.server!r} is closed")
+        if call.outbox.final:
+            # Withdrawn, or past its deadline, while its way was being found.
+            return
         carrier = self.carrier
         outgoing = self.conversation.ask(frame, call, mint_token=not carrier.tells_streams_apart)
         call.minted = minted = outgoing.id  # type: ignore[assignment]  # minted ids are integers
@@ -72,8 +80,6 @@ class Link:
         except Unavailable:
             self.conversation.drop(call.minted)
             raise
-        if carrier.tells_streams_apart:
-            call.outbox.throttle = _Throttle(self, call.minted)
 
     def tell(self, frame: Frame, headers: Headers = ()) -> None:
         """Send something that is not a request; a link that is gone hears nothing."""
@@ -94,21 +100,27 @@ class Link:
     def throttle(self, minted: int, paused: bool) -> None:
         (self.carrier.pause if paused else self.carrier.resume)(minted)
 
-    async def request(self, method: str, params: object = UNSET, headers: Headers = ()) -> Frame:
-        """A request of the gateway's own; gives the answer's frame. Raises Unavailable."""
-        outbox = Outbox()
-        loop = asyncio.get_running_loop()
+    async def request(
+        self,
+        method: str,
+        params: object = UNSET,
+        headers: Headers = (),
+        on_told: Callable[[Frame], None] | None = None,
+    ) -> Frame:
+        """A request of the gateway's own; gives the answer's frame. Raises Unavailable.
+
+        What the server tells amid the request is for `on_told`, or for nobody.
+        """
         frame = jsonrpc.request("comity", method, params)
-        call = OwnCall(frame, outbox, None, loop.time())
-        self.ask(call, frame, headers)
+        call = OwnCall(frame, on_told)
         try:
-            while not outbox.final:
-                outbox.take()
-                await outbox.wait()
+            self.ask(call, frame, headers)
+            return await call.done
+        except MalformedMessage as error:
+            raise Unavailable(str(error), error.fault) from None
         except asyncio.CancelledError:
             call.withdraw(None)
             raise
-        return jsonrpc.decode(outbox.take()[-1], self._limits)
 
     async def greet(self, hello: object) -> dict[str, Raw]:
         """The handshake: `initialize`, and only then `initialized`. (MCP §4.1)"""
@@ -126,20 +138,23 @@ class Link:
         """Note what the server said of itself in its answer to `initialize`."""
         self.hello = jsonrpc.members(result)
         version = jsonrpc.text(self.hello.get("protocolVersion"))
-        if version is not None:
+        if version is not None and _VERSION.fullmatch(version):
             self.carrier.speaks(version)
 
     def heard(self, data: bytes, stream: Stream, status: int) -> None:
-        """One message from the server, which is a stranger."""
+        """One message from the server, which is a stranger: whatever it says, nothing is raised."""
         try:
             frame = jsonrpc.decode(data, self._limits)
             found = self.conversation.hear(frame, stream)
+            if type(found) is Answer:
+                found.errand.answered(found.frame, status)
+            else:
+                self._hear_other(found)
         except MalformedMessage as error:
             self._hear_broken(data, stream, error)
-            return
-        if type(found) is Answer:
-            found.errand.answered(found.frame, status)
-        elif type(found) is Notice:
+
+    def _hear_other(self, found: Heard[Errand]) -> None:
+        if type(found) is Notice:
             if found.amid is not None:
                 found.amid.told(found.frame)
             else:
@@ -164,6 +179,8 @@ class Link:
             self.conversation.take(question.asker_id, question)
         except MalformedMessage as error:
             log.warning("server %r: %s", self.server, error)
+            if error.fault is EXHAUSTED:
+                self.tell(jsonrpc.failure(question.asker_id, error.fault, str(error)))
             return
         if question.method == PING:
             question.answered(jsonrpc.result(question.asker_id, {}))
@@ -175,6 +192,7 @@ class Link:
     def stream_opened(self, stream: Stream) -> None:
         errand = self.conversation.amid(stream)
         if isinstance(errand, Call):
+            errand.outbox.throttle = _Throttle(self, errand.minted)
             errand.outbox.stream()
 
     def stream_suspended(self, stream: Stream) -> None:

@@ -1,7 +1,6 @@
 """What waits to be said on one stream to a client: bounded, in order, with one reader."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -16,32 +15,20 @@ class Outbox:
     `overrun`: the reader is too slow, its stream ends, and nobody else's is touched.
     """
 
-    __slots__ = (
-        "_paused",
-        "_size",
-        "_waiter",
-        "final",
-        "frames",
-        "nudged",
-        "overrun",
-        "status",
-        "streaming",
-        "suspended",
-        "throttle",
-    )
+    # Defaults stand on the class: one of these is made for every call, and most stay untouched.
+    final = False
+    overrun = False
+    nudged = False
+    streaming = False
+    suspended = False
+    status = 200
+    throttle: Callable[[bool], None] | None = None
+    _paused = False
+    _size = 0
+    _waiter: asyncio.Future[None] | None = None
 
     def __init__(self) -> None:
-        self.frames: deque[bytes] = deque()
-        self.final = False
-        self.overrun = False
-        self.nudged = False
-        self.streaming = False
-        self.suspended = False
-        self.status = 200
-        self.throttle: Callable[[bool], None] | None = None
-        self._paused = False
-        self._size = 0
-        self._waiter: asyncio.Future[None] | None = None
+        self.frames: list[bytes] = []
 
     def put(self, data: bytes) -> bool:
         """Queue one message; False if the reader has fallen too far behind."""
@@ -87,8 +74,7 @@ class Outbox:
 
     def take(self) -> list[bytes]:
         """All that waits."""
-        taken = list(self.frames)
-        self.frames.clear()
+        taken, self.frames = self.frames, []
         self._size = 0
         self._throttle(False)
         return taken
@@ -97,19 +83,20 @@ class Outbox:
         """Until there is something to take, the stream begins or ends, or a nudge."""
         if self.frames or self.final or self.nudged or self.suspended:
             return
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        await self._sleep()
 
     async def until_final(self) -> None:
         """Until nothing more will come, whatever else happens."""
         while not self.final:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
+            await self._sleep()
+
+    async def _sleep(self) -> None:
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await waiter
+        finally:
+            # Another reader may have taken the stream over, and its place.
+            if self._waiter is waiter:
                 self._waiter = None
 
     def _throttle(self, on: bool) -> None:

@@ -16,11 +16,9 @@ from typing import Final
 
 from msgspec import Raw
 
-from comity.kernel.call import OwnCall
 from comity.kernel.catalog import Catalog, Kind
 from comity.kernel.links import Link
 from comity.kernel.listing import CHANGED_BY, Listing, envelope
-from comity.kernel.outbox import Outbox
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
 from comity.kernel.terms import STANDARD_TERMS, Shared, SharedLinks, greeting
@@ -34,7 +32,7 @@ from comity.wire.errors import (
     MalformedMessage,
     Unavailable,
 )
-from comity.wire.jsonrpc import LIMITS, UNSET, Limits
+from comity.wire.jsonrpc import LIMITS, UNSET, Frame, Limits
 from comity.wire.lifecycle import State
 from comity.wire.mcp import Era
 
@@ -78,21 +76,28 @@ class Server:
         self._own: Shared | None = None
         self._by_terms = SharedLinks(name, lambda gone: self._new_shared(Era.HANDSHAKE, None, gone))
         self._gone = asyncio.Event()
+        # Half of the time at most, so that the other era has its chance too.
+        self._probe_seconds = min(FIRST_TRY_SECONDS, options.start_within.total_seconds() / 2)
+        self._stale: set[Kind] = set()
+        self._reading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._modern_probe: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Start, watch, and start again after ever longer waits; ends only when cancelled."""
-        failures = 0
+        failures, backoff = 0, self._options.backoff
         while True:
             self._happen(Happened.STARTED)
             try:
                 async with asyncio.timeout(self._options.start_within.total_seconds()):
                     await self._start()
-                failures = 0
                 self._happen(Happened.SHOOK_HANDS)
                 self.tried.set()
+                # A server that dies as soon as it has started has not recovered.
+                steady = asyncio.get_running_loop().time() + backoff.longest.total_seconds()
                 await self._gone.wait()
+                if asyncio.get_running_loop().time() > steady:
+                    failures = 0
             except (Unavailable, MalformedMessage) as error:
                 self.reason = str(error)
             except TimeoutError:
@@ -102,7 +107,7 @@ class Server:
             self.tried.set()
             log.warning("server %r: %s", self.name, self.reason)
             await self._let_go()
-            pause = self._options.backoff.delay(failures, random.random())  # noqa: S311  # no secret
+            pause = backoff.delay(failures, random.random())  # noqa: S311  # no secret
             await asyncio.sleep(pause.total_seconds())
             self._happen(Happened.ASKED_TO_RESTART)
 
@@ -154,11 +159,11 @@ class Server:
             return
         if self._modern_probe is None:
             self._modern_probe = asyncio.ensure_future(self._start_modern())
-        await asyncio.shield(self._modern_probe)
+        # Whoever waits may be cancelled, or the probe when the server is let go; neither ends both.
+        await asyncio.wait([self._modern_probe])
 
     async def _start(self) -> None:
         self._gone.clear()
-        self.eras.clear()
         refusals: list[str] = []
         if not self._reach.costs_a_process:
             await self._start_modern()
@@ -166,11 +171,15 @@ class Server:
             await self._start_handshake()
         except (Unavailable, MalformedMessage) as error:
             refusals.append(str(error))
-        if self._reach.costs_a_process and not self.eras:
+        if self._reach.costs_a_process and self._own is None:
             await self._start_modern()
-        if not self.eras:
+        if self._own is None and self.modern is None:
             raise Unavailable("; ".join(refusals) or "speaks no era of MCP")
-        await self._read_offers()
+        # Only now: what was offered before is still listed while the server starts again.
+        found = {Era.HANDSHAKE: self._own, Era.MODERN: self.modern}
+        self.eras = {era for era, shared in found.items() if shared is not None}
+        async with self._reading:
+            await self._read_offers()
 
     async def _start_handshake(self) -> None:
         shared = self._new_shared(Era.HANDSHAKE, self._changed, self._lost)
@@ -183,32 +192,33 @@ class Server:
             await shared.link.close()
             raise
         self._own = shared
-        self.eras.add(Era.HANDSHAKE)
 
     async def _start_modern(self) -> None:
+        """Ask whether the server speaks the modern era; one that stays silent does not."""
         shared = self._new_shared(Era.MODERN, None, self._lost_modern)
         headers = ((mcp.METHOD_HEADER, mcp.DISCOVER.encode()),)
         try:
-            await shared.link.open()
-            answer = await shared.link.request(mcp.DISCOVER, {"_meta": envelope()}, headers)
-        except (Unavailable, MalformedMessage) as error:
+            async with asyncio.timeout(self._probe_seconds):
+                await shared.link.open()
+                answer = await shared.link.request(mcp.DISCOVER, {"_meta": envelope()}, headers)
+            if answer.result is not UNSET and _offers_modern(answer.result):
+                self.modern, self.discovered = shared, answer.result
+        except (Unavailable, MalformedMessage, TimeoutError) as error:
             log.debug("server %r does not speak the modern era: %s", self.name, error)
-            answer = None
-        if answer is None or answer.result is UNSET or not _offers_modern(answer.result):
-            await shared.link.close()
-            return
-        self.modern, self.discovered = shared, answer.result
-        self.eras.add(Era.MODERN)
+        finally:
+            if self.modern is shared:
+                self.eras.add(Era.MODERN)
+            else:
+                await shared.link.close()
 
     async def _read_offers(self) -> None:
         """Read all lists over whichever era is there, and be told when they change."""
         if self._own is not None:
-            declared = _declared(self.hello.get("capabilities"))
-            await self._listing.read(self._own.link, Era.HANDSHAKE, _kinds(declared))
+            await self._read(_kinds(_declared(self.hello.get("capabilities"))))
             self._own.link.carrier.listen()
         elif self.modern is not None and self.discovered is not None:
             declared = _declared(jsonrpc.members(self.discovered).get("capabilities"))
-            await self._listing.read(self.modern.link, Era.MODERN, _kinds(declared))
+            await self._read(_kinds(declared))
             self._spawn(self._listen(self.modern.link))
 
     async def _listen(self, link: Link) -> None:
@@ -218,29 +228,39 @@ class Server:
             "promptsListChanged": True,
             "resourcesListChanged": True,
         }
-        frame = jsonrpc.request(
-            "comity", mcp.LISTEN, {"_meta": envelope(), "notifications": changes}
-        )
-        call = OwnCall(frame, outbox := Outbox(), None, 0)
+        params = {"_meta": envelope(), "notifications": changes}
+        headers = ((mcp.METHOD_HEADER, mcp.LISTEN.encode()),)
+
+        def hear(frame: Frame) -> None:
+            if frame.method in CHANGED_BY:
+                self._changed(str(frame.method))
+
         try:
-            link.ask(call, frame, ((mcp.METHOD_HEADER, mcp.LISTEN.encode()),))
-            while not outbox.final:
-                await outbox.wait()
-                told = {jsonrpc.decode(data).method for data in outbox.take()}
-                for method in told & set(CHANGED_BY):
-                    await self._reread(link, Era.MODERN, CHANGED_BY[str(method)])
-        except (Unavailable, MalformedMessage) as error:
+            await link.request(mcp.LISTEN, params, headers, hear)
+        except Unavailable as error:
             log.info("server %r: its changes are not heard: %s", self.name, error)
 
     def _changed(self, method: str) -> None:
-        if self._own is not None:
-            self._spawn(self._reread(self._own.link, Era.HANDSHAKE, CHANGED_BY[method]))
+        """Read these lists again: one reading at a time, so that the last one read is the last."""
+        if not self._stale:
+            self._spawn(self._reread())
+        self._stale.update(CHANGED_BY[method])
 
-    async def _reread(self, link: Link, era: Era, kinds: tuple[Kind, ...]) -> None:
-        try:
-            await self._listing.read(link, era, kinds)
-        except (Unavailable, MalformedMessage) as error:
-            log.warning("server %r: its list could not be read again: %s", self.name, error)
+    async def _reread(self) -> None:
+        async with self._reading:
+            kinds = tuple(kind for kind in EVERY_KIND if kind in self._stale)
+            self._stale.clear()
+            try:
+                async with asyncio.timeout(self._options.start_within.total_seconds()):
+                    await self._read(kinds)
+            except (Unavailable, MalformedMessage, TimeoutError) as error:
+                log.warning("server %r: its list could not be read again: %s", self.name, error)
+
+    async def _read(self, kinds: tuple[Kind, ...]) -> None:
+        if self._own is not None:
+            await self._listing.read(self._own.link, Era.HANDSHAKE, kinds)
+        elif self.modern is not None:
+            await self._listing.read(self.modern.link, Era.MODERN, kinds)
 
     async def _open_for(self, session: Session, greeted: bool) -> Link:
         link = Link(self.name, self._reach.carrier(Era.HANDSHAKE), session, self._options.limits)
@@ -282,6 +302,8 @@ class Server:
 
     async def _let_go(self) -> None:
         held = [shared for shared in (self._own, self.modern) if shared is not None]
+        if self._modern_probe is not None:
+            self._modern_probe.cancel()
         self._own = self.modern = self._modern_probe = None
         await asyncio.gather(self._by_terms.close(), *(shared.link.close() for shared in held))
 
