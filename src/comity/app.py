@@ -11,6 +11,7 @@ from comity.adapters.schemas import Schemas
 from comity.adapters.upstream.command import Command
 from comity.adapters.upstream.http import HttpReach
 from comity.adapters.upstream.pool import Pool
+from comity.adapters.upstream.sse import SseReach
 from comity.adapters.upstream.stdio import StdioReach
 from comity.config import ServerSettings, Settings
 from comity.kernel.call import Underway, tend
@@ -23,6 +24,7 @@ from comity.ports import Reach
 from comity.surfaces.doorway import Doorway
 from comity.surfaces.gateway import Door, Gateway
 from comity.surfaces.mcp_http import McpHttp
+from comity.surfaces.mcp_sse import McpSse
 from comity.wire.jsonrpc import Limits
 
 LOOK_EVERY_SECONDS = 1.0
@@ -60,9 +62,12 @@ async def assembled(settings: Settings) -> AsyncGenerator[Parts]:
     about = {"name": "comity", "version": version("comity")}
     everything = AllServers(servers, catalog, underway, about)
     doors: dict[str, Door] = {"/mcp": McpHttp("", everything, sessions, limits)}
+    doors |= McpSse("", "", everything, sessions, limits).doors
     for server in servers:
         desk = OneServer(server, catalog, underway)
-        doors[f"/servers/{server.name}/mcp"] = McpHttp(server.name, desk, sessions, limits)
+        folder = f"/servers/{server.name}"
+        doors[f"{folder}/mcp"] = McpHttp(server.name, desk, sessions, limits)
+        doors |= McpSse(server.name, folder, desk, sessions, limits).doors
     way = Doorway(settings.allowed_hosts, settings.allowed_origins)
     gateway = Gateway(way, doors, lambda: servers.all_tried)
     tending = asyncio.ensure_future(
@@ -82,6 +87,8 @@ def _reach(server: ServerSettings, pool: Pool, limits: Limits) -> Reach:
     if server.transport == "stdio":
         argv = (server.command, *server.args)
         return StdioReach(server.id, Command(argv, server.env, server.cwd))
+    if server.transport == "sse":
+        return SseReach(pool, server.url, server.headers, limits)
     return HttpReach(pool, server.url, server.headers, limits)
 
 

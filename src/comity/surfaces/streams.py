@@ -1,14 +1,18 @@
 """Streams of server-sent events to clients: begun, kept alive, broken off, taken up again."""
 
 import asyncio
+import logging
 from typing import Final
 
 from comity.kernel.outbox import Outbox
 from comity.kernel.replay import Replay
-from comity.surfaces.doorway import STREAM_HEADERS, Receive, Send
+from comity.surfaces.doorway import STREAM_HEADERS, Message, Receive, Send
 from comity.wire.sse import encode_comment, encode_event
 
+log = logging.getLogger(__name__)
+
 RETRY_MS: Final = 500
+SEND_SECONDS: Final = 30.0
 _SIGN_OF_LIFE: Final = encode_comment("still here")
 
 
@@ -72,6 +76,35 @@ async def stream_kept(
         await send({"type": "http.response.body", "body": b""})
     finally:
         watch.stop()
+
+
+async def stream_shared(send: Send, receive: Receive, outbox: Outbox, opening: bytes) -> None:
+    """The only stream of a client, with whose end all of the client's calls end."""
+    watch, send = Watch(receive, outbox), _within_bounds(send)
+    try:
+        await _begin(send)
+        await _body(send, opening)
+        while not watch.gone:
+            for data in outbox.take():
+                await _body(send, encode_event(data, event="message"))
+            if outbox.final and not outbox.frames:
+                await send({"type": "http.response.body", "body": b""})
+                return
+            await _rest(send, outbox)
+    except TimeoutError:
+        log.warning("a client has stopped reading its stream; it is ended")
+    finally:
+        watch.stop()
+
+
+def _within_bounds(send: Send) -> Send:
+    """A reader that leaves the connection full for this long is taken to be gone."""
+
+    async def bounded(message: Message) -> None:
+        async with asyncio.timeout(SEND_SECONDS):
+            await send(message)
+
+    return bounded
 
 
 async def _begin(send: Send) -> None:

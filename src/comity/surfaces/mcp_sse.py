@@ -1,0 +1,126 @@
+"""MCP over the old two-endpoint transport: a stream at one path, POSTs at another. (MCP §3.3)
+
+The stream is the session: it names where to post, carries every answer, notice and question, and
+ends the session with itself. Nothing on it can be taken up again; that is why it is old.
+"""
+
+from typing import Final
+from urllib.parse import parse_qs
+
+from comity.kernel.forwarding import Desk
+from comity.kernel.sessions import Session, Sessions
+from comity.surfaces import doorway, streams
+from comity.surfaces.doorway import Receive, Scope, Send
+from comity.surfaces.funnel import Funnel
+from comity.surfaces.gateway import Door
+from comity.wire import jsonrpc, mcp
+from comity.wire.errors import (
+    EXHAUSTED,
+    INVALID_REQUEST,
+    NOT_ACCEPTABLE,
+    SESSION_UNKNOWN,
+    WRONG_CONTENT_TYPE,
+    MalformedMessage,
+)
+from comity.wire.jsonrpc import UNSET, Frame, Limits
+from comity.wire.sse import encode_event
+
+_BEFORE_THE_HANDSHAKE: Final = frozenset({mcp.INITIALIZE, mcp.PING})
+
+
+class McpSse:
+    """The two doors of the old transport: to one server, or to all of them."""
+
+    def __init__(
+        self, name: str, folder: str, desk: Desk, sessions: Sessions, limits: Limits
+    ) -> None:
+        # No server's name holds a colon, so no session of another door has this name.
+        self._door = f"sse:{name}"
+        self._folder = folder
+        self._desk = desk
+        self._sessions = sessions
+        self._limits = limits
+        self._funnels: dict[str, Funnel] = {}
+
+    @property
+    def doors(self) -> dict[str, Door]:
+        return {f"{self._folder}/sse": self.stream, f"{self._folder}/messages": self.messages}
+
+    async def stream(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        """GET: begin a session that lasts as long as its stream."""
+        if scope["method"] != "GET":
+            # Also what a newer client needs to hear: it tries POST first, and GET after a 4xx.
+            await doorway.empty(send, 405, ((b"allow", b"GET"),))
+            return
+        if not _accepts_streams(headers.get(b"accept", b"*/*")):
+            raise MalformedMessage("accept text/event-stream to open a stream", NOT_ACCEPTABLE)
+        session = self._sessions.begin(self._door)
+        session.listen()
+        funnel = self._funnels[session.id] = Funnel(session.standalone)
+        endpoint = f"{self._folder}/messages?session_id={session.id}"
+        opening = encode_event(endpoint.encode(), event="endpoint")
+        session.attached += 1
+        try:
+            await streams.stream_shared(send, receive, funnel.outbox, opening)
+        finally:
+            del self._funnels[session.id]
+            await self._sessions.end(session)
+
+    async def messages(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        """POST: take one message; what follows from it comes on the stream."""
+        if scope["method"] != "POST":
+            await doorway.empty(send, 405, ((b"allow", b"POST"),))
+            return
+        if not headers.get(b"content-type", b"").strip().lower().startswith(b"application/json"):
+            raise MalformedMessage("send application/json", WRONG_CONTENT_TYPE)
+        session_id = _session_id(scope["query_string"])
+        body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
+        session = self._sessions.find(session_id, self._door)
+        funnel = self._funnels.get(session_id)
+        if session is None or funnel is None:
+            raise MalformedMessage("no such session; open the stream again", SESSION_UNKNOWN)
+        frame = jsonrpc.decode(body, self._limits)
+        if frame.method is UNSET or frame.id is UNSET:
+            self._desk.hear(session, frame)
+            if frame.method == mcp.INITIALIZED:
+                session.listen()
+            await doorway.empty(send, 202)
+        else:
+            await doorway.empty(send, 202)
+            await self._ask(session, funnel, frame)
+
+    async def _ask(self, session: Session, funnel: Funnel, frame: Frame) -> None:
+        """From here on the stream is the only place to answer."""
+        assert isinstance(frame.id, int | str)
+        inlet = funnel.inlet()
+        try:
+            if not session.greeted and frame.method not in _BEFORE_THE_HANDSHAKE:
+                early = jsonrpc.failure(frame.id, INVALID_REQUEST, "begin with initialize")
+                inlet.finish(jsonrpc.encode(early))
+                return
+            await self._desk.ask(session, frame, inlet)
+        except MalformedMessage as error:
+            # An id in use belongs to the call that has it: the second must not answer the first.
+            named = frame.id if error.fault is EXHAUSTED else None
+            inlet.finish(jsonrpc.encode(jsonrpc.failure(named, error.fault, str(error))))
+        if session.id not in self._funnels:
+            # The client left while a link was being opened for it.
+            await session.close()
+
+
+def _session_id(query: bytes) -> str:
+    try:
+        named = parse_qs(query.decode("latin-1"), max_num_fields=8).get("session_id", [])
+    except ValueError:
+        named = []
+    if len(named) != 1:
+        raise MalformedMessage("post to the endpoint that the stream named", INVALID_REQUEST)
+    return named[0]
+
+
+def _accepts_streams(accept: bytes) -> bool:
+    return any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*"))
