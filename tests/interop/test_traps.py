@@ -81,6 +81,23 @@ async def test_trap_01_a_push_waits_for_a_client_that_has_no_stream_open_yet(dia
     assert [frame["method"] for frame in pushed] == [odd.PUSHED] * 10
 
 
+@pytest.mark.requirement("MCP-3.2-get")
+async def test_trap_01_a_stream_that_is_open_loses_no_push(dial: Dial) -> None:
+    async def be_poked() -> Frame:
+        async with dial() as client:
+            await initialize(client, {})
+            await client.listen()
+            await client.notify("notifications/vendor.poke")
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    pushed = await client.standalone.get()
+                    if pushed["params"]["after"] == "notifications/vendor.poke":
+                        return pushed
+
+    pushed = await asyncio.gather(*(be_poked() for _ in range(10)))
+    assert [frame["method"] for frame in pushed] == [odd.PUSHED] * 10
+
+
 @pytest.mark.requirement("MCP-3.2-reply")
 async def test_trap_02_an_unread_stream_stalls_no_other_call(dial: Dial) -> None:
     async with dial() as client:
@@ -208,8 +225,9 @@ async def test_trap_08_a_repeated_id_never_brings_another_calls_answer(dial: Dia
         assert text(other) == "other"
         for waiting, expected in ((first, "first"), (again, "again")):
             response = await waiting
-            assert response["id"] == 9
-            assert "error" in response or text(response) == expected
+            # An error may leave the id out: naming it would speak of the first call.
+            refused = "error" in response and response["id"] in (9, None)
+            assert refused or (response["id"] == 9 and text(response) == expected)
         assert "result" in first.result() or "result" in again.result()
 
 

@@ -43,8 +43,8 @@ async def received(talk: Conversation, frame: Frame) -> None:
     asked[method] += 1
     if method == "tools/call":
         await _call(talk, frame)
-    elif method == "notifications/initialized":
-        talk.tell(PUSHED, {"pushed": True})
+    elif method in ("notifications/initialized", "notifications/vendor.poke"):
+        talk.tell(PUSHED, {"after": method})
     elif method in _ANSWERS:
         talk.memory.setdefault("names", []).append(frame["id"])
         talk.reply(frame, _ANSWERS[method](frame))
