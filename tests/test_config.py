@@ -210,11 +210,6 @@ def test_two_servers_with_one_id_are_refused(tmp_path: Path, first: str, second:
         from_json(tmp_path, {"mcpServers": servers})
 
 
-def test_two_toml_servers_with_one_id_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match="would share the id 'a'"):
-        from_text(tmp_path, '[[servers]]\nid="a"\ncommand="x"\n' * 2)
-
-
 @pytest.mark.parametrize(
     ("entry", "told"),
     [
@@ -256,6 +251,7 @@ def test_a_server_that_cannot_be_is_refused(tmp_path: Path, entry: object, told:
         ('[[servers]]\nid = "a_"\ncommand = "x"', "do not end with _"),
         ('[[servers]]\nid = "a/b"\ncommand = "x"', "must be 1 to 64"),
         ('[[servers]]\nid = "a"\ncommand = "${NO}"', r"servers\[a\].command: .*NO is not set"),
+        ('[[servers]]\nid="a"\ncommand="x"\n' * 2, "would share the id 'a'"),
         ("servers = 1", "servers: must be a list"),
         ("limits = 1", "limits: must be a table"),
         ("host = 1", "host: must be a text"),
