@@ -163,7 +163,9 @@ async def serving(script: Script, tls: SSLContext | None = None) -> AsyncGenerat
         for task in scripts:
             task.cancel()
         for visit in server.visits:
-            visit.writer.transport.abort()
+            # asyncio's own transport trips over an abort after it has flushed and closed.
+            with suppress(AttributeError):
+                visit.writer.transport.abort()
         await asyncio.gather(*scripts, return_exceptions=True)
 
 
