@@ -16,7 +16,7 @@ class Replay:
     `stream-number`, so an id tells which stream of its session it belongs to.
     """
 
-    __slots__ = ("_kept", "_size", "number", "outbox", "reader", "sent")
+    __slots__ = ("_kept", "_size", "_unsent", "number", "outbox", "reader", "sent")
 
     def __init__(self, number: int, outbox: Outbox) -> None:
         self.number = number
@@ -25,6 +25,8 @@ class Replay:
         self.sent = 0
         self._size = 0
         self._kept: deque[tuple[int, bytes]] = deque()
+        # What was taken from the outbox and is still to be sent, the next of it at the end.
+        self._unsent: list[bytes] = []
 
     def attach(self) -> int:
         """Become the reader; an earlier one is woken and finds itself replaced."""
@@ -32,6 +34,13 @@ class Replay:
             self.outbox.nudge()
         self.reader += 1
         return self.reader
+
+    def next(self) -> bytes | None:
+        """What is to be sent next; what a reader that is stuck never sent is for the one after."""
+        if not self._unsent and self.outbox.frames:
+            self._unsent = self.outbox.take()
+            self._unsent.reverse()
+        return self._unsent.pop() if self._unsent else None
 
     def record(self, data: bytes) -> str:
         """Give the next event its id and keep it."""

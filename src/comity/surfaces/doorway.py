@@ -74,22 +74,33 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
     stated = headers.get(b"content-length", b"0")
     if len(stated) > 12 or not stated.isdigit() or int(stated) > limit:
         raise MalformedMessage(f"a message may have at most {limit} bytes", BODY_TOO_LARGE)
-    message = await receive()
-    if not message.get("more_body"):
-        return _piece(message)
-    pieces = [_piece(message)]
+    # Begun at once: a body that came with its head is here already, and needs no timer.
+    loop = asyncio.get_running_loop()
+    first = asyncio.Task(_next(receive), loop=loop, eager_start=True)
+    if first.done() and not first.result().get("more_body"):
+        return _piece(first.result())
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            while message.get("more_body"):
-                message = await receive()
-                pieces.append(_piece(message))
-                if sum(map(len, pieces)) > limit:
-                    raise MalformedMessage(
-                        f"a message may have at most {limit} bytes", BODY_TOO_LARGE
-                    )
+            return await _gather(first, receive, limit)
     except TimeoutError:
         raise MalformedMessage("the body did not arrive in time", BODY_TOO_SLOW) from None
-    return b"".join(pieces)
+
+
+async def _next(receive: Receive) -> Message:
+    return await receive()
+
+
+async def _gather(first: Awaitable[Message], receive: Receive, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size, message = 0, await first
+    while True:
+        pieces.append(_piece(message))
+        size += len(pieces[-1])
+        if size > limit:
+            raise MalformedMessage(f"a message may have at most {limit} bytes", BODY_TOO_LARGE)
+        if not message.get("more_body"):
+            return b"".join(pieces)
+        message = await receive()
 
 
 def _piece(message: Message) -> bytes:

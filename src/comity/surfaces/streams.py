@@ -47,6 +47,8 @@ async def stream_once(send: Send, receive: Receive, outbox: Outbox) -> bool:
             if outbox.final and not outbox.frames:
                 await send({"type": "http.response.body", "body": b""})
                 return True
+            # There is nothing to come back to in this era: a pause of the source is only silence.
+            outbox.suspended = False
             await _rest(send, outbox)
         return False
     finally:
@@ -63,16 +65,18 @@ async def stream_kept(
         await _begin(send)
         if prime:
             await _body(send, encode_event(b"", id=replay.record(b""), retry=RETRY_MS))
+            after = replay.sent
         for event_id, data in replay.after(after):
             await _body(send, encode_event(data, id=event_id, event="message" if data else None))
         while not watch.gone and replay.reader == reader:
-            for data in outbox.take():
-                event_id = replay.record(data)
-                await _body(send, encode_event(data, id=event_id, event="message"))
-            if outbox.suspended or (outbox.final and not outbox.frames):
+            data = replay.next()
+            if data is not None:
+                await _body(send, encode_event(data, id=replay.record(data), event="message"))
+            elif outbox.suspended or outbox.final:
                 outbox.suspended = False
                 break
-            await _rest(send, outbox)
+            else:
+                await _rest(send, outbox)
         await send({"type": "http.response.body", "body": b""})
     finally:
         watch.stop()
