@@ -276,7 +276,12 @@ def test_parameters_without_a_token_are_asked_as_they_stand(params: str) -> None
 
 
 @pytest.mark.parametrize(
-    "params", ['{"a":1,"a":2}', '{"_meta":{"progressToken":1,"progressToken":2}}']
+    "params",
+    [
+        '{"_meta":{},"_meta":{"progressToken":1}}',
+        '{"_meta":{"progressToken":1,"progressToken":2}}',
+        '{"_meta":{"progress\\u0054oken":1,"progress\\u0054oken":2}}',
+    ],
 )
 def test_a_question_whose_parameters_say_two_things_is_not_asked(params: str) -> None:
     conversation = Conversation[str]()
@@ -284,6 +289,12 @@ def test_a_question_whose_parameters_say_two_things_is_not_asked(params: str) ->
     with pytest.raises(MalformedMessage, match="repeated"):
         conversation.ask(frame_of(text), "one", mint_token=True)
     assert len(conversation) == 0
+
+
+def test_a_token_whose_key_is_spelt_with_an_escape_is_minted_too() -> None:
+    text = '{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progress\\u0054oken":9}}}'
+    asked = Conversation[str]().ask(frame_of(text), "one", mint_token=True)
+    assert text_of(asked).endswith('"params":{"_meta":{"progressToken":1}}}')
 
 
 @pytest.mark.parametrize("stream", [UNKNOWN, 1])

@@ -94,7 +94,8 @@ class Conversation[Errand]:
         token = None
         if mint_token and frame.params is not UNSET:
             params, token = _swap_token(frame.params, minted)
-            frame = jsonrpc.with_params(frame, params)
+            if token is not None:
+                frame = jsonrpc.with_params(frame, params)
         self._open[minted] = _Open(errand, asker_id, token, method == LISTEN)
         return jsonrpc.with_id(frame, minted)
 
@@ -205,6 +206,10 @@ def _members_of(raw: object) -> dict[str, Raw]:
 
 def _swap_token(params: Raw, minted: int) -> tuple[Raw, Raw | None]:
     """The parameters with the minted number as progress token, and the token that stood there."""
+    plain = bytes(params)
+    if b"progressToken" not in plain and b"\\" not in plain:
+        # Most calls want no progress. An escape could spell the key, so it is looked at closely.
+        return params, None
     found = _members_of(params)
     inside = _members_of(found.get("_meta"))
     token = inside.get("progressToken")

@@ -6,6 +6,7 @@ agree with the body, then the version; so a client that contradicts itself is to
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Raw
@@ -22,7 +23,6 @@ from comity.wire.headers import unwrap
 from comity.wire.jsonrpc import UNSET, Frame
 from comity.wire.mcp import Era
 
-_MODERN_RAW: Final = jsonrpc.to_json(mcp.LATEST_MODERN)
 _HANDSHAKE_HEADERS: Final = frozenset(version.encode() for version in mcp.HANDSHAKE_VERSIONS)
 
 
@@ -53,20 +53,24 @@ def refuse_envelope(frame: Frame, headers: dict[bytes, bytes] | None) -> Refusal
     """What is wrong with a modern request; `headers` is None where the transport has none."""
     try:
         params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
-        meta = jsonrpc.members(params["_meta"]) if "_meta" in params else {}
+        version = _version(bytes(params.get("_meta", b"{}")))
     except MalformedMessage as error:
         return Refusal(INVALID_PARAMS, str(error))
-    if mcp.PROTOCOL_VERSION not in meta or mcp.CLIENT_CAPABILITIES not in meta:
-        wanted = (mcp.PROTOCOL_VERSION, mcp.CLIENT_CAPABILITIES)
-        missing = [key for key in wanted if key not in meta]
-        return Refusal(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}")
-    stated = meta[mcp.PROTOCOL_VERSION]
-    version = mcp.LATEST_MODERN if bytes(stated) == _MODERN_RAW else jsonrpc.text(stated)
     if headers is not None:
         disagreement = _disagreement(str(frame.method), params, version, headers)
         if disagreement is not None:
             return Refusal(HEADER_MISMATCH, disagreement)
     return _refuse_version(version)
+
+
+@lru_cache(1024)
+def _version(meta: bytes) -> str | None:
+    """The version an envelope names. A client says the same envelope in each of its requests."""
+    found = jsonrpc.members(meta)
+    missing = [key for key in (mcp.PROTOCOL_VERSION, mcp.CLIENT_CAPABILITIES) if key not in found]
+    if missing:
+        raise MalformedMessage(f"params._meta lacks {' and '.join(missing)}", INVALID_PARAMS)
+    return jsonrpc.text(found[mcp.PROTOCOL_VERSION])
 
 
 def _disagreement(

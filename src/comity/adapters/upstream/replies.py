@@ -39,35 +39,21 @@ class Owner(Protocol):
 class Reply:
     """The response to one question: one JSON body, or a stream of events that ends with it."""
 
-    __slots__ = (
-        "_chunks",
-        "_owner",
-        "_parser",
-        "_resumptions",
-        "_retried",
-        "_size",
-        "_status",
-        "body",
-        "headers",
-        "last_event_id",
-        "retry_seconds",
-        "sending",
-        "stream",
-    )
+    # Defaults stand on the class: one of these is made for every call, and most stay untouched.
+    sending: Sending | None = None
+    last_event_id = ""
+    retry_seconds = DEFAULT_RETRY_SECONDS
+    _status = 0
+    _size = 0
+    _resumptions = 0
+    _retried = False
+    _parser: EventParser | None = None
 
     def __init__(self, owner: Owner, stream: int, body: bytes, headers: Headers) -> None:
         self.stream = stream
         self.body = body
         self.headers = headers
-        self.sending: Sending | None = None
-        self.last_event_id = ""
-        self.retry_seconds = DEFAULT_RETRY_SECONDS
         self._owner = owner
-        self._status = 0
-        self._size = 0
-        self._resumptions = 0
-        self._retried = False
-        self._parser: EventParser | None = None
         self._chunks: list[bytes] = []
 
     def started(self, status: int, headers: ResponseHeaders) -> None:
