@@ -5,6 +5,7 @@ knows who shares the link; nothing is guessed.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Callable
@@ -26,10 +27,14 @@ from comity.rules.conversation import Question as Asked
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, MalformedMessage, Unavailable
 from comity.wire.jsonrpc import UNSET, Frame, Limits
-from comity.wire.mcp import INITIALIZED, PING, UNKNOWN, Stream
+from comity.wire.mcp import HANDSHAKE_VERSIONS, INITIALIZED, PING, SET_LEVEL, UNKNOWN, Stream
 
 log = logging.getLogger(__name__)
 
+LEVEL_SECONDS: Final = 5.0
+"""How long anybody waits for a server to take a log level: no log is worth more."""
+
+_NOTHING: Final = Raw(b"{}")
 _VERSION: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """What a version may look like: a carrier repeats it in every message, perhaps as a header."""
 
@@ -63,6 +68,13 @@ class Link:
 
     async def open(self) -> None:
         await self.carrier.open(self)
+
+    def declares(self, capability: str) -> bool:
+        """Whether the server said in its handshake that it has this. (MCP §4.1)"""
+        try:
+            return capability in jsonrpc.members((self.hello or {}).get("capabilities", _NOTHING))
+        except MalformedMessage:
+            return False
 
     def ask(self, call: Call, frame: Frame, headers: Headers = ()) -> None:
         """Send a client's request; its answer finds the call by itself. Raises Unavailable."""
@@ -130,9 +142,20 @@ class Link:
             raise Unavailable(f"server {self.server!r} refused the handshake: {error.message}")
         assert answer.result is not UNSET
         self.welcome(answer.result)
-        self.tell(jsonrpc.notification(INITIALIZED))
         assert self.hello is not None
+        version = jsonrpc.text(self.hello.get("protocolVersion"))
+        if version not in HANDSHAKE_VERSIONS:
+            raise Unavailable(f"server {self.server!r} speaks another MCP: {version!r:.40}")
+        self.tell(jsonrpc.notification(INITIALIZED))
         return self.hello
+
+    async def set_level(self, level: str | None) -> None:
+        """Have the server log from this level on, where it logs at all. (MCP §4.1)"""
+        if level is None or not self.declares("logging"):
+            return
+        with contextlib.suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(LEVEL_SECONDS):
+                await self.request(SET_LEVEL, {"level": level})
 
     def welcome(self, result: Raw) -> None:
         """Note what the server said of itself in its answer to `initialize`."""

@@ -141,7 +141,10 @@ class Server:
             return await session.link_to(self.name, lambda: self._open_for(session, greeted)), None
         self.require(Era.HANDSHAKE)
         assert self._own is not None
+        before = session.shared.get(self.name)
         shared = await self._by_terms.find(session, self._own)
+        if shared.link is not before:
+            await shared.link.set_level(shared.sharers.lowest_level())
         return shared.link, shared.sharers
 
     async def modern_link(self) -> Link:
@@ -271,8 +274,8 @@ class Server:
         except BaseException:
             await link.close()
             raise
-        if greeted and session.level is not None:
-            self._spawn(set_level(link, session.level))
+        if greeted:
+            await link.set_level(session.level)
         if greeted and session.listening:
             link.carrier.listen()
         return link
@@ -382,11 +385,3 @@ def _kinds(declared: Mapping[str, Raw]) -> tuple[Kind, ...]:
 def _offers_modern(discovered: Raw) -> bool:
     versions = jsonrpc.members(discovered).get("supportedVersions")
     return versions is None or mcp.LATEST_MODERN in str(jsonrpc.value(versions))
-
-
-async def set_level(link: Link, level: str) -> None:
-    """Servers without logging answer with an error, which concerns nobody."""
-    try:
-        await link.request(mcp.SET_LEVEL, {"level": level})
-    except Unavailable:
-        return

@@ -5,6 +5,7 @@ concerns one offer goes to the server that offers it, under the name that server
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -17,7 +18,7 @@ from comity.kernel.forwarding import follow
 from comity.kernel.links import Link
 from comity.kernel.listing import METHODS
 from comity.kernel.outbox import Outbox
-from comity.kernel.servers import Server, Servers, set_level
+from comity.kernel.servers import Server, Servers
 from comity.kernel.sessions import Session
 from comity.kernel.subscribing import Subscriptions
 from comity.ports import Headers
@@ -60,7 +61,6 @@ class AllServers:
         self._catalog = catalog
         self._underway = underway
         self._about = about
-        self._background: set[asyncio.Future[None]] = set()
         self.subscriptions = Subscriptions(servers, catalog)
         self._own: dict[str, Callable[[Session, Call, Frame], Awaitable[None]]] = {
             mcp.INITIALIZE: self._initialize,
@@ -139,10 +139,8 @@ class AllServers:
 
     async def _set_level(self, session: Session, call: Call, frame: Frame) -> None:
         session.level = jsonrpc.text(_params(frame).get("level"))
-        for server in self._servers:
-            link = session.links.get(server.name) or session.shared.get(server.name)
-            if link is not None and session.level is not None:
-                self._spawn(set_level(link, session.level))
+        used = {self._servers.get(name) for name in (*session.links, *session.shared)}
+        await asyncio.gather(*(_share_level(session, server) for server in used if server))
         call.answered(jsonrpc.result(call.asker_id, {}))
 
     def _list(self, call: Call, frame: Frame, era: Era) -> dict[str, object]:
@@ -272,10 +270,12 @@ class AllServers:
             "_meta": {mcp.SERVER_INFO: self._about},
         }
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+
+async def _share_level(session: Session, server: Server) -> None:
+    """A server that several sessions share logs for the most curious of them."""
+    with contextlib.suppress(Unavailable):
+        link, sharers = await server.link_for(session, greeted=True)
+        await link.set_level(session.level if sharers is None else sharers.lowest_level())
 
 
 def _params(frame: Frame) -> dict[str, Raw]:
