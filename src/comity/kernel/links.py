@@ -9,6 +9,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Final, Protocol
 
 from msgspec import Raw
@@ -68,6 +69,19 @@ class Link:
 
     async def open(self) -> None:
         await self.carrier.open(self)
+
+    async def begin(self, within: timedelta, hello: object | None) -> None:
+        """Open the link, and greet unless the client does; in bounded time or not at all."""
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await self.open()
+                if hello is not None:
+                    await self.greet(hello)
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, TimeoutError):
+                raise Unavailable(f"server {self.server!r} is silent") from None
+            raise
 
     def declares(self, capability: str) -> bool:
         """Whether the server said in its handshake that it has this. (MCP §4.1)"""

@@ -74,7 +74,9 @@ class Server:
         self._listing = listing
         self._options = options
         self._own: Shared | None = None
-        self._by_terms = SharedLinks(name, lambda gone: self._new_shared(Era.HANDSHAKE, None, gone))
+        self._by_terms = SharedLinks(
+            name, options.start_within, lambda gone: self._new_shared(Era.HANDSHAKE, None, gone)
+        )
         self._gone = asyncio.Event()
         # Half of the time at most, so that the other era has its chance too.
         self._probe_seconds = min(FIRST_TRY_SECONDS, options.start_within.total_seconds() / 2)
@@ -186,15 +188,10 @@ class Server:
 
     async def _start_handshake(self) -> None:
         shared = self._new_shared(Era.HANDSHAKE, self._changed, self._lost)
-        try:
-            await shared.link.open()
-            # Over HTTP each session has a link of its own and this one only reads the lists.
-            terms: Mapping[str, object] = STANDARD_TERMS if self._reach.costs_a_process else {}
-            self.hello = await shared.link.greet(greeting(terms))
-        except BaseException:
-            await shared.link.close()
-            raise
-        self._own = shared
+        # Over HTTP each session has a link of its own and this one only reads the lists.
+        terms: Mapping[str, object] = STANDARD_TERMS if self._reach.costs_a_process else {}
+        await shared.link.begin(self._options.start_within, greeting(terms))
+        self._own, self.hello = shared, shared.link.hello or {}
 
     async def _start_modern(self) -> None:
         """Ask whether the server speaks the modern era; one that stays silent does not."""
@@ -266,14 +263,9 @@ class Server:
             await self._listing.read(self.modern.link, Era.MODERN, kinds)
 
     async def _open_for(self, session: Session, greeted: bool) -> Link:
+        self.require(Era.HANDSHAKE)
         link = Link(self.name, self._reach.carrier(Era.HANDSHAKE), session, self._options.limits)
-        try:
-            await link.open()
-            if greeted:
-                await link.greet(session.hello)
-        except BaseException:
-            await link.close()
-            raise
+        await link.begin(self._options.start_within, session.hello if greeted else None)
         if greeted:
             await link.set_level(session.level)
         if greeted and session.listening:

@@ -37,6 +37,7 @@ class Session:
         "_standalone",
         "attached",
         "capabilities",
+        "closed",
         "conversation",
         "door",
         "farewells",
@@ -65,11 +66,12 @@ class Session:
         self.links: dict[str, Link] = {}
         self.shared: dict[str, Link] = {}
         self.level: str | None = None
+        self.closed = False
         self.greeted = False
         self.listening = False
         self.attached = 0
         self.sees_all_servers = False
-        self.farewells: list[Callable[[], None]] = []
+        self.farewells: dict[object, Callable[[], None]] = {}
         self.next_stream = 0
         self.streams: OrderedDict[int, Replay] | None = None
         self._standalone: Outbox | None = None
@@ -99,15 +101,25 @@ class Session:
     def standing_stream(self) -> Replay:
         """The stream of what belongs to no call, number 0."""
         found = self.streams.get(0) if self.streams is not None else None
-        if found is None or found.outbox.final:
-            return self.begin_stream(self.standalone, 0)
-        return found
+        if found is not None and not found.outbox.final:
+            return found
+        begun = self.begin_stream(self.standalone, 0)
+        if found is not None:
+            # No two events of a session bear the same id. (MCP §3.2)
+            begun.sent = found.sent
+        return begun
 
     def introduce(self, params: Mapping[str, Raw]) -> None:
         """Note what the client said of itself in `initialize`. (MCP §4.1)"""
         self.hello = jsonrpc.to_raw(params)
         declared = params.get("capabilities")
         self.capabilities = {} if declared is None else jsonrpc.members(declared)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call of the client's is open; a question to it, which it may never answer,
+        does not count."""
+        return len(self.conversation) > len(self.conversation.waiting)
 
     def may_be_asked(self, capability: str) -> bool:
         return capability in self.capabilities
@@ -169,18 +181,30 @@ class Session:
             self._opening = {}
         task = self._opening.get(server)
         if task is None:
-            task = self._opening[server] = asyncio.ensure_future(open_link())
-            task.add_done_callback(lambda _: self._opened(server))
-        link = await asyncio.shield(task)
-        self.links[server] = link
+            task = self._opening[server] = asyncio.ensure_future(self._open(server, open_link))
+            task.add_done_callback(lambda task: self._opened(server, task))
+        # Whoever waits may be cancelled; the link is the session's all the same.
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise Unavailable("the session has ended")
+        return task.result()
+
+    async def _open(
+        self, server: str, open_link: Callable[[], Coroutine[None, None, Link]]
+    ) -> Link:
+        link = self.links[server] = await open_link()
         return link
 
-    def _opened(self, server: str) -> None:
+    def _opened(self, server: str, task: asyncio.Task[Link]) -> None:
         if self._opening is not None:
             self._opening.pop(server, None)
+        if not task.cancelled():
+            # Those who waited may all be gone; a failure is then nobody's.
+            task.exception()
 
     async def close(self) -> None:
         """End every link of its own and every stream; whoever waits on this client is told."""
+        self.closed = True
         asked, taken = self.conversation.close()
         for errand in asked:
             errand.failed(Unavailable("the client went away"))
@@ -188,12 +212,16 @@ class Session:
             errand.withdraw(None)
         if self._standalone is not None:
             self._standalone.end()
-        for farewell in self.farewells:
+        for farewell in self.farewells.values():
             farewell()
         self.farewells.clear()
+        opening = list((self._opening or {}).values())
+        for task in opening:
+            task.cancel()
         links = list(self.links.values())
         self.links.clear()
-        await asyncio.gather(*(link.close() for link in links))
+        ends = (link.close() for link in links)
+        await asyncio.gather(*ends, *opening, return_exceptions=True)
 
 
 class Sessions:
@@ -246,10 +274,10 @@ class Sessions:
                 session.used = now
                 if nudging:
                     session.standalone.nudge()
-            elif session.used < horizon and not len(session.conversation):
+            elif session.used < horizon and not session.waits:
                 task = asyncio.ensure_future(self.end(session))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        await asyncio.gather(*(self.end(session) for session in self))
+        await asyncio.gather(*(self.end(session) for session in self), *self._closing)

@@ -50,7 +50,7 @@ class Subscriptions:
 
     def attach(self, session: Session) -> None:
         self._sessions.add(session)
-        session.farewells.append(lambda: self._sessions.discard(session))
+        session.farewells[self] = lambda: self._sessions.discard(session)
 
     async def listen(self, call: Call, frame: Frame) -> None:
         """Acknowledge what will be told, then tell it until the client closes the stream."""

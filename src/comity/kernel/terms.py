@@ -8,6 +8,7 @@ link only with clients that declared exactly the same.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from comity.kernel.links import Link
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
 from comity.wire import jsonrpc, mcp
-from comity.wire.errors import EXHAUSTED, Unavailable
+from comity.wire.errors import EXHAUSTED, SERVER_NOT_READY, Unavailable
 
 MOST_TERMS: Final = 16
 STANDARD_TERMS: Final[Mapping[str, object]] = {
@@ -41,11 +42,13 @@ type Make = Callable[[Callable[[Link, str], None]], Shared]
 class SharedLinks:
     """The links to one server that clients with the same extended terms share."""
 
-    def __init__(self, name: str, make: Make) -> None:
+    def __init__(self, name: str, within: timedelta, make: Make) -> None:
         self._name = name
+        self._within = within
         self._make = make
         self._held: dict[bytes, Shared] = {}
         self._opening: dict[bytes, asyncio.Task[Shared]] = {}
+        self._waiting: dict[bytes, list[Session]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def find(self, session: Session, plain: Shared) -> Shared:
@@ -53,39 +56,63 @@ class SharedLinks:
         terms = extended_terms(session)
         shared = plain if terms is None else self._held.get(terms)
         if terms is not None and (shared is None or not shared.link.is_open):
-            opening = self._opening.get(terms)
-            if opening is None:
-                opening = asyncio.ensure_future(self._open(terms, session))
-                self._opening[terms] = opening
-                opening.add_done_callback(lambda _: self._opening.pop(terms, None))
-            shared = await asyncio.shield(opening)
+            shared = await self._opened(terms, session)
         assert shared is not None
         self._attach(shared, session)
         return shared
 
     async def close(self) -> None:
-        held = list(self._held.values())
+        held, opening = list(self._held.values()), list(self._opening.values())
         self._held.clear()
-        await asyncio.gather(*(shared.link.close() for shared in held))
+        for task in opening:
+            task.cancel()
+        ends = (shared.link.close() for shared in held)
+        await asyncio.gather(*ends, *opening, return_exceptions=True)
+
+    async def _opened(self, terms: bytes, session: Session) -> Shared:
+        opening = self._opening.get(terms)
+        if opening is None:
+            if len(self._held) + len(self._opening) >= MOST_TERMS:
+                raise Unavailable(f"too many kinds of clients use server {self._name!r}", EXHAUSTED)
+            self._waiting[terms] = []
+            opening = self._opening[terms] = asyncio.ensure_future(self._open(terms, session))
+            opening.add_done_callback(lambda task: self._settle(terms, task))
+        self._waiting[terms].append(session)
+        # Whoever waits may be cancelled; the link is opened for the others all the same.
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise Unavailable(f"server {self._name!r} is starting again", SERVER_NOT_READY)
+        return opening.result()
 
     async def _open(self, terms: bytes, session: Session) -> Shared:
-        if len(self._held) >= MOST_TERMS:
-            raise Unavailable(f"too many kinds of clients use server {self._name!r}", EXHAUSTED)
         shared = self._make(lambda _link, _because: self._drop(terms))
-        try:
-            await shared.link.open()
-            await shared.link.greet(session.hello)
-        except BaseException:
+        await shared.link.begin(self._within, session.hello)
+        here = [each for each in self._waiting[terms] if not each.closed]
+        if not here:
             await shared.link.close()
-            raise
+            raise Unavailable("the client went away")
         self._held[terms] = shared
+        for each in here:
+            self._attach(shared, each)
         return shared
 
+    def _settle(self, terms: bytes, task: asyncio.Task[Shared]) -> None:
+        del self._opening[terms], self._waiting[terms]
+        if not task.cancelled():
+            # Those who waited may all be gone; a failure is then nobody's.
+            task.exception()
+
     def _attach(self, shared: Shared, session: Session) -> None:
+        if session.closed:
+            raise Unavailable("the session has ended")
         session.shared[self._name] = shared.link
         if session not in shared.sharers:
+            # Its server may have been started again since: what it shared before is gone.
+            leave = session.farewells.pop(self, None)
+            if leave is not None:
+                leave()
             shared.sharers.attach(session)
-            session.farewells.append(lambda: self._detach(shared, session))
+            session.farewells[self] = lambda: self._detach(shared, session)
 
     def _detach(self, shared: Shared, session: Session) -> None:
         """Unsubscribe from what nobody follows any more; a link nobody shares is closed."""
