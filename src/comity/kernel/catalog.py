@@ -19,6 +19,7 @@ from comity.wire.errors import INVALID_PARAMS, MalformedMessage
 
 PAGE_ITEMS = 1000
 PAGE_BYTES = 2 * 1024 * 1024
+NOT_OURS = "a cursor that was not given out here"
 
 
 class Kind(StrEnum):
@@ -78,6 +79,7 @@ class Catalog:
         ordered = sorted(offers, key=lambda offer: offer.key)
         old = self._shelves.get((server, kind), Shelf())
         if old.offers == ordered and (server, kind) in self._shelves:
+            old.quarantined = quarantined or {}
             return False
         for offer in old.offers:
             self._forget(kind, offer)
@@ -165,5 +167,7 @@ def _read_cursor(cursor: str) -> tuple[str, str]:
     try:
         place = msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=tuple[str, str])
     except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise MalformedMessage("a cursor that was not given out here", INVALID_PARAMS) from None
+        raise MalformedMessage(NOT_OURS, INVALID_PARAMS) from None
+    if _write_cursor(*place) != cursor:
+        raise MalformedMessage(NOT_OURS, INVALID_PARAMS)
     return place

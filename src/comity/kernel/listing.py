@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 MOST_PAGES: Final = 1000
 MOST_OFFERS: Final = 100_000
+MOST_TEMPLATES: Final = 1000
+"""Each may have to be tried against a URI, so there are fewer of them."""
+MOST_BYTES: Final = 64 * 1024 * 1024
 LONGEST_KEY: Final = 8192
 
 METHODS: Final = {
@@ -79,16 +82,24 @@ class Listing:
             self._catalog.put(link.server, kind, list(offers.values()), faults)
 
     async def _entries(self, link: Link, era: Era, kind: Kind) -> list[tuple[str, dict[str, Raw]]]:
-        found: list[tuple[str, dict[str, Raw]]] = []
-        cursor: str | None = None
+        """The entries by name; of two with the same name the first is the one that is judged."""
+        found: dict[str, dict[str, Raw]] = {}
+        most = MOST_TEMPLATES if kind is Kind.TEMPLATE else MOST_OFFERS
+        cursor, size = None, 0
         for _ in range(MOST_PAGES):
             entries, cursor = await self._page(link, era, kind, cursor)
-            found += [(name, entry) for entry in entries if (name := _key(kind, entry))]
-            if cursor is None or len(found) >= MOST_OFFERS:
-                return found[:MOST_OFFERS]
+            for entry in entries:
+                name = _key(kind, entry)
+                if name is not None and len(found) < most:
+                    found.setdefault(name, entry)
+            size += sum(len(memoryview(raw)) for entry in entries for raw in entry.values())
+            if cursor is None:
+                return list(found.items())
+            if size > MOST_BYTES or len(found) >= most:
+                break
             await asyncio.sleep(0)
         log.warning("server %r: its list of %s has no end; cut", link.server, kind)
-        return found
+        return list(found.items())
 
     async def _page(
         self, link: Link, era: Era, kind: Kind, cursor: str | None
@@ -135,7 +146,10 @@ class Listing:
 
 
 def _key(kind: Kind, entry: dict[str, Raw]) -> str | None:
-    name = jsonrpc.text(entry.get(KEYS[kind]))
+    try:
+        name = jsonrpc.text(entry.get(KEYS[kind]))
+    except MalformedMessage:
+        return None
     return name if name and len(name) <= LONGEST_KEY else None
 
 

@@ -1,21 +1,24 @@
 """Who is told when the merged catalog changes: sessions, and `subscriptions/listen` streams."""
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from comity.kernel.call import Call
+from comity.kernel.call import Call, Errand
 from comity.kernel.catalog import Catalog, Kind
 from comity.kernel.listing import envelope
-from comity.kernel.outbox import Outbox
 from comity.kernel.servers import Servers
 from comity.kernel.sessions import Session
+from comity.rules.conversation import Conversation
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage, Unavailable
 from comity.wire.jsonrpc import UNSET, Frame, Id
+
+log = logging.getLogger(__name__)
 
 GATHER_SECONDS: Final = 0.05
 """Changes of several servers within this time are told as one."""
@@ -36,6 +39,33 @@ FILTERS: Final = {
 _strings = msgspec.json.Decoder(list[str])
 
 
+class Listener:
+    """One client's open ear, in the place of its call's link: what it is told, what it follows."""
+
+    def __init__(self, methods: frozenset[str], forget: Callable[[], object]) -> None:
+        self.conversation: Conversation[Errand] = Conversation()
+        self.methods = methods
+        self.following: set[asyncio.Task[None]] = set()
+        self._forget = forget
+
+    def tell(self, frame: Frame) -> None:
+        """A listener only listens."""
+
+    def throttle(self, minted: int, paused: bool) -> None:
+        """What is told here is short, and bounded by the outbox."""
+
+    def forsake(self, minted: int, reason: Raw | None) -> None:
+        """The client closed its stream: nothing is followed for it any more."""
+        self._forget()
+        for task in self.following:
+            task.cancel()
+
+    def follow(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.following.add(task)
+        task.add_done_callback(self.following.discard)
+
+
 class Subscriptions:
     """Every listener of `/mcp`, of both eras."""
 
@@ -43,10 +73,12 @@ class Subscriptions:
         self._servers = servers
         self._catalog = catalog
         self._sessions: set[Session] = set()
-        self._listeners: dict[Call, frozenset[str]] = {}
+        self._listeners: dict[Call, Listener] = {}
         self._changed: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         catalog.watch(self._on_change)
+
+    def __len__(self) -> int:
+        return len(self._listeners)
 
     def attach(self, session: Session) -> None:
         self._sessions.add(session)
@@ -61,16 +93,15 @@ class Subscriptions:
             if wanted.get(name) is not None and _is_true(wanted[name])
         }
         uris = _uris(wanted)
+        methods = frozenset(FILTERS[name] for name in honoured)
         if uris:
             honoured["resourceSubscriptions"] = uris
+        listener = Listener(methods, lambda: self._listeners.pop(call, None))
+        call.link = self._listeners[call] = listener
         call.outbox.stream()
         call.told(_stamped(mcp.ACKNOWLEDGED, call.asker_id, {"notifications": honoured}))
-        if call.underway is not None:
-            # A listener waits for ever; no deadline is counted against it.
-            call.underway.remove(call)
-        self._listeners[call] = frozenset(FILTERS[name] for name in honoured if name in FILTERS)
         for server, named in self._by_server(uris).items():
-            self._spawn(self._follow(call, server, named))
+            listener.follow(self._follow(call, server, named))
 
     def _on_change(self, server: str, kind: Kind) -> None:
         if not self._changed:
@@ -82,11 +113,8 @@ class Subscriptions:
         for method in sorted(changed):
             for session in self._sessions:
                 session.tell(jsonrpc.notification(method))
-        for call, methods in list(self._listeners.items()):
-            if call.outbox.final:
-                del self._listeners[call]
-                continue
-            for method in sorted(methods & changed):
+        for call, listener in list(self._listeners.items()):
+            for method in sorted(listener.methods & changed):
                 call.told(_stamped(method, call.asker_id, {}))
 
     def _by_server(self, uris: list[str]) -> dict[str, list[str]]:
@@ -99,36 +127,22 @@ class Subscriptions:
 
     async def _follow(self, call: Call, name: str, uris: list[str]) -> None:
         """Listen to one server for the resources of one listener, as long as that one listens."""
+
+        def hear(frame: Frame) -> None:
+            if frame.method == mcp.RESOURCE_UPDATED and frame.params is not UNSET:
+                params = jsonrpc.members(frame.params)
+                call.told(_stamped(mcp.RESOURCE_UPDATED, call.asker_id, params))
+
         server = self._servers.get(name)
         if server is None:
             return
+        params = {"_meta": envelope(), "notifications": {"resourceSubscriptions": uris}}
+        headers = ((mcp.METHOD_HEADER, mcp.LISTEN.encode()),)
         try:
             link = await server.modern_link()
-            params = {"_meta": envelope(), "notifications": {"resourceSubscriptions": uris}}
-            frame = jsonrpc.request(call.asker_id, mcp.LISTEN, params)
-            outbox = Outbox()
-            upstream = Call(frame, outbox, None, 0)
-            link.ask(upstream, frame, ((mcp.METHOD_HEADER, mcp.LISTEN.encode()),))
-        except Unavailable:
-            return
-        try:
-            while not outbox.final and not call.outbox.final:
-                await outbox.wait()
-                for data in outbox.take():
-                    heard = jsonrpc.decode(data)
-                    if heard.method == mcp.RESOURCE_UPDATED:
-                        call.told(heard)
-        finally:
-            upstream.withdraw(None)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def forget(self, call: Call) -> None:
-        """The client closed its stream."""
-        self._listeners.pop(call, None)
+            await link.request(mcp.LISTEN, params, headers, hear)
+        except Unavailable as error:
+            log.info("server %r: its resources are not followed: %s", name, error)
 
 
 def _wanted(frame: Frame) -> dict[str, Raw]:
@@ -149,6 +163,9 @@ def _is_true(raw: Raw) -> bool:
     return bytes(raw) == b"true"
 
 
-def _stamped(method: str, listener: Id, params: dict[str, object]) -> Frame:
-    meta = {"_meta": {mcp.SUBSCRIPTION_ID: listener}}
-    return jsonrpc.notification(method, {**params, **meta})
+def _stamped(method: str, listener: Id, params: Mapping[str, object]) -> Frame:
+    """A notice that names the subscription it belongs to, as its client knows it."""
+    said = params.get("_meta")
+    meta = jsonrpc.members(said) if isinstance(said, Raw) else {}
+    named = {**meta, mcp.SUBSCRIPTION_ID: listener}
+    return jsonrpc.notification(method, {**params, "_meta": named})

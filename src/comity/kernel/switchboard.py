@@ -138,7 +138,10 @@ class AllServers:
         call.answered(jsonrpc.result(call.asker_id, {}))
 
     async def _set_level(self, session: Session, call: Call, frame: Frame) -> None:
-        session.level = jsonrpc.text(_params(frame).get("level"))
+        level = jsonrpc.text(_params(frame).get("level"))
+        if level not in mcp.LOG_LEVELS:
+            raise MalformedMessage("no such log level", INVALID_PARAMS)
+        session.level = level
         used = {self._servers.get(name) for name in (*session.links, *session.shared)}
         await asyncio.gather(*(_share_level(session, server) for server in used if server))
         call.answered(jsonrpc.result(call.asker_id, {}))
@@ -201,7 +204,7 @@ class AllServers:
         link = await self._server_of(offer).modern_link()
         if frame.params is not UNSET and tasks.EXTENSION in bytes(frame.params):
             call.adapt = _publish_tasks(offer.server)
-        link.ask(call, renamed, _renamed(headers, offer.name))
+        link.ask(call, renamed, _renamed(headers, _name(renamed, call.method)))
 
     def _find(self, call: Call, frame: Frame) -> Route:
         """The offer a request is about, and the request as its server knows it."""
@@ -282,10 +285,16 @@ def _params(frame: Frame) -> dict[str, Raw]:
     return {} if frame.params is UNSET else jsonrpc.members(frame.params)
 
 
-def _renamed(headers: Headers, name: str) -> Headers:
+def _name(frame: Frame, method: str) -> str | None:
+    """What the name header repeats of this request: a tool, a prompt, the URI of a resource."""
+    member = mcp.NAMED_BY.get(method)
+    return None if member is None else jsonrpc.text(_params(frame).get(member))
+
+
+def _renamed(headers: Headers, name: str | None) -> Headers:
     """The headers of a modern request with the name its server knows."""
     kept = tuple(pair for pair in headers if pair[0] != mcp.NAME_HEADER)
-    return (*kept, (mcp.NAME_HEADER, wrap(name)))
+    return kept if name is None else (*kept, (mcp.NAME_HEADER, wrap(name)))
 
 
 def _publish_tasks(server: str) -> Callable[[Frame], Frame]:

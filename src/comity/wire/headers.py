@@ -5,7 +5,6 @@ sent as `=?base64?…?=`, and only the one canonical spelling of it is understoo
 """
 
 import base64
-import binascii
 import re
 from typing import Final
 
@@ -29,5 +28,5 @@ def unwrap(header: bytes) -> str | None:
     try:
         plain = base64.b64decode(wrapped[1], validate=True)
         return plain.decode() if base64.b64encode(plain).decode() == wrapped[1] else None
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return None
