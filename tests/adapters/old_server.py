@@ -62,6 +62,7 @@ class OldServer:
     replies: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue[bytes])
     streams: list[Visit] = field(default_factory=list[Visit])
     left: asyncio.Event = field(default_factory=asyncio.Event)
+    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
     reach: SseReach | None = None
 
     async def script(self, visit: Visit) -> None:
@@ -74,6 +75,7 @@ class OldServer:
                 self.left.set()
                 return
             await visit.say(await self.replies.get())
+        self.hung_up.set()
 
     async def say(self, data: bytes) -> None:
         await self.streams[-1].say(data)

@@ -31,13 +31,10 @@ class WaitingDesk:
     def __init__(self) -> None:
         self.calls: asyncio.Queue[Call] = asyncio.Queue()
         self.heard: list[Frame] = []
-        self.opens = asyncio.Event()
-        self.opens.set()
         self._underway = Underway(asyncio.get_running_loop().time, 600, 600)
 
     async def ask(self, session: Session, frame: Frame, outbox: Outbox) -> Call:
         call = self._underway.begin(frame, outbox, session)
-        await self.opens.wait()
         if frame.method == "initialize":
             session.greeted = True
             call.answered(jsonrpc.result(call.asker_id, {"hello": True}))

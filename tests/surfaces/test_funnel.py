@@ -1,3 +1,5 @@
+"""How the calls of one client share its only stream, its bounds included."""
+
 from unittest.mock import patch
 
 from comity.kernel import outbox

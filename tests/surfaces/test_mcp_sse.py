@@ -1,3 +1,5 @@
+"""The doors of the old SSE transport, held to account without a socket."""
+
 import asyncio
 from typing import Any
 from unittest.mock import patch
@@ -102,22 +104,6 @@ async def test_a_session_that_is_ended_elsewhere_ends_the_stream() -> None:
         await stream.task
 
 
-async def test_links_that_open_after_the_client_left_are_closed() -> None:
-    async with old_doors() as doors:
-        stream, endpoint = await doors.connect()
-        session = next(iter(doors.sessions))
-        doors.desk.opens.clear()
-        await doors.post(endpoint, _call(1))
-        stream.leave()
-        await stream.task
-        farewells: list[str] = []
-        session.farewells.append(lambda: farewells.append("closed"))
-        doors.desk.opens.set()
-        await doors.desk.calls.get()
-        await _turns()
-        assert farewells == ["closed"]
-
-
 @pytest.mark.requirement("MCP-4.1-first")
 async def test_a_request_before_the_handshake_is_refused_on_the_stream() -> None:
     async with old_doors() as doors:
@@ -156,6 +142,7 @@ async def test_a_session_is_known_only_at_the_door_where_it_began() -> None:
         _, endpoint = await doors.connect()
         assert await doors.post(f"/servers/a{endpoint}", _call(1)) == 404
         assert await doors.post("/messages?session_id=" + "0" * 32, _call(1)) == 404
+        assert doors.sessions.find(endpoint.rpartition("=")[2], "") is None
         foreign = doors.sessions.begin("")
         assert await doors.post(f"/messages?session_id={foreign.id}", _call(1)) == 404
 

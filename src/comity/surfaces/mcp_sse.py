@@ -107,9 +107,6 @@ class McpSse:
             # An id in use belongs to the call that has it: the second must not answer the first.
             named = frame.id if error.fault is EXHAUSTED else None
             inlet.finish(jsonrpc.encode(jsonrpc.failure(named, error.fault, str(error))))
-        if session.id not in self._funnels:
-            # The client left while a link was being opened for it.
-            await session.close()
 
 
 def _session_id(query: bytes) -> str:
