@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import anyio
 import pytest
-from mcp import ClientSession
+from mcp import ClientSession, MCPError
 from mcp.client import ClientRequestContext
 from mcp.client.sse import sse_client
 from mcp_types import (
@@ -22,7 +22,7 @@ from mcp_types import (
 )
 
 from tests.interop.conftest import DIRECT, by_hand, command_of, served
-from tests.interop.processes import http_server
+from tests.interop.processes import Program, accepts, free_port, http_server
 
 pytestmark = [
     pytest.mark.skipif(DIRECT, reason="the old transport is tried through Comity's own doors"),
@@ -181,3 +181,30 @@ async def test_calls_of_two_old_clients_under_the_same_ids_are_kept_apart(origin
         for _ in range(3)
         for steps in range(1 + shift, 11 + shift)
     ]
+
+
+async def test_an_old_client_outlives_the_old_server_behind_it(tmp_path: Path) -> None:
+    port = free_port()
+    command = command_of("old_sse", str(port))
+    server = Program(command)
+    try:
+        server.wait_until(lambda: accepts(port))
+        entry = {"type": "sse", "url": f"http://127.0.0.1:{port}/sse"}
+        with served({"old": entry}, tmp_path) as gateway:
+            async with connected(f"{gateway}/servers/old/sse") as session:
+                assert _text(await session.call_tool("count", {"steps": 1})) == "counted to 1"
+                server.stop()
+                with pytest.raises(MCPError):
+                    await session.call_tool("count", {"steps": 1})
+                server = Program(command)
+                while not await _counts(session):
+                    await asyncio.sleep(0.1)
+    finally:
+        server.stop()
+
+
+async def _counts(session: ClientSession) -> bool:
+    try:
+        return _text(await session.call_tool("count", {"steps": 2})) == "counted to 2"
+    except MCPError:
+        return False
