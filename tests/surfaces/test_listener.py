@@ -115,6 +115,46 @@ async def test_open_streams_delay_the_end_by_the_grace_and_no_more() -> None:
 
 
 @on_both_loops
+async def test_an_open_stream_is_told_that_its_client_is_gone_before_it_is_cancelled() -> None:
+    told: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await stream(scope, receive, send)
+        told.append("gone")
+
+    async with listening(app, Limits(grace=AT_ONCE)) as door:
+        peer = await door.connect()
+        peer.say(GET)
+        await peer.reader.readuntil(b"event")
+        door.task.cancel()
+        await asyncio.wait((door.task,))
+    assert told == ["gone"]
+
+
+@on_both_loops
+async def test_the_grace_is_given_also_after_a_time_without_connections() -> None:
+    asked, release = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        if scope["path"] == "/slow":
+            await release.wait()
+        await answer(send, b"done")
+
+    def stopping() -> None:
+        asyncio.get_running_loop().call_later(0.2, release.set)
+
+    async with listening(app, Limits(grace=LONG), stopping) as door:
+        assert b"done" in await door.answer_to_a_stranger()
+        asked.clear()
+        busy = await door.connect()
+        busy.say(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asked.wait()
+        door.task.cancel()
+        assert b"done" in await busy.until_closed()
+
+
+@on_both_loops
 async def test_an_application_that_ignores_the_end_is_cancelled() -> None:
     logging.disable(logging.ERROR)  # uvicorn tells of the cancelled application
     try:
