@@ -23,6 +23,7 @@ from comity.wire.headers import unwrap
 from comity.wire.jsonrpc import UNSET, Frame
 from comity.wire.mcp import Era
 
+LONGEST_KNOWN: Final = 2048
 _HANDSHAKE_HEADERS: Final = frozenset(version.encode() for version in mcp.HANDSHAKE_VERSIONS)
 
 
@@ -53,19 +54,25 @@ def refuse_envelope(frame: Frame, headers: dict[bytes, bytes] | None) -> Refusal
     """What is wrong with a modern request; `headers` is None where the transport has none."""
     try:
         params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
-        version = _version(bytes(params.get("_meta", b"{}")))
+        meta = bytes(params.get("_meta", b"{}"))
+        version = _known_version(meta) if len(meta) <= LONGEST_KNOWN else _version(meta)
+        if headers is not None:
+            disagreement = _disagreement(str(frame.method), params, version, headers)
+            if disagreement is not None:
+                return Refusal(HEADER_MISMATCH, disagreement)
     except MalformedMessage as error:
         return Refusal(INVALID_PARAMS, str(error))
-    if headers is not None:
-        disagreement = _disagreement(str(frame.method), params, version, headers)
-        if disagreement is not None:
-            return Refusal(HEADER_MISMATCH, disagreement)
     return _refuse_version(version)
 
 
 @lru_cache(1024)
+def _known_version(meta: bytes) -> str | None:
+    """A client says the same envelope in each of its requests; a huge one is not remembered."""
+    return _version(meta)
+
+
 def _version(meta: bytes) -> str | None:
-    """The version an envelope names. A client says the same envelope in each of its requests."""
+    """The version an envelope names."""
     found = jsonrpc.members(meta)
     missing = [key for key in (mcp.PROTOCOL_VERSION, mcp.CLIENT_CAPABILITIES) if key not in found]
     if missing:
@@ -94,7 +101,8 @@ def _repeats(header: bytes, raw: Raw) -> bool:
     """Whether the header says what the body says; plain names are compared as they stand."""
     if header.isalnum() and bytes(raw) == b'"%b"' % header:
         return True
-    return unwrap(header) == jsonrpc.text(raw)
+    said = unwrap(header)
+    return said is not None and said == jsonrpc.text(raw)
 
 
 def _refuse_version(version: str | None) -> Refusal | None:
