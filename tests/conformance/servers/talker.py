@@ -26,7 +26,7 @@ async def received(talk: Conversation, frame: Frame) -> None:
     if method == "tools/call":
         await _call(talk, frame)
     elif method == "notifications/talker.go":
-        _opened(talk).set()
+        talk.memory["go"].set()
     elif method in _ANSWERS:
         await _ANSWERS[method](talk, frame)
     elif "id" in frame:
@@ -184,8 +184,9 @@ async def _log(talk: Conversation, frame: Frame, arguments: Frame) -> None:
 
 async def _wait(talk: Conversation, frame: Frame, _: Frame) -> None:
     """Say that the call has begun, and answer it when a notification lets it go."""
+    opened = talk.memory["go"] = asyncio.Event()
     talk.tell("notifications/talker.waiting", {}, during=frame["id"])
-    await _opened(talk).wait()
+    await opened.wait()
     talk.reply(frame, words.text("went"))
 
 
@@ -207,10 +208,6 @@ async def _grow(talk: Conversation, frame: Frame, arguments: Frame) -> None:
 
 async def _die(talk: Conversation, frame: Frame, _: Frame) -> None:
     os._exit(3)
-
-
-def _opened(talk: Conversation) -> asyncio.Event:
-    return talk.memory.setdefault("go", asyncio.Event())
 
 
 _ANSWERS: dict[str, Callable[[Conversation, Frame], Awaitable[None]]] = {
