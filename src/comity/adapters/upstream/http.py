@@ -60,6 +60,7 @@ class HttpCarrier:
 
     def __init__(self, reach: HttpReach, pool: Pool, era: Era, limits: Limits) -> None:
         self.limits = limits
+        self.resumes = era is Era.HANDSHAKE
         self._reach = reach
         self._pool = pool
         self._era = era
@@ -72,8 +73,8 @@ class HttpCarrier:
         self._greeting: bytes | None = None
         self._open: dict[int, Reply] = {}
         self._standing: Standing | None = None
-        self._renewal: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._renewal: asyncio.Task[bool] | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
         self.receiver: Receiver
 
@@ -183,22 +184,27 @@ class HttpCarrier:
         if self.receiver.awaits(reply.stream):
             self._send_get(reply, _last_event(reply.last_event_id))
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> bool:
+        """Whether the server opened another session."""
         assert self._greeting is not None
         greeting = Discard(self)
-        self._session = b""
+        forgotten, self._session = self._session, b""
         self._pool.send(self._reach.origin, self._post, self._greeting, greeting)
         await asyncio.wait([greeting.done], timeout=LONGEST_WAIT_SECONDS)
+        if not self._session:
+            # The next question is refused under the old name, and that is the next try.
+            self._session = forgotten
+            return False
         hello = jsonrpc.encode(jsonrpc.notification(mcp.INITIALIZED))
         initialized = Discard()
         self._pool.send(self._reach.origin, self._post_in_session, hello, initialized)
         await asyncio.wait([initialized.done], timeout=LONGEST_WAIT_SECONDS)
         log.info("a session that %s had forgotten was opened again", self._reach.origin)
         self.receiver.renewed()
+        return True
 
-    async def _repeat(self, reply: Reply, renewal: asyncio.Task[None]) -> None:
-        await asyncio.wait([renewal])
-        if not self._session:
+    async def _repeat(self, reply: Reply, renewal: asyncio.Task[bool]) -> None:
+        if not await renewal:
             self.finished(reply.stream)
             because = Unavailable("the server forgot the session and would not open another")
             self.receiver.stream_ended(reply.stream, because)
@@ -221,7 +227,7 @@ class HttpCarrier:
     def _write_head(self) -> None:
         self._post_in_session = self._post + self._session_lines()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _spawn[Outcome](self, work: Coroutine[None, None, Outcome]) -> asyncio.Task[Outcome]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -229,4 +235,4 @@ class HttpCarrier:
 
 
 def _last_event(event_id: str) -> bytes:
-    return header_line("last-event-id", event_id) if event_id else b""
+    return b"last-event-id: %b\r\n" % event_id.encode() if event_id else b""

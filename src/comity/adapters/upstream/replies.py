@@ -18,6 +18,7 @@ DEFAULT_RETRY_SECONDS: Final = 1.0
 MOST_RESUMPTIONS: Final = 8
 _STREAM_TYPE: Final = b"text/event-stream"
 _LONGEST_SESSION: Final = 1024
+_LONGEST_EVENT_ID: Final = 1024
 
 type ResponseHeaders = list[tuple[bytes, bytes]]
 
@@ -27,6 +28,7 @@ class Owner(Protocol):
 
     limits: Limits
     receiver: Receiver
+    resumes: bool
 
     def begun(self, session: bytes) -> None: ...
     def finished(self, stream: int) -> None: ...
@@ -82,7 +84,7 @@ class Reply:
     def ended(self) -> None:
         if self._parser is not None:
             self._stream_broke(None)
-        elif self._owner.may_be_forgotten(self._status) and not self._retried:
+        elif self._was_forgotten():
             self._retried = True
             self._owner.ask_again(self)
         else:
@@ -91,6 +93,11 @@ class Reply:
 
     def failed(self, error: Unavailable) -> None:
         self._stream_broke(error)
+
+    def _was_forgotten(self) -> bool:
+        """Whether the server refused the question; one whose stream had begun may have run."""
+        refused = self._owner.may_be_forgotten(self._status)
+        return refused and not self._retried and not self._resumptions
 
     def abort(self) -> None:
         if self.sending is not None:
@@ -104,8 +111,8 @@ class Reply:
             self._give_up(Unavailable(f"the server's stream is broken: {error}"))
             return
         for event in events:
-            if event.id is not None:
-                self.last_event_id = event.id
+            if event.id is not None and self._owner.resumes:
+                self.last_event_id = _repeatable(event.id)
             if event.retry is not None:
                 self.retry_seconds = event.retry / 1000
             if event.data:
@@ -141,7 +148,9 @@ class Reply:
             receiver.heard(body, self.stream, 200)
         elif (told := _refusal(body)) is not None:
             frame = jsonrpc.with_id(told, self.stream)
-            receiver.heard(jsonrpc.encode(frame), self.stream, self._status)
+            # Whether the gateway's own credentials or its server failed is no status of the door.
+            status = self._status if self._status in (400, 404) else 200
+            receiver.heard(jsonrpc.encode(frame), self.stream, status)
         if receiver.awaits(self.stream):
             receiver.stream_ended(self.stream, Unavailable(_explain(self._status)))
 
@@ -183,7 +192,7 @@ class Standing:
             return
         for event in events:
             if event.id is not None:
-                self.last_event_id = event.id
+                self.last_event_id = _repeatable(event.id)
             if event.retry is not None:
                 self._retry_seconds = event.retry / 1000
             if event.data:
@@ -231,6 +240,11 @@ class Discard:
     def _finish(self) -> None:
         if not self.done.done():
             self.done.set_result(None)
+
+
+def _repeatable(event_id: str) -> str:
+    """The id, if a header can repeat it to the server; what cannot be repeated is no place."""
+    return event_id if event_id.isprintable() and len(event_id) <= _LONGEST_EVENT_ID else ""
 
 
 def _refusal(body: bytes) -> jsonrpc.Frame | None:
