@@ -45,11 +45,7 @@ def served(servers: Mapping[str, Entry], folder: Path, **env: str) -> Generator[
 
 @contextmanager
 def served_alone(server: str, entry: Entry, folder: Path, **env: str) -> Generator[str]:
-    """Comity before one stdio server of which every session has a process of its own.
-
-    Only so can a client's own capabilities reach a stdio server: a shared process has one
-    handshake for all its clients.
-    """
+    """Comity before one stdio server of which every session has a process of its own."""
     config = folder / "comity.toml"
     settings = {"id": server, "transport": "stdio", "sharing": "session", **entry}
     lines = [f"{name} = {_toml(value)}" for name, value in settings.items()]
@@ -68,22 +64,25 @@ def _toml(value: object) -> str:
 @contextmanager
 def reached(server: str, transport: str, folder: Path, *options: str) -> Generator[Dial]:
     """A way to dial one server by hand: through its own door of Comity, or directly."""
-    if transport == "stdio":
-        if DIRECT:
-            yield partial(over_stdio, command_of(server))
-            return
+    if transport == "http":
+        with http_server(lambda port: command_of(server, str(port), *options)) as upstream:
+            if DIRECT:
+                yield partial(over_http, f"{upstream}/mcp")
+                return
+            entry = {"type": "http", "url": f"{upstream}/mcp"}
+            with served({server: entry}, folder) as origin:
+                yield partial(over_http, f"{origin}/servers/{server}/mcp")
+    elif DIRECT:
+        yield partial(over_stdio, command_of(server))
+    elif transport == "stdio":
+        with served({server: by_hand(server)}, folder) as origin:
+            yield partial(over_http, f"{origin}/servers/{server}/mcp")
+    else:
         with served_alone(server, by_hand(server), folder) as url:
             yield partial(over_http, url)
-        return
-    with http_server(lambda port: command_of(server, str(port), *options)) as upstream:
-        if DIRECT:
-            yield partial(over_http, f"{upstream}/mcp")
-            return
-        entry = {"type": "http", "url": f"{upstream}/mcp"}
-        with served({server: entry}, folder) as origin:
-            yield partial(over_http, f"{origin}/servers/{server}/mcp")
 
 
-@pytest.fixture(scope="module", params=["stdio", "http"])
+@pytest.fixture(scope="module", params=["stdio", "own stdio", "http"])
 def transport(request: pytest.FixtureRequest) -> str:
+    """How a server is reached; "own stdio" is a process for each session, "stdio" a shared one."""
     return request.param

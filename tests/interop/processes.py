@@ -111,6 +111,8 @@ def running(command: list[str], env: Mapping[str, str] | None = None) -> Generat
         yield program
     finally:
         program.stop()
+        # Where a test failed, pytest shows this beside it.
+        print(program.said, file=sys.stderr)
 
 
 @contextmanager
