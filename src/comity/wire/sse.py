@@ -81,6 +81,11 @@ class EventParser:
         self._partial = bytearray()
         self._start_block()
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether every later feed raises; a stream that falls silent now need not be awaited."""
+        return self._broken
+
     def feed(self, chunk: bytes) -> list[Event]:
         if self._is_one_usual_event(chunk):
             return [Event(chunk[len(_USUAL_START) : -2])]

@@ -188,12 +188,10 @@ class HttpCarrier:
         """Whether the server opened another session."""
         assert self._greeting is not None
         greeting = Discard(self)
-        forgotten, self._session = self._session, b""
         self._pool.send(self._reach.origin, self._post, self._greeting, greeting)
         await asyncio.wait([greeting.done], timeout=LONGEST_WAIT_SECONDS)
-        if not self._session:
+        if not greeting.named_a_session:
             # The next question is refused under the old name, and that is the next try.
-            self._session = forgotten
             return False
         hello = jsonrpc.encode(jsonrpc.notification(mcp.INITIALIZED))
         initialized = Discard()

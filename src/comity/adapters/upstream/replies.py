@@ -15,6 +15,8 @@ from comity.wire.sse import EventParser
 log = logging.getLogger(__name__)
 
 DEFAULT_RETRY_SECONDS: Final = 1.0
+SHORTEST_WAIT_SECONDS: Final = 0.1
+"""A server that ends its stream again and again shall not keep us busy with it."""
 MOST_RESUMPTIONS: Final = 8
 _STREAM_TYPE: Final = b"text/event-stream"
 _LONGEST_SESSION: Final = 1024
@@ -121,6 +123,8 @@ class Reply:
             # A resumed stream may stay open after its answer; nothing more is for us there.
             self._owner.finished(self.stream)
             self.abort()
+        elif parser.is_broken:
+            self._feed(parser, b"")
 
     def _stream_broke(self, error: Unavailable | None) -> None:
         receiver = self._owner.receiver
@@ -168,7 +172,7 @@ class Standing:
         self._parser: EventParser | None = None
 
     def wait_seconds(self) -> float:
-        return self._retry_seconds * 2 ** min(self._failures, 5)
+        return max(self._retry_seconds, SHORTEST_WAIT_SECONDS) * 2 ** min(self._failures, 5)
 
     def started(self, status: int, headers: ResponseHeaders) -> None:
         self._status = status
@@ -197,6 +201,8 @@ class Standing:
                 self._retry_seconds = event.retry / 1000
             if event.data:
                 self._owner.receiver.heard(event.data, STANDALONE, 200)
+        if self._parser.is_broken:
+            self.data(b"")
 
     def ended(self) -> None:
         # A server that answers 200 with something else than a stream has none.
@@ -217,6 +223,7 @@ class Discard:
 
     def __init__(self, owner: Owner | None = None) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.named_a_session = False
         self._owner = owner
 
     def started(self, status: int, headers: ResponseHeaders) -> None:
@@ -225,6 +232,7 @@ class Discard:
         elif self._owner is not None:
             for name, value in headers:
                 if name == SESSION_HEADER and value and len(value) <= _LONGEST_SESSION:
+                    self.named_a_session = True
                     self._owner.begun(value)
 
     def data(self, chunk: bytes) -> None:
