@@ -274,7 +274,10 @@ class Sessions:
                 session.used = now
                 if nudging:
                     session.standalone.nudge()
-            elif session.used < horizon and not session.waits:
+            elif session.waits:
+                # Idle time begins where the last call ends, however long that one took.
+                session.used = now
+            elif session.used < horizon:
                 task = asyncio.ensure_future(self.end(session))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

@@ -23,6 +23,7 @@ from comity.wire.lines import LineSplitter, Overlong
 from comity.wire.mcp import Era
 
 READ_BYTES: Final = 256 * 1024
+BEFORE_THE_HANDSHAKE: Final = frozenset({mcp.INITIALIZE, mcp.PING})
 
 
 async def converse(desk: Desk, sessions: Sessions) -> None:
@@ -109,6 +110,8 @@ class Conversing:
         if self._era is None:
             self._era = Era.HANDSHAKE if envelope_of(frame) is None else Era.MODERN
         if self._era is Era.HANDSHAKE:
+            if not self._session.greeted and frame.method not in BEFORE_THE_HANDSHAKE:
+                raise MalformedMessage("begin with initialize", INVALID_REQUEST)
             return await self._desk.ask(self._session, frame, outbox)
         if frame.method == mcp.INITIALIZE:
             raise MalformedMessage("this connection speaks 2026-07-28", UNSUPPORTED_VERSION)
