@@ -69,6 +69,13 @@ class Doorway:
         return bool(separator) and scheme in ("http", "https") and _name(host.encode()) in LOOPBACK
 
 
+def refuse_repeated(headers: HeaderList) -> None:
+    """Two Hosts, or two Origins, are what two readers of one request would each choose from."""
+    names = [name for name, _ in headers]
+    if names.count(b"host") > 1 or names.count(b"origin") > 1:
+        raise MalformedMessage("Host and Origin may appear only once", INVALID_REQUEST)
+
+
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
     """The request's body, within the limit and in bounded time."""
     stated = headers.get(b"content-length", b"0")

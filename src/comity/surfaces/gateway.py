@@ -34,6 +34,8 @@ class Gateway:
             return
         try:
             headers: dict[bytes, bytes] = dict(scope["headers"])
+            if len(headers) != len(scope["headers"]):
+                doorway.refuse_repeated(scope["headers"])
             self._way.check(headers)
             door = self._doors.get(scope["path"])
             if door is not None:

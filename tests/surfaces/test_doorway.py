@@ -1,0 +1,187 @@
+"""Who may speak at the HTTP door, and how a body is read there, without any socket."""
+
+import json
+from typing import Any
+
+import pytest
+
+from comity.surfaces import doorway
+from comity.surfaces.doorway import Doorway, Message, Receive
+from comity.wire.errors import (
+    EXHAUSTED,
+    HOST_REFUSED,
+    INVALID_PARAMS,
+    ORIGIN_REFUSED,
+    SERVER_NOT_READY,
+    MalformedMessage,
+    Unavailable,
+)
+
+
+def check(host: str | None, origin: str | None = None, **known: tuple[str, ...]) -> None:
+    said = {b"host": host, b"origin": origin}
+    headers = {name: value.encode("latin-1") for name, value in said.items() if value is not None}
+    Doorway(**known).check(headers)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LOCALHOST:2664", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:65535", " [::1] "],
+)
+def test_loopback_is_always_one_of_our_names(host: str) -> None:
+    check(host)
+    check(host, f"http://{host.strip()}")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        None,
+        "",
+        "evil.example",
+        "localhost.evil.example",
+        "evil-localhost",
+        "localhost:",
+        "localhost:80:80",
+        "localhost:port",
+        "localhost@evil.example",
+        "127.0.0.1.evil.example",
+        "127.0.0.2",
+        "127.1",
+        "0.0.0.0",
+        "2130706433",
+        "[::1",
+        "[::1]evil",
+        "[::1]:",
+        "[::ffff:127.0.0.1]",
+        "::1",
+        "http://localhost",
+        "localhost/",
+        "localhost\t.evil",
+        "null",
+    ],
+)
+def test_a_host_that_is_not_ours_is_refused(host: str | None) -> None:
+    with pytest.raises(MalformedMessage) as refused:
+        check(host)
+    assert refused.value.fault is HOST_REFUSED
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "null",
+        "",
+        "http://evil.example",
+        "http://localhost.evil.example",
+        "http://evil.example:80@localhost",
+        "http://localhost:80@evil.example",
+        "http://localhost:1/path",
+        "http://localhost?x",
+        "file://localhost",
+        "chrome-extension://localhost",
+        "localhost",
+        "//localhost",
+        "http://",
+        "http:/localhost",
+        "http://localhost http://evil.example",
+    ],
+)
+def test_an_origin_that_is_not_ours_is_refused(origin: str) -> None:
+    with pytest.raises(MalformedMessage) as refused:
+        check("localhost", origin)
+    assert refused.value.fault is ORIGIN_REFUSED
+
+
+def test_names_that_the_operator_added_are_ours_exactly() -> None:
+    known = {"hosts": ("gate.example",), "origins": ("https://app.example:8443/",)}
+    check("GATE.example:443", "https://APP.example:8443", **known)
+    for host, origin in (
+        ("gate.example.evil", None),
+        ("x.gate.example", None),
+        ("gate.example", "https://app.example"),
+        ("gate.example", "http://app.example:8443"),
+        ("gate.example", "https://app.example:84430"),
+        ("gate.example", "https://gate.example"),
+    ):
+        with pytest.raises(MalformedMessage):
+            check(host, origin, **known)
+
+
+def test_what_was_found_good_is_remembered_and_what_was_refused_is_not() -> None:
+    way = Doorway()
+    good = {b"host": b"localhost", b"origin": b"http://localhost"}
+    bad = {b"host": b"localhost", b"origin": b"http://evil.example"}
+    for _ in range(3):
+        way.check(good)
+        with pytest.raises(MalformedMessage):
+            way.check(bad)
+
+
+def test_a_flood_of_good_names_is_not_all_remembered() -> None:
+    way = Doorway()
+    for port in range(10_000):
+        way.check({b"host": b"localhost:%d" % port})
+    assert len(way._seen) <= 256  # pyright: ignore[reportPrivateUsage]
+
+
+def said(*messages: Message) -> Receive:
+    waiting = list(messages)
+
+    async def receive() -> Message:
+        return waiting.pop(0)
+
+    return receive
+
+
+def piece(body: bytes, *, more: bool = False) -> Message:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+async def test_a_body_is_read_whole_from_its_pieces() -> None:
+    whole = await doorway.read_body(said(piece(b"{}")), {}, 10)
+    assert whole == b"{}"
+    pieces = said(piece(b"[", more=True), piece(b"", more=True), piece(b"]"))
+    assert await doorway.read_body(pieces, {b"content-length": b"2"}, 10) == b"[]"
+
+
+@pytest.mark.parametrize("length", [b"11", b"-1", b"+5", b"1e3", b"9" * 40, b"ten", b""])
+async def test_a_length_that_is_too_much_or_none_is_refused(length: bytes) -> None:
+    with pytest.raises(MalformedMessage) as refused:
+        await doorway.read_body(said(), {b"content-length": length}, 10)
+    assert refused.value.fault.http_status == 413
+
+
+async def test_a_client_that_leaves_amid_its_body_is_nobodys_bug() -> None:
+    for receive in (
+        said({"type": "http.disconnect"}),
+        said(piece(b"{", more=True), {"type": "http.disconnect"}),
+    ):
+        with pytest.raises(MalformedMessage, match="went away"):
+            await doorway.read_body(receive, {}, 10)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MalformedMessage("m"), 400),
+        (MalformedMessage("m", INVALID_PARAMS), 400),
+        (MalformedMessage("m", HOST_REFUSED), 421),
+        (MalformedMessage("m", EXHAUSTED), 503),
+        (Unavailable("m"), 503),
+        (Unavailable("m", SERVER_NOT_READY), 503),
+    ],
+)
+async def test_a_refusal_is_json_rpc_under_its_status(
+    error: MalformedMessage | Unavailable, status: int
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await doorway.refuse(send, error)
+    start, body = sent
+    told = json.loads(body["body"])
+    assert (start["status"], told["id"], told["error"]["message"]) == (status, None, "m")
+    assert dict(start["headers"])[b"content-length"] == b"%d" % len(body["body"])

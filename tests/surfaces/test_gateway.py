@@ -1,0 +1,140 @@
+"""Which door a path leads to, called as an ASGI application."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from comity.surfaces import doorway
+from comity.surfaces.doorway import Doorway, Message, Receive, Scope, Send
+from comity.surfaces.gateway import Gateway
+from comity.wire.errors import MalformedMessage, Unavailable
+
+
+async def open_door(
+    scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+) -> None:
+    await doorway.answer(send, 200, scope["path"].encode())
+
+
+async def falling_door(
+    scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+) -> None:
+    raise ZeroDivisionError("canary")
+
+
+async def unavailable_door(
+    scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+) -> None:
+    raise Unavailable("nobody is there")
+
+
+async def picky_door(
+    scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+) -> None:
+    raise MalformedMessage("say it properly")
+
+
+async def breaking_door(
+    scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    raise ZeroDivisionError
+
+
+class House:
+    """A gateway with some doors, and what it last sent."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        doors = {
+            "/open": open_door,
+            "/falling": falling_door,
+            "/unavailable": unavailable_door,
+            "/picky": picky_door,
+            "/breaking": breaking_door,
+        }
+        self.gateway = Gateway(Doorway(), doors, lambda: self.is_ready)
+
+    async def visit(
+        self, path: str, headers: list[tuple[bytes, bytes]] | None = None, kind: str = "http"
+    ) -> tuple[int, bytes]:
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start" and sent:
+                raise RuntimeError("a response had begun")
+            sent.append(message)
+
+        said = [(b"host", b"localhost")] if headers is None else headers
+        scope = {"type": kind, "path": path, "method": "GET", "headers": said}
+        await self.gateway(scope, receive, send)
+        if not sent:
+            return 0, b""
+        return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+async def test_a_path_leads_to_its_door_exactly(house: House) -> None:
+    assert await house.visit("/open") == (200, b"/open")
+    for path in ("/open/", "//open", "/OPEN", "/open/..", "/", ""):
+        status, body = await house.visit(path)
+        assert status == 404
+        assert "/open" in json.loads(body)["error"]["message"]
+
+
+async def test_health_is_told_at_once_and_readiness_when_it_is_so(house: House) -> None:
+    assert await house.visit("/health") == (200, b'{"status":"ok"}')
+    assert await house.visit("/ready") == (503, b'{"status":"starting"}')
+    house.is_ready = True
+    assert await house.visit("/ready") == (200, b'{"status":"ready"}')
+
+
+async def test_nothing_is_told_to_a_page_that_was_lured_here(house: House) -> None:
+    for path in ("/open", "/health", "/ready", "/nowhere"):
+        status, _ = await house.visit(path, [(b"host", b"evil.example")])
+        assert status == 421
+        lured = [(b"host", b"localhost"), (b"origin", b"null")]
+        assert (await house.visit(path, lured))[0] == 403
+
+
+@pytest.mark.parametrize("name", [b"host", b"origin"])
+async def test_a_host_or_origin_that_appears_twice_is_refused(house: House, name: bytes) -> None:
+    """Two readers of one request would otherwise go by two of them."""
+    good = {b"host": b"localhost", b"origin": b"http://localhost"}
+    for twice in ((b"evil.example", good[name]), (good[name], b"evil.example")):
+        headers = [(b"host", b"localhost")] if name == b"origin" else []
+        status, _ = await house.visit("/open", [*headers, *((name, value) for value in twice)])
+        assert status in (400, 403, 421)
+
+
+async def test_a_fault_of_ours_is_logged_with_its_trace_and_told_without(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    status, body = await house.visit("/falling")
+    assert (status, json.loads(body)["error"]["code"]) == (500, -32603)
+    assert b"canary" not in body
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.exc_info is not None
+
+
+async def test_a_fault_amid_a_response_begins_no_second_one(house: House) -> None:
+    assert (await house.visit("/breaking"))[0] == 200
+
+
+async def test_whose_fault_it_was_decides_how_it_is_told(house: House) -> None:
+    assert (await house.visit("/unavailable"))[0] == 503
+    assert (await house.visit("/picky"))[0] == 400
+
+
+async def test_what_is_no_http_is_left_alone(house: House) -> None:
+    assert await house.visit("/open", kind="websocket") == (0, b"")
