@@ -168,6 +168,12 @@ async def _call(talk: Conversation, frame: Frame) -> None:
         case "tells":
             talk.tell("notifications/vendor.news", NEWS, during=call)
             talk.reply(frame, {"content": []})
+        case "reports":
+            token = frame["params"]["_meta"]["progressToken"]
+            for progress in (1, 2.5):
+                news = {"progressToken": token, "progress": progress, "vendorProgress": ODD_VALUES}
+                talk.tell("notifications/progress", news, during=call)
+            talk.reply(frame, {"content": []})
         case "waits":
             talk.memory["go"] = asyncio.get_running_loop().create_future()
             talk.tell("notifications/vendor.waiting", {}, during=call)
