@@ -14,9 +14,14 @@ from pathlib import Path
 
 from comity.app import assembled
 from comity.config import Settings, load
-from comity.surfaces.listener import event_loop, listen
+from comity.surfaces.listener import Limits, event_loop, listen
 from comity.surfaces.mcp_stdio import converse
 from comity.wire.errors import Misconfigured
+
+try:
+    import resource
+except ImportError:  # only Unix limits open files this way
+    resource = None
 
 GC_THRESHOLDS = (20_000, 20, 50)
 STDIO_PATIENCE = timedelta(seconds=5)
@@ -34,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = _settings(options)
         # What stands now stands for good; looking through it again and again would cost every call.
+        _allow_many_files()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         with asyncio.Runner(loop_factory=event_loop) as runner:
@@ -78,7 +84,31 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 async def _serve(settings: Settings) -> None:
     async with assembled(settings) as parts:
-        await listen(parts.gateway, settings.host, settings.port, started=_tell)
+        await listen(
+            parts.gateway,
+            settings.host,
+            settings.port,
+            limits=_limits(settings),
+            started=_tell,
+            stopping=parts.sessions.end_streams,
+        )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        connections=settings.max_connections,
+        connections_per_address=settings.max_connections_per_address,
+        header_time=settings.header_deadline,
+        keep_alive=settings.keep_alive,
+        grace=settings.shutdown_grace,
+    )
+
+
+def _allow_many_files() -> None:
+    """Every connection is an open file; take as many as the system lets this process have."""
+    if resource is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve_stdio(settings: Settings) -> None:

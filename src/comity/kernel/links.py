@@ -67,6 +67,14 @@ class Link:
     def is_open(self) -> bool:
         return not self._closed
 
+    @property
+    def callers(self) -> list[Call]:
+        """The clients' calls that wait here; the gateway's own do not count."""
+        waiting = self.conversation.waiting
+        return [
+            call for call in waiting if isinstance(call, Call) and not isinstance(call, OwnCall)
+        ]
+
     async def open(self) -> None:
         await self.carrier.open(self)
 

@@ -268,7 +268,7 @@ class Server:
         await link.begin(self._options.start_within, session.hello if greeted else None)
         if greeted:
             await link.set_level(session.level)
-        if greeted and session.listening:
+        if greeted:
             link.carrier.listen()
         return link
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 
 from msgspec import Raw
 
-from comity.kernel.call import Errand, Question
+from comity.kernel.call import Call, Errand, Question
 from comity.kernel.links import Link
 from comity.kernel.outbox import Outbox
 from comity.kernel.replay import Replay
@@ -21,12 +21,15 @@ from comity.rules.conversation import Answer, Conversation, Notice, Withdrawal
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, Unavailable
 from comity.wire.jsonrpc import Frame
-from comity.wire.mcp import LATEST_HANDSHAKE, LIST_CHANGES, UNKNOWN
+from comity.wire.mcp import LATEST_HANDSHAKE, LIST_CHANGES, RESOURCE_UPDATED, UNKNOWN
 
 log = logging.getLogger(__name__)
 
 STREAMS_KEPT = 16
 """How many begun streams of a session can still be resumed."""
+
+
+ABOUT_THE_SERVER = LIST_CHANGES | {RESOURCE_UPDATED}
 
 
 class Session:
@@ -46,7 +49,6 @@ class Session:
         "id",
         "level",
         "links",
-        "listening",
         "next_stream",
         "sees_all_servers",
         "shared",
@@ -68,7 +70,6 @@ class Session:
         self.level: str | None = None
         self.closed = False
         self.greeted = False
-        self.listening = False
         self.attached = 0
         self.sees_all_servers = False
         self.farewells: dict[object, Callable[[], None]] = {}
@@ -144,13 +145,11 @@ class Session:
             log.debug("session of %s: a stray message", self.door)
         return None
 
-    def listen(self) -> None:
-        """The client opened its standalone stream: have the servers open theirs."""
-        self.listening = True
-        for link in self.links.values():
-            link.carrier.listen()
-
     def told(self, link: Link, frame: Frame) -> None:
+        call = _latest_call(link)
+        if call is not None and frame.method not in ABOUT_THE_SERVER:
+            call.told(frame)
+            return
         if not self.sees_all_servers:
             self.tell(frame)
         elif frame.method == tasks.STATUS and frame.params is not jsonrpc.UNSET:
@@ -161,7 +160,11 @@ class Session:
             self.tell(frame)
 
     def asked(self, link: Link, question: Question, frame: Frame) -> None:
-        question.put_to(self, frame, self.standalone)
+        call = _latest_call(link)
+        if call is not None:
+            call.asked(question, frame)
+        else:
+            question.put_to(self, frame, self.standalone)
 
     def renewed(self, link: Link) -> None:
         log.info("server %r had forgotten a session; it was opened again", link.server)
@@ -224,6 +227,14 @@ class Session:
         await asyncio.gather(*ends, *opening, return_exceptions=True)
 
 
+def _latest_call(link: Link) -> Call | None:
+    """What a server without streams is most likely speaking of: the client's latest open call."""
+    if link.carrier.tells_streams_apart:
+        return None
+    calls = link.callers
+    return calls[-1] if calls else None
+
+
 class Sessions:
     """Every session of this node, found by its id, ended when idle or when there are too many."""
 
@@ -281,6 +292,11 @@ class Sessions:
                 task = asyncio.ensure_future(self.end(session))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
+
+    def end_streams(self) -> None:
+        """The gateway is about to end: let no standing stream hold that up."""
+        for session in self:
+            session.standalone.end()
 
     async def close(self) -> None:
         await asyncio.gather(*(self.end(session) for session in self), *self._closing)

@@ -8,7 +8,7 @@ notice dropped, so that no client ever sees what was meant for another.
 import logging
 from collections.abc import Callable
 
-from comity.kernel.call import Call, Client, OwnCall, Question
+from comity.kernel.call import Call, Client, Question
 from comity.kernel.links import Link
 from comity.kernel.sessions import Session
 from comity.wire import jsonrpc
@@ -82,7 +82,7 @@ class Sharers:
         call = _sole_caller(link)
         if call is not None:
             call.asked(question, frame)
-        elif len(self._sessions) == 1 and not _callers(link):
+        elif len(self._sessions) == 1 and not link.callers:
             session = next(iter(self._sessions))
             question.put_to(session, frame, session.standalone)
         else:
@@ -107,7 +107,7 @@ class Sharers:
         if call is not None:
             if _is_wanted(frame, call.client):
                 call.told(frame)
-        elif len(self._sessions) == 1 and not _callers(link):
+        elif len(self._sessions) == 1 and not link.callers:
             session = next(iter(self._sessions))
             if _is_wanted(frame, session):
                 session.told(link, frame)
@@ -115,15 +115,9 @@ class Sharers:
             log.info("server %r: %s belongs to no one caller", link.server, frame.method)
 
 
-def _callers(link: Link) -> list[Call]:
-    """The clients' calls that wait on this link; the gateway's own do not count."""
-    waiting = link.conversation.waiting
-    return [call for call in waiting if isinstance(call, Call) and not isinstance(call, OwnCall)]
-
-
 def _sole_caller(link: Link) -> Call | None:
     """The last call of the only client that waits on this link."""
-    calls = _callers(link)
+    calls = link.callers
     return calls[-1] if len({id(call.client or call) for call in calls}) == 1 else None
 
 

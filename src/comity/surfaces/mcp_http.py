@@ -183,7 +183,6 @@ class McpHttp:
         replay = session.streams.get(place[0]) if place and session.streams else None
         if place is None or replay is None or place[0] == 0:
             replay = session.standing_stream()
-            session.listen()
         after = place[1] if place is not None and place[0] == replay.number else replay.sent
         session.attached += 1
         try:
@@ -224,11 +223,13 @@ def _accepts(accepted: bytes, kind: bytes) -> bool:
 
 def _passed_on(headers: HeaderList) -> tuple[tuple[bytes, bytes], ...]:
     """The headers a modern request repeats its body in; nothing else of the client's goes on."""
-    found: list[tuple[bytes, bytes]] = []
-    for name, value in headers:
-        if name[:4] == b"mcp-" and (name in _REPEATED or name[:10] == mcp.PARAM_HEADER_PREFIX):
-            found.append((name, value.strip()))
-    return tuple(found)
+    return tuple(
+        [
+            (name, value.strip())
+            for name, value in headers
+            if name in _REPEATED or name.startswith(mcp.PARAM_HEADER_PREFIX)
+        ]
+    )
 
 
 def _with_headers(send: Send, extra: tuple[tuple[bytes, bytes], ...]) -> Send:

@@ -57,7 +57,6 @@ class McpSse:
         if not _accepts_streams(headers.get(b"accept", b"*/*")):
             raise MalformedMessage("accept text/event-stream to open a stream", NOT_ACCEPTABLE)
         session = self._sessions.begin(self._door)
-        session.listen()
         funnel = self._funnels[session.id] = Funnel(session.standalone)
         endpoint = f"{self._folder}/messages?session_id={session.id}"
         opening = encode_event(endpoint.encode(), event="endpoint")
@@ -86,8 +85,6 @@ class McpSse:
         frame = jsonrpc.decode(body, self._limits)
         if frame.method is UNSET or frame.id is UNSET:
             self._desk.hear(session, frame)
-            if frame.method == mcp.INITIALIZED:
-                session.listen()
             await doorway.empty(send, 202)
         else:
             await doorway.empty(send, 202)

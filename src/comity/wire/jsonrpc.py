@@ -107,6 +107,12 @@ def answers(data: bytes) -> Id | None:
     return broken.id if broken.method is UNSET else None
 
 
+def answers_from(beginning: bytes) -> int | None:
+    """The same from the beginning of a message that is too long to be read."""
+    found = _BEGINS_AS_ANSWER.match(beginning)
+    return int(found[1]) if found is not None else None
+
+
 def _parse(data: bytes) -> Frame:
     try:
         # msgspec checks UTF-8 in what it decodes but not in what it leaves raw.
@@ -238,6 +244,9 @@ def deeper_than(depth: int, data: bytes) -> bool:
     return bool(brackets)
 
 
+_BEGINS_AS_ANSWER = re.compile(
+    rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"result"'
+)
 _ONE_BRACKET = bytes.maketrans(b"[]", b"{}")
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'{}[]"'))
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")

@@ -6,16 +6,21 @@ Rule 2: no line outgrows the limit, not even one that never ends. Such a line is
 newline and told as `Overlong`, so that the conversation goes on.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LINE_LIMIT = 4 * 1024 * 1024
+BEGINNING = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Overlong:
-    """Stands where a line was dropped; `size_so_far` is how much of it had come by then."""
+    """Stands where a line was dropped; `size_so_far` is how much of it had come by then.
+
+    `beginning` is enough of it to see which question it would have answered.
+    """
 
     size_so_far: int
+    beginning: bytes = field(default=b"", compare=False)
 
 
 class LineSplitter:
@@ -40,7 +45,7 @@ class LineSplitter:
         rest = lines.pop()
         for line in lines:
             if len(line) > self._limit:
-                items.append(Overlong(len(line)))
+                items.append(Overlong(len(line), line[:BEGINNING]))
             else:
                 _add_unless_blank(line, items)
         if rest:
@@ -53,7 +58,8 @@ class LineSplitter:
         size = len(self._partial) + len(piece)
         if size > self._limit:
             # Told now and not at the newline, which a hostile peer need never send.
-            items.append(Overlong(size))
+            beginning = bytes(self._partial[:BEGINNING]) + piece[:BEGINNING]
+            items.append(Overlong(size, beginning[:BEGINNING]))
             self._partial = bytearray()
             self._dropping = True
         else:

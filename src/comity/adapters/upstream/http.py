@@ -37,9 +37,16 @@ class HttpReach:
     costs_a_process = False
 
     def __init__(
-        self, pool: Pool, url: str, headers: Mapping[str, str], limits: Limits = LIMITS
+        self,
+        pool: Pool,
+        url: str,
+        headers: Mapping[str, str],
+        limits: Limits = LIMITS,
+        standing: Pool | None = None,
     ) -> None:
         self._pool = pool
+        # Streams that stay open take no connection from the calls.
+        self.standing = standing or pool
         self._limits = limits
         self.origin, self.target = Origin.of(url)
         self._headers = tuple(headers.items())
@@ -214,7 +221,9 @@ class HttpCarrier:
 
     def _send_get(self, reader: Reply | Standing, extra: bytes) -> None:
         head = self._reach.head("GET") + self._session_lines() + extra
-        reader.sending = self._pool.send(self._reach.origin, head, b"", reader, may_repeat=True)
+        reader.sending = self._reach.standing.send(
+            self._reach.origin, head, b"", reader, may_repeat=True
+        )
 
     def _session_lines(self) -> bytes:
         lines = b"mcp-session-id: %b\r\n" % self._session if self._session else b""

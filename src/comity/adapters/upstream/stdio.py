@@ -82,3 +82,7 @@ class StdioCarrier:
 
     def _on_overlong(self, line: Overlong) -> None:
         log.warning("server %r: a line over the limit was dropped", self._name)
+        answered = jsonrpc.answers_from(line.beginning)
+        if answered is not None:
+            because = Unavailable("the server's answer is larger than a message may be")
+            self._receiver.stream_ended(answered, because)
