@@ -78,13 +78,16 @@ class Link:
     async def open(self) -> None:
         await self.carrier.open(self)
 
-    async def begin(self, within: timedelta, hello: object | None) -> None:
+    async def begin(
+        self, within: timedelta, hello: object | None, level: str | None = None
+    ) -> None:
         """Open the link, and greet unless the client does; in bounded time or not at all."""
         try:
             async with asyncio.timeout(within.total_seconds()):
                 await self.open()
                 if hello is not None:
                     await self.greet(hello)
+                    await self.set_level(level)
         except BaseException as error:
             await self.close()
             if isinstance(error, TimeoutError):

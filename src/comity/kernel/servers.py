@@ -265,9 +265,8 @@ class Server:
     async def _open_for(self, session: Session, greeted: bool) -> Link:
         self.require(Era.HANDSHAKE)
         link = Link(self.name, self._reach.carrier(Era.HANDSHAKE), session, self._options.limits)
-        await link.begin(self._options.start_within, session.hello if greeted else None)
-        if greeted:
-            await link.set_level(session.level)
+        hello = session.hello if greeted else None
+        await link.begin(self._options.start_within, hello, session.level)
         if greeted:
             link.carrier.listen()
         return link
