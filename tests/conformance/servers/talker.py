@@ -25,8 +25,9 @@ async def received(talk: Conversation, frame: Frame) -> None:
     method = frame["method"]
     if method == "tools/call":
         await _call(talk, frame)
-    elif method == "notifications/talker.go":
-        talk.memory["go"].set()
+    elif method in ("notifications/talker.go", "notifications/cancelled"):
+        # A call that was cancelled is answered all the same, and too late.
+        talk.memory.setdefault("go", asyncio.Event()).set()
     elif method in _ANSWERS:
         await _ANSWERS[method](talk, frame)
     elif "id" in frame:
