@@ -23,6 +23,7 @@ from comity.wire.lines import LineSplitter, Overlong
 from comity.wire.mcp import Era
 
 READ_BYTES: Final = 256 * 1024
+LAST_WORDS_SECONDS: Final = 2.0
 BEFORE_THE_HANDSHAKE: Final = frozenset({mcp.INITIALIZE, mcp.PING})
 
 
@@ -63,8 +64,15 @@ class Conversing:
             for task in self._tasks:
                 task.cancel()
             await self._sessions.end(self._session)
-            await self._out.put(None)
-            await writing
+            await self._finish(writing)
+
+    async def _finish(self, writing: asyncio.Task[None]) -> None:
+        """Say what is still to be said, but not to a client that no longer reads."""
+        if not self._out.full():
+            self._out.put_nowait(None)
+            await asyncio.wait([writing], timeout=LAST_WORDS_SECONDS)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
 
     async def _read(self, line: bytes | Overlong) -> None:
         if isinstance(line, Overlong):
@@ -90,7 +98,10 @@ class Conversing:
         if frame.method != mcp.CANCELLED or frame.params is UNSET:
             return
         named = jsonrpc.value(jsonrpc.members(frame.params).get("requestId", Raw(b"null")))
-        if isinstance(named, int | str) and (call := self._modern.pop(named, None)) is not None:
+        if not isinstance(named, int | str) or isinstance(named, bool):
+            return
+        call = self._modern.pop(named, None)
+        if call is not None:
             call.withdraw(None)
 
     async def _ask(self, frame: Frame) -> None:
@@ -149,6 +160,7 @@ class Conversing:
             await writer.drain()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        # Begun at once, so that a cancellation in the same breath finds what it cancels.
+        task = asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
