@@ -1,13 +1,11 @@
 """Prompts, the completion of their arguments, and log messages, through each door."""
 
-import asyncio
-
 import pytest
 
 from tests.conformance.servers import talker_words as words
 from tests.conformance.servers.talker import LEVELS
-from tests.conformance.ways import Frame, House, Talk, Way
-from tests.interop.hand_client import SECONDS, Exchange
+from tests.conformance.ways import Frame, House, Way
+from tests.interop.hand_client import Exchange
 
 
 @pytest.mark.requirement("MCP-5.3-list")
@@ -83,9 +81,9 @@ async def test_each_session_has_a_level_of_its_own(house: House, way: Way) -> No
 
 async def test_a_log_message_out_of_any_call_reaches_the_one_client(house: House) -> None:
     async with house.own("far").talk() as talk:
-        await talk.client.listen()
+        await talk.listen()
         await talk.call("log", {"standalone": True})
-        told = await _next_told(talk)
+        told = await talk.told("notifications/message")
     assert told["params"]["level"] == "warning"
 
 
@@ -104,8 +102,3 @@ async def _complete(way: Way, reference: Frame) -> list[str]:
 
 def _levels(exchange: Exchange) -> list[str]:
     return [note["params"]["level"] for note in exchange.said("notifications/message")]
-
-
-async def _next_told(talk: Talk) -> Frame:
-    async with asyncio.timeout(SECONDS):
-        return await talk.client.standalone.get()

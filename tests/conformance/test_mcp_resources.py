@@ -1,12 +1,9 @@
 """Resources: listed, read by their URI, and followed, through each door."""
 
-import asyncio
-
 import pytest
 
 from tests.conformance.servers import talker_words as words
-from tests.conformance.ways import Frame, House, Talk, Way
-from tests.interop.hand_client import SECONDS
+from tests.conformance.ways import Frame, House, Way
 
 UPDATED = "notifications/resources/updated"
 
@@ -87,49 +84,42 @@ async def test_only_what_a_client_chose_is_fetched(way: Way) -> None:
 async def test_a_change_is_told_to_those_who_subscribed_and_to_no_other(way: Way) -> None:
     uri = way.uri("text")
     async with way.talk() as reader, way.talk() as other:
-        await reader.client.listen()
-        await other.client.listen()
+        await reader.listen()
+        await other.listen()
         await other.call("echo")
         assert (await reader.client.request("resources/subscribe", {"uri": uri})).result == {}
         await other.client.request("resources/subscribe", {"uri": way.uri("blob")})
         await reader.call("touch", {"uri": uri})
         await other.call("touch", {"uri": way.uri("blob")})
-        assert await _next_update(reader) == {"uri": uri}
+        assert (await reader.told(UPDATED))["params"] == {"uri": uri}
         # Updates come in order: had the first been told here too, it would have come first.
-        assert await _next_update(other) == {"uri": way.uri("blob")}
+        assert (await other.told(UPDATED))["params"] == {"uri": way.uri("blob")}
 
 
 @pytest.mark.requirement("MCP-5.2-subscribe")
 async def test_after_unsubscribing_nothing_more_is_told(way: Way) -> None:
     text, blob = way.uri("text"), way.uri("blob")
     async with way.talk() as talk:
-        await talk.client.listen()
+        await talk.listen()
         for uri in (text, blob):
             await talk.client.request("resources/subscribe", {"uri": uri})
         assert (await talk.client.request("resources/unsubscribe", {"uri": text})).result == {}
         await talk.call("touch", {"uri": text})
         await talk.call("touch", {"uri": blob})
-        assert await _next_update(talk) == {"uri": blob}
+        assert (await talk.told(UPDATED))["params"] == {"uri": blob}
 
 
 @pytest.mark.requirement("MCP-5.2-subscribe")
 async def test_one_reader_who_leaves_takes_no_other_s_subscription_along(way: Way) -> None:
     uri = way.uri("text")
     async with way.talk() as stays:
-        await stays.client.listen()
+        await stays.listen()
         await stays.client.request("resources/subscribe", {"uri": uri})
         async with way.talk() as leaves:
             await leaves.client.request("resources/subscribe", {"uri": uri})
             await leaves.client.request("resources/unsubscribe", {"uri": uri})
         await stays.call("touch", {"uri": uri})
-        assert await _next_update(stays) == {"uri": uri}
-
-
-async def _next_update(talk: Talk) -> Frame:
-    async with asyncio.timeout(SECONDS):
-        while (told := await talk.client.standalone.get())["method"] != UPDATED:
-            pass
-    return told["params"]
+        assert (await stays.told(UPDATED))["params"] == {"uri": uri}
 
 
 def _reads(seen: list[Frame]) -> list[str]:

@@ -223,10 +223,10 @@ async def test_a_question_out_of_any_call_comes_on_the_standing_stream(
     completion = {**COMPLETION, "stopReason": label}
     async with way.talk(SAMPLING) as talk:
         talk.client.answer = lambda frame: {"result": completion}
-        await talk.client.listen()
+        await talk.listen()
         await talk.call("ask_later", {"method": METHODS["sampling"], "params": QUESTION})
         async with asyncio.timeout(SECONDS):
-            asked = await talk.client.standalone.get()
+            asked = await talk.told(METHODS["sampling"])
             while completion not in await _answers(talk):
                 pass
     assert asked["params"] == QUESTION

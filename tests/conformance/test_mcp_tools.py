@@ -139,10 +139,10 @@ async def test_a_new_tool_is_announced_and_then_listed_and_callable(
     way = house.way(label)
     name = "grown_" + label.replace(" ", "_")
     async with way.talk() as talk:
-        await talk.client.listen()
+        await talk.listen()
         assert way.name(name) not in await all_tools(talk)
         await talk.call("grow", {"name": name})
-        await _until_told(talk, "notifications/tools/list_changed")
+        await talk.told("notifications/tools/list_changed")
         assert way.name(name) in await all_tools(talk)
         called = await talk.call(name)
     assert called.result["content"][0]["text"] == f"{way.server}: {name}"
@@ -151,13 +151,13 @@ async def test_a_new_tool_is_announced_and_then_listed_and_callable(
 @pytest.mark.requirement("MCP-5.1-listchanged")
 async def test_a_change_of_one_server_is_told_to_every_client_of_all(house: House) -> None:
     async with house.among_all("near").talk() as one, house.among_all("far").talk() as other:
-        await one.client.listen()
-        await other.client.listen()
+        await one.listen()
+        await other.listen()
         # Whoever uses only the other server hears of it too: its list has changed.
         await other.call("echo")
         await one.call("grow", {"name": "grown_for_all"})
-        await _until_told(one, "notifications/tools/list_changed")
-        await _until_told(other, "notifications/tools/list_changed")
+        await one.told("notifications/tools/list_changed")
+        await other.told("notifications/tools/list_changed")
         assert "near__grown_for_all" in await all_tools(other)
 
 
@@ -168,12 +168,6 @@ async def test_names_at_the_merged_door_are_plain_and_of_one_server_only(house: 
     assert listed
     for name in listed:
         assert re.fullmatch(r"(near|far)__[A-Za-z0-9_-]{1,60}", name)
-
-
-async def _until_told(talk: Talk, method: str) -> None:
-    async with asyncio.timeout(SECONDS):
-        while (await talk.client.standalone.get())["method"] != method:
-            pass
 
 
 async def _until_listed(talk: Talk, name: str) -> None:

@@ -114,7 +114,7 @@ async def test_what_a_server_logs_on_stderr_neither_stops_it_nor_reaches_a_clien
 @pytest.mark.requirement("MCP-3.2-post", "MCP-3.2-sessionecho", "MCP-3.2-endpoint")
 async def test_a_server_over_http_is_spoken_to_at_one_place_in_one_session(tapped: Tapped) -> None:
     async with tapped.house.own("pretty").talk() as talk:
-        await talk.client.listen()
+        await talk.listen()
         await talk.call("echo")
         await talk.client.notify("notifications/roots/list_changed")
         seen = await talk.seen()

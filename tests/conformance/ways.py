@@ -1,15 +1,17 @@
 """The ways a client can take to a server: its own door, the merged one, and the pipe."""
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.interop.hand_client import (
+    SECONDS,
     Dial,
     Exchange,
     HandClient,
@@ -34,7 +36,6 @@ class Talk:
     client: HandClient
     way: "Way"
     hello: Frame
-    _names: Callable[[str], str] = field(default=str)
 
     async def call(
         self,
@@ -51,6 +52,28 @@ class Talk:
     async def ask(self, method: str, **params: object) -> Exchange:
         """Have the server ask this client in the call; the result tells what it heard."""
         return await self.call("ask", {"method": method, "params": params})
+
+    async def listen(self) -> None:
+        """Open the standing stream, and wait until the server's own stands behind it.
+
+        Like many, the talking server loses what it says while nobody listens.
+        """
+        await self.client.listen()
+        heard = {"method": "notifications/talker.heard"}
+        async with asyncio.timeout(SECONDS):
+            while self.client.standalone.empty():
+                told = await self.call("tell", {"notices": [heard], "standalone": True})
+                if told.said(heard["method"]):
+                    # A server on pipes has one stream for all it says; it always stands.
+                    return
+                await asyncio.sleep(0.02)
+
+    async def told(self, method: str) -> Frame:
+        """The next message of that method on the standing stream; others are passed over."""
+        async with asyncio.timeout(SECONDS):
+            while (said := await self.client.standalone.get())["method"] != method:
+                pass
+        return said
 
     async def seen(self) -> list[Frame]:
         """What the server received in this conversation, oldest first."""
