@@ -171,7 +171,6 @@ async def test_what_belongs_to_no_call_waits_until_the_client_listens(scene: Sce
 
     await scene.visitor.greet()
     (session,) = scene.visitor.parts.sessions
-    session.listen()
     async with asyncio.timeout(SECONDS):
         while not session.standalone.frames:
             await asyncio.sleep(0.01)

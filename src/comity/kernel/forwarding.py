@@ -71,9 +71,6 @@ class OneServer:
         shared = session.shared.get(self._server.name)
         if own is not None:
             own.tell(notice)
-            if notice.method == mcp.INITIALIZED:
-                # What the server pushes from now on waits here, even if the client listens later.
-                own.carrier.listen()
         elif shared is not None and notice.method != mcp.INITIALIZED:
             # A shared link was initialised once, when it was opened.
             shared.tell(notice)

@@ -188,6 +188,8 @@ class Link:
         version = jsonrpc.text(self.hello.get("protocolVersion"))
         if version is not None and _VERSION.fullmatch(version):
             self.carrier.speaks(version)
+        # What the server pushes from now on waits here, even if the client listens later.
+        self.carrier.listen()
 
     def heard(self, data: bytes, stream: Stream, status: int) -> None:
         """One message from the server, which is a stranger: whatever it says, nothing is raised."""

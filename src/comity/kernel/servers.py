@@ -215,7 +215,6 @@ class Server:
         """Read all lists over whichever era is there, and be told when they change."""
         if self._own is not None:
             await self._read(_kinds(_declared(self.hello.get("capabilities"))))
-            self._own.link.carrier.listen()
         elif self.modern is not None and self.discovered is not None:
             declared = _declared(jsonrpc.members(self.discovered).get("capabilities"))
             await self._read(_kinds(declared))
@@ -267,8 +266,6 @@ class Server:
         link = Link(self.name, self._reach.carrier(Era.HANDSHAKE), session, self._options.limits)
         hello = session.hello if greeted else None
         await link.begin(self._options.start_within, hello, session.level)
-        if greeted:
-            link.carrier.listen()
         return link
 
     def _new_shared(

@@ -6,6 +6,7 @@ link only with clients that declared exactly the same.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +21,7 @@ from comity.wire import jsonrpc, mcp
 from comity.wire.errors import EXHAUSTED, SERVER_NOT_READY, Unavailable
 
 MOST_TERMS: Final = 16
+GOODBYE_SECONDS: Final = 10.0
 STANDARD_TERMS: Final[Mapping[str, object]] = {
     "roots": {"listChanged": True},
     "sampling": {"context": {}, "tools": {}},
@@ -152,7 +154,6 @@ def extended_terms(session: Session) -> bytes | None:
 
 
 async def _unsubscribe(link: Link, uri: str) -> None:
-    try:
-        await link.request(mcp.UNSUBSCRIBE, {"uri": uri})
-    except Unavailable:
-        return
+    with contextlib.suppress(Unavailable, TimeoutError):
+        async with asyncio.timeout(GOODBYE_SECONDS):
+            await link.request(mcp.UNSUBSCRIBE, {"uri": uri})

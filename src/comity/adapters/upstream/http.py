@@ -23,6 +23,7 @@ from comity.wire.mcp import Era, Stream
 log = logging.getLogger(__name__)
 
 FAREWELL_SECONDS: Final = 1.0
+LISTEN_SECONDS: Final = 1.0
 LONGEST_WAIT_SECONDS: Final = 30.0
 
 _COMMON: Final = (
@@ -83,12 +84,36 @@ class HttpCarrier:
         self._renewal: asyncio.Task[bool] | None = None
         self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
+        self._held: list[tuple[Frame, Stream, Headers]] | None = None
         self.receiver: Receiver
 
     async def open(self, receiver: Receiver) -> None:
         self.receiver = receiver
 
     def send(self, frame: Frame, stream: Stream, headers: Headers = ()) -> None:
+        if self._held is not None or frame.method == mcp.INITIALIZED:
+            self._hold(frame, stream, headers)
+        else:
+            self._send(frame, stream, headers)
+
+    def _hold(self, frame: Frame, stream: Stream, headers: Headers) -> None:
+        """Say `initialized` only when the standing stream is open: the server may push at once."""
+        if self._held is None:
+            if self._standing is None or self._standing.is_answered:
+                self._send(frame, stream, headers)
+                return
+            self._held = []
+            asyncio.get_running_loop().call_later(LISTEN_SECONDS, self.release)
+        self._held.append((frame, stream, headers))
+
+    def release(self) -> None:
+        """Send what was held back, less what nobody waits for any more."""
+        held, self._held = self._held or [], None
+        for frame, stream, headers in held:
+            if not self._closed and (not stream or self.receiver.awaits(stream)):
+                self._send(frame, stream, headers)
+
+    def _send(self, frame: Frame, stream: Stream, headers: Headers) -> None:
         body = jsonrpc.encode(frame)
         head = self._post_in_session
         for name, value in headers:

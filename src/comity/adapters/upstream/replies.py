@@ -38,6 +38,7 @@ class Owner(Protocol):
     def ask_again(self, reply: "Reply") -> None: ...
     def take_up(self, reply: "Reply") -> None: ...
     def listen_again(self, standing: "Standing", status: int) -> None: ...
+    def release(self) -> None: ...
 
 
 class Reply:
@@ -170,11 +171,19 @@ class Standing:
         self._failures = 0
         self._status = 0
         self._parser: EventParser | None = None
+        self.is_answered = False
+
+    def _answer(self) -> None:
+        """The server has said whether there is such a stream; whoever waited for that goes on."""
+        if not self.is_answered:
+            self.is_answered = True
+            self._owner.release()
 
     def wait_seconds(self) -> float:
         return max(self._retry_seconds, SHORTEST_WAIT_SECONDS) * 2 ** min(self._failures, 5)
 
     def started(self, status: int, headers: ResponseHeaders) -> None:
+        self._answer()
         self._status = status
         streams = any(
             name == b"content-type" and value.startswith(_STREAM_TYPE) for name, value in headers
@@ -210,6 +219,7 @@ class Standing:
         self._owner.listen_again(self, status)
 
     def failed(self, error: Unavailable) -> None:
+        self._answer()
         self._failures += 1
         self._owner.listen_again(self, 0)
 
