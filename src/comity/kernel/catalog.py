@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from comity.rules import templates
+from comity.rules.names import SEPARATOR
 from comity.wire import jsonrpc
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage
 
@@ -103,7 +104,8 @@ class Catalog:
         offer = self._public.get((kind, key))
         if offer is not None:
             return offer
-        holders = self._bare.get((kind, key))
+        # Named like another server's, it would be called in that one's stead while it is away.
+        holders = self._bare.get((kind, key)) if SEPARATOR not in key else None
         return next(iter(holders.values())) if holders and len(holders) == 1 else None
 
     def find_resource(self, uri: str) -> Offer | None:
