@@ -8,6 +8,7 @@ import pytest
 
 from comity.adapters.upstream.replies import Discard, Reply, Standing
 from comity.ports import Receiver
+from comity.wire.errors import Unavailable
 from comity.wire.jsonrpc import Limits
 from tests.adapters.hearer import Hearer
 
@@ -31,6 +32,7 @@ class Owner:
         self.again: list[Reply] = []
         self.taken_up: list[str] = []
         self.listening: list[int] = []
+        self.released = 0
 
     def begun(self, session: bytes) -> None:
         self.sessions.append(session)
@@ -49,6 +51,9 @@ class Owner:
 
     def listen_again(self, standing: Standing, status: int) -> None:
         self.listening.append(status)
+
+    def release(self) -> None:
+        self.released += 1
 
 
 @pytest.fixture
@@ -255,3 +260,13 @@ async def test_a_discarded_response_tells_when_it_is_over(owner: Owner) -> None:
             await discard.done
         assert discard.named_a_session is (status == 200)
     assert owner.sessions == [b"new"]
+
+
+async def test_whoever_waits_for_a_standing_stream_goes_on_once_whatever_came_of_it(
+    owner: Owner,
+) -> None:
+    standing = Standing(owner)
+    standing.failed(Unavailable("refused"))
+    assert (owner.released, standing.is_answered) == (1, True)
+    standing.started(200, [(b"content-type", b"text/event-stream")])
+    assert owner.released == 1
