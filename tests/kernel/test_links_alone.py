@@ -195,7 +195,7 @@ async def test_a_handshake_comes_before_the_word_that_it_is_over() -> None:
         {**hello(), "protocolVersion": "1999-01-01"},
         Raw(b'{"protocolVersion":{"a":1,"a":2}}'),
     ],
-    ids=str,
+    ids=["refused", "list", "word", "control", "number", "older", "a key twice"],
 )
 async def test_a_handshake_that_goes_wrong_closes_the_link(answer: object) -> None:
     room = Room()

@@ -119,7 +119,6 @@ def test_a_version_that_is_no_string_is_refused(version: object) -> None:
         (headers("resources/read", name=b"file:///a"), asked("resources/read", uri="file:///b")),
         ({}, asked(name="add")),
     ],
-    ids=str,
 )
 def test_a_header_that_contradicts_the_body_is_refused(
     said: dict[bytes, bytes], frame: Frame

@@ -1,0 +1,180 @@
+"""How a server is reached: in which era, over whose link, and what it offers there."""
+
+import asyncio
+
+import pytest
+from msgspec import Raw
+
+from comity.kernel.catalog import Kind
+from comity.kernel.sessions import Session
+from comity.wire import jsonrpc, mcp
+from comity.wire.errors import UNSUPPORTED_VERSION, Unavailable
+from comity.wire.lifecycle import State
+from comity.wire.mcp import Era
+from tests.kernel.carriers import (
+    SILENCE,
+    Reply,
+    Script,
+    params_of,
+    settled,
+    until,
+)
+from tests.kernel.server_house import House, connected, options, standing, tools
+
+both_kinds = pytest.mark.parametrize("process", [False, True], ids=["http", "stdio"])
+
+
+@both_kinds
+async def test_a_server_of_the_modern_era_only_is_reached_by_it(process: bool) -> None:
+    async with standing() as house:
+        replies: dict[str, Reply] = {mcp.LIST_TOOLS: tools("a")}
+        script = Script(costs_a_process=process, handshake=False, modern=True, replies=replies)
+        server = await connected(house, script)
+        assert server.eras == {Era.MODERN}
+        assert house.catalog.count("srv", Kind.TOOL) == 1
+        (carrier,) = script.open
+        assert (await server.modern_link()).carrier is carrier
+        with pytest.raises(Unavailable) as caught:
+            server.require(Era.HANDSHAKE)
+        assert caught.value.fault is UNSUPPORTED_VERSION
+
+
+async def test_over_http_both_eras_are_found_at_the_start() -> None:
+    async with standing() as house:
+        server = await connected(house, Script(modern=True))
+        assert server.eras == {Era.HANDSHAKE, Era.MODERN}
+
+
+async def test_a_second_process_for_the_modern_era_is_started_at_first_need_and_once() -> None:
+    async with standing() as house:
+        script = Script(costs_a_process=True, modern=True)
+        server = await connected(house, script)
+        assert (server.eras, len(script.carriers)) == ({Era.HANDSHAKE}, 1)
+        links = await asyncio.gather(*(server.modern_link() for _ in range(4)))
+        assert len({id(link) for link in links}) == 1
+        assert (len(script.carriers), server.eras) == (2, {Era.HANDSHAKE, Era.MODERN})
+        script.last.dies()
+        assert (await server.modern_link()).is_open
+        assert server.state is State.CONNECTED
+        assert len(script.carriers) == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Unavailable("Method not found"), SILENCE, [], "x", {"supportedVersions": ["1999-01-01"]}],
+    ids=["refused", "silent", "a list", "a word", "an older version"],
+)
+@both_kinds
+async def test_a_server_that_answers_discovery_oddly_still_works_in_its_own_era(
+    process: bool, answer: object
+) -> None:
+    async with standing() as house:
+        script = Script(costs_a_process=process, replies={mcp.DISCOVER: answer})
+        server = await connected(house, script, options(start_ms=400))
+        with pytest.raises(Unavailable):
+            await server.modern_link()
+        server.require(Era.HANDSHAKE)
+        assert len(script.open) == 1, "what was opened for the probe is closed"
+
+
+async def test_a_probe_under_way_does_not_outlive_its_server() -> None:
+    house = House()
+    script = Script(costs_a_process=True, replies={mcp.DISCOVER: SILENCE})
+    server = await connected(house, script)
+    probing = asyncio.ensure_future(server.modern_link())
+    await until(lambda: len(script.open) == 2)
+    async with asyncio.timeout(10):
+        await house.servers.stop()
+        with pytest.raises(Unavailable):
+            await probing
+    await until(lambda: script.open == [])
+
+
+async def test_a_changed_list_is_read_again() -> None:
+    async with standing() as house:
+        script = Script(replies={mcp.LIST_TOOLS: tools("a")})
+        await connected(house, script)
+        script.replies[mcp.LIST_TOOLS] = tools("a", "b")
+        script.open[-1].says(jsonrpc.notification(mcp.TOOLS_CHANGED))
+        await until(lambda: house.catalog.count("srv", Kind.TOOL) == 2)
+
+
+async def test_a_changed_list_of_a_modern_server_is_read_again() -> None:
+    async with standing() as house:
+        replies: dict[str, Reply] = {mcp.LIST_TOOLS: tools("a")}
+        script = Script(handshake=False, modern=True, replies=replies)
+        await connected(house, script)
+        (carrier,) = script.open
+        await until(lambda: carrier.asked(mcp.LISTEN))
+        (listening,) = carrier.asked(mcp.LISTEN)
+        script.replies[mcp.LIST_TOOLS] = tools("a", "b")
+        carrier.says(jsonrpc.notification(mcp.TOOLS_CHANGED), amid=listening)
+        carrier.says(jsonrpc.notification("vendor/note"), amid=listening)
+        await until(lambda: house.catalog.count("srv", Kind.TOOL) == 2)
+
+
+async def test_a_flood_of_changes_is_read_one_reading_at_a_time_and_the_last_one_counts() -> None:
+    async with standing() as house:
+        script = Script(replies={mcp.LIST_TOOLS: tools("a")})
+        await connected(house, script)
+        carrier = script.open[-1]
+        script.replies[mcp.LIST_TOOLS] = SILENCE
+        for _ in range(500):
+            carrier.says(jsonrpc.notification(mcp.TOOLS_CHANGED))
+        await settled()
+        assert len(carrier.asked(mcp.LIST_TOOLS)) == 2
+        carrier.says(jsonrpc.notification(mcp.TOOLS_CHANGED))
+        await settled()
+        script.replies[mcp.LIST_TOOLS] = tools("a", "b", "c")
+        carrier.answers(carrier.asked(mcp.LIST_TOOLS)[-1], tools("a", "b"))
+        await until(lambda: house.catalog.count("srv", Kind.TOOL) == 3)
+        assert len(carrier.asked(mcp.LIST_TOOLS)) == 3
+
+
+async def test_a_list_that_cannot_be_read_again_changes_nothing() -> None:
+    async with standing() as house:
+        script = Script(replies={mcp.LIST_TOOLS: tools("a")})
+        server = await connected(house, script)
+        script.replies[mcp.LIST_TOOLS] = {"tools": "none"}
+        script.open[-1].says(jsonrpc.notification(mcp.TOOLS_CHANGED))
+        await settled()
+        assert house.catalog.count("srv", Kind.TOOL) == 1
+        assert server.state is State.CONNECTED
+
+
+async def test_over_http_each_session_has_a_link_of_its_own() -> None:
+    async with standing() as house:
+        script = Script()
+        server = await connected(house, script)
+        sessions = [Session("", 0), Session("", 0)]
+        for session in sessions:
+            session.introduce({"who": Raw(b'"me"')})
+        links = [(await server.link_for(each, greeted=True)) for each in sessions]
+        assert links[0][0] is not links[1][0]
+        assert [sharers for _, sharers in links] == [None, None]
+        assert params_of(script.last.asked(mcp.INITIALIZE)[0]) == {"who": "me"}
+        assert (await server.link_for(sessions[0], greeted=True))[0] is links[0][0]
+
+
+async def test_a_link_that_its_client_greets_is_opened_without_a_word() -> None:
+    async with standing() as house:
+        script = Script()
+        server = await connected(house, script)
+        await server.link_for(Session("", 0), greeted=False)
+        assert script.last.sent == []
+
+
+async def test_stdio_is_shared_unless_each_session_shall_have_a_process() -> None:
+    async with standing() as house:
+        script = Script(costs_a_process=True)
+        server = await connected(house, script)
+        for _ in range(3):
+            _, sharers = await server.link_for(Session("", 0), greeted=True)
+            assert sharers is not None
+        assert len(script.carriers) == 1
+    async with standing() as house:
+        script = Script(costs_a_process=True)
+        server = await connected(house, script, options(own_process=True))
+        for _ in range(3):
+            await server.link_for(Session("", 0), greeted=True)
+        assert len(script.carriers) == 4
