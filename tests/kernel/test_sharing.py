@@ -8,9 +8,9 @@ from comity.kernel.call import Call, Underway
 from comity.kernel.links import Link
 from comity.kernel.outbox import Outbox
 from comity.kernel.sessions import Session
-from comity.kernel.sharing import Sharers
+from comity.kernel.sharing import MOST_FOLLOWED, Sharers
 from comity.wire import jsonrpc, mcp
-from comity.wire.errors import METHOD_NOT_FOUND
+from comity.wire.errors import EXHAUSTED, METHOD_NOT_FOUND, MalformedMessage
 from comity.wire.jsonrpc import LIMITS, Frame
 from comity.wire.mcp import Era
 from tests.kernel.carriers import Clock, Script, ScriptedCarrier, settled
@@ -180,6 +180,19 @@ async def test_only_the_last_to_leave_a_resource_ends_its_subscription() -> None
     assert not den.sharers.unfollow(first, "x:1")
     assert den.sharers.unfollow(second, "x:1")
     assert not den.sharers.unfollow(second, "x:1")
+
+
+async def test_a_session_follows_only_so_many_resources() -> None:
+    den = await opened(2)
+    first, second = den.sessions
+    for number in range(MOST_FOLLOWED):
+        den.sharers.follow(first, f"x:{number}")
+    den.sharers.follow(first, "x:0")
+    den.sharers.follow(second, "x:more")
+    with pytest.raises(MalformedMessage) as caught:
+        den.sharers.follow(first, "x:more")
+    assert caught.value.fault is EXHAUSTED
+    assert len(den.sharers.detach(first)) == MOST_FOLLOWED
 
 
 async def test_who_leaves_unfollows_everything() -> None:

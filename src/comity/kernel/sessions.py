@@ -180,6 +180,8 @@ class Session:
         link = self.links.get(server)
         if link is not None and link.is_open:
             return link
+        if self.closed:
+            raise Unavailable("the session has ended")
         if self._opening is None:
             self._opening = {}
         task = self._opening.get(server)

@@ -12,12 +12,13 @@ from comity.kernel.call import Call, Client, Question
 from comity.kernel.links import Link
 from comity.kernel.sessions import Session
 from comity.wire import jsonrpc
-from comity.wire.errors import METHOD_NOT_FOUND
+from comity.wire.errors import EXHAUSTED, METHOD_NOT_FOUND, MalformedMessage
 from comity.wire.jsonrpc import UNSET, Frame
 from comity.wire.mcp import LIST_CHANGES, LOG_LEVELS, MESSAGE, RESOURCE_UPDATED
 
 log = logging.getLogger(__name__)
 
+MOST_FOLLOWED = 4096
 AMBIGUOUS = (
     'several clients share this server; set sharing = "session" for it, '
     "so that each has a process of its own"
@@ -34,6 +35,7 @@ class Sharers:
         self._gone = gone
         self._sessions: set[Session] = set()
         self._readers: dict[str, set[Session]] = {}
+        self._followed: dict[Session, set[str]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -47,9 +49,14 @@ class Sharers:
     def detach(self, session: Session) -> list[str]:
         """Forget a session; gives the resources that nobody follows any more."""
         self._sessions.discard(session)
-        return [uri for uri in list(self._readers) if self.unfollow(session, uri)]
+        followed = sorted(self._followed.get(session, ()))
+        return [uri for uri in followed if self.unfollow(session, uri)]
 
     def follow(self, session: Session, uri: str) -> None:
+        followed = self._followed.setdefault(session, set())
+        if len(followed) >= MOST_FOLLOWED and uri not in followed:
+            raise MalformedMessage("too many resources are followed at once", EXHAUSTED)
+        followed.add(uri)
         self._readers.setdefault(uri, set()).add(session)
 
     def unfollow(self, session: Session, uri: str) -> bool:
@@ -58,6 +65,9 @@ class Sharers:
         if readers is None or session not in readers:
             return False
         readers.discard(session)
+        self._followed[session].discard(uri)
+        if not self._followed[session]:
+            del self._followed[session]
         if not readers:
             del self._readers[uri]
         return not readers
