@@ -218,6 +218,8 @@ class Server:
         elif self.modern is not None and self.discovered is not None:
             declared = _declared(jsonrpc.members(self.discovered).get("capabilities"))
             await self._read(_kinds(declared))
+        if self.modern is not None:
+            # A server of both eras may tell of a change in one of them only.
             self._spawn(self._listen(self.modern.link))
 
     async def _listen(self, link: Link) -> None:
