@@ -210,6 +210,19 @@ async def visiting(*servers: ServerSettings, **chosen: Any) -> AsyncGenerator[Vi
         yield Visitor(place, parts)
 
 
+@asynccontextmanager
+async def visiting_at(origin: str) -> AsyncGenerator[Visitor]:
+    """Someone at the doors of a gateway that is another process."""
+    elsewhere = cast("asyncio.Task[None]", asyncio.get_running_loop().create_future())
+    place = Listening(origin, elsewhere)
+    try:
+        yield Visitor(place, cast("Parts", None))
+    finally:
+        for peer in place.peers:
+            peer.writer.transport.abort()
+        await asyncio.sleep(0)
+
+
 def at(url: str, name: str = "up", headers: Mapping[str, str] | None = None) -> ServerSettings:
     """A server that is reached over HTTP."""
     return ServerSettings(name, name, "http", url=url, headers=headers or {})
