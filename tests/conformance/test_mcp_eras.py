@@ -143,7 +143,7 @@ async def test_a_person_is_asked_in_the_way_of_each_era(
 async def test_a_listener_of_the_modern_era_hears_of_a_changed_list(
     both: House, label: str
 ) -> None:
-    """Not for a process at the merged door: there each era has a process, and a list, of its own."""
+    """Not for a process at the merged door: each era has a process, and so a list, of its own."""
     url, prefix, server = place_of(both, label)
     name = f"heard_{len(prefix)}"
     async with asyncio.timeout(SECONDS), Client(url, mode=MODERN) as client:

@@ -64,6 +64,7 @@ class Call:
     link: Answerer | None = None
     minted = 0
     adapt: Callable[[Frame], Frame] | None = None
+    retell: Callable[[Frame], Frame] | None = None
     on_long: Callable[[], None] | None = None
     underway: "Underway | None" = None
 
@@ -88,6 +89,8 @@ class Call:
     def told(self, frame: Frame) -> None:
         if self.underway is not None:
             self.touched = self.underway.now()
+        if self.retell is not None:
+            frame = self.retell(frame)
         if not self.outbox.put(jsonrpc.encode(frame)) and self.outbox.overrun:
             log.warning("a client reads %s too slowly; its stream is ended", self.method)
             self.withdraw(None)
@@ -96,7 +99,8 @@ class Call:
         if self.client is None:
             question.refuse(METHOD_NOT_FOUND, "this client cannot be asked by a request")
         else:
-            question.put_to(self.client, frame, self.outbox)
+            retold = frame if self.retell is None else self.retell(frame)
+            question.put_to(self.client, retold, self.outbox)
 
     def failed(self, error: Unavailable) -> None:
         self.refuse(error.fault, str(error))

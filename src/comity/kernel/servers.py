@@ -145,7 +145,7 @@ class Server:
         assert self._own is not None
         before = session.shared.get(self.name)
         shared = await self._by_terms.find(session, self._own)
-        if shared.link is not before:
+        if session.level is not None and shared.link is not before:
             await shared.link.set_level(shared.sharers.lowest_level())
         return shared.link, shared.sharers
 

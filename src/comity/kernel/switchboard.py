@@ -194,7 +194,7 @@ class AllServers:
         server = self._servers.get(name)
         if server is None:
             raise MalformedMessage("no such task", INVALID_PARAMS)
-        call.adapt = _publish_tasks(name)
+        _publish_tasks(call, name)
         link = await link_to(server)
         renamed = jsonrpc.with_params(frame, jsonrpc.to_raw({**params, "taskId": task}))
         link.ask(call, renamed, _renamed(headers, task))
@@ -203,7 +203,7 @@ class AllServers:
         offer, renamed = self._find(call, frame)
         link = await self._server_of(offer).modern_link()
         if frame.params is not UNSET and tasks.EXTENSION in bytes(frame.params):
-            call.adapt = _publish_tasks(offer.server)
+            _publish_tasks(call, offer.server)
         link.ask(call, renamed, _renamed(headers, _name(renamed, call.method)))
 
     def _find(self, call: Call, frame: Frame) -> Route:
@@ -214,7 +214,7 @@ class AllServers:
             offer = self._named(kind, jsonrpc.text(params.get("name")))
             renamed = jsonrpc.to_raw({**params, "name": offer.name})
             if "task" in params:
-                call.adapt = _publish_tasks(offer.server)
+                _publish_tasks(call, offer.server)
             return offer, jsonrpc.with_params(frame, renamed)
         if call.method in BY_URI:
             return self._at(jsonrpc.text(params.get("uri"))), frame
@@ -297,14 +297,23 @@ def _renamed(headers: Headers, name: str | None) -> Headers:
     return kept if name is None else (*kept, (mcp.NAME_HEADER, wrap(name)))
 
 
-def _publish_tasks(server: str) -> Callable[[Frame], Frame]:
+def _publish_tasks(call: Call, server: str) -> None:
+    """Name a task to the client in public form, in the answer and in all that is said before it."""
+
+    def public(task: str) -> str:
+        return tasks.public_task(server, task)
+
     def publish(frame: Frame) -> Frame:
         if frame.result is UNSET:
             return frame
-        named = tasks.rename(frame.result, lambda task: tasks.public_task(server, task))
-        return msgspec.structs.replace(frame, result=named)
+        return msgspec.structs.replace(frame, result=tasks.rename(frame.result, public))
 
-    return publish
+    def retell(frame: Frame) -> Frame:
+        if frame.params is UNSET or bytes(memoryview(frame.params)[:1]) != b"{":
+            return frame
+        return jsonrpc.with_params(frame, tasks.rename(frame.params, public))
+
+    call.adapt, call.retell = publish, retell
 
 
 async def _modern_link(server: Server) -> Link:
