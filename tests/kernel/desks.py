@@ -64,8 +64,8 @@ class Front:
         outbox = Outbox()
         return Asked(outbox, asyncio.ensure_future(self.desk.ask(session, frame, outbox)))
 
-    def ask_modern(self, method: str, headers: Headers = (), **params: object) -> Asked:
-        frame = jsonrpc.request(next(self._ids), method, {**params, "_meta": MODERN})
+    def ask_modern(self, method: str, params: Params | None = None, headers: Headers = ()) -> Asked:
+        frame = jsonrpc.request(next(self._ids), method, {**(params or {}), "_meta": MODERN})
         outbox = Outbox()
         heads = headers or ((mcp.METHOD_HEADER, method.encode()),)
         return Asked(outbox, asyncio.ensure_future(self.desk.ask_modern(frame, outbox, heads)))

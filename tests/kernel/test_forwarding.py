@@ -57,7 +57,7 @@ async def test_every_modern_request_crosses_with_its_headers(method: str) -> Non
     async with one_server(script) as front:
         script.replies[method] = {"answer": method}
         headers = ((mcp.METHOD_HEADER, method.encode()), (b"mcp-param-x", b"1"))
-        assert await front.ask_modern(method, headers, name="n").result() == {"answer": method}
+        assert await front.ask_modern(method, {"name": "n"}, headers).result() == {"answer": method}
         carrier = script.carriers[0]
         assert carrier.sent[-1].headers == headers
 
