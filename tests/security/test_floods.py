@@ -4,17 +4,19 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from comity.surfaces.connection import Limits
 from tests.interop.processes import Program, answers, running
 from tests.surfaces.commands import by_command
 from tests.surfaces.piped import COMITY, STDIO_ENTRY, piped
 from tests.surfaces.upstream import Exchange, scripted
-from tests.surfaces.visitor import SECONDS, Visitor, at, visiting, visiting_at
+from tests.surfaces.visitor import SECONDS, Reply, Visitor, at, visiting, visiting_at
 
 MEBIBYTE = 2**20
 
@@ -189,3 +191,29 @@ async def _pour_and_look(
     assert poured() < 128 * MEBIBYTE, "the server was never stopped"
     assert process.memory_info().rss - before < 100 * MEBIBYTE
     unread.leave()
+
+
+async def test_attack_19_a_client_that_never_reads_is_let_go_in_the_end() -> None:
+    async def pour(exchange: Exchange) -> None:
+        await exchange.stream()
+        note = {"method": "notifications/message", "params": {"data": "x" * 65536}}
+        for _ in range(1024):
+            await exchange.event(note)
+        await exchange.left()
+
+    quick = Limits(send_time=timedelta(milliseconds=50), header_time=timedelta(milliseconds=200))
+    async with scripted() as server, visiting(at(server.url), limits=quick) as visitor:
+        server.act("pour")(pour)
+        await visitor.greet()
+        unread = await visitor.call("pour")
+        unread.peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(SECONDS):
+            while not _was_cut(unread):
+                assert await said(visitor, "plain", "beside") == "done"
+                await asyncio.sleep(0.02)
+
+
+def _was_cut(reply: Reply) -> bool:
+    """Whether the other side has reset the connection: nothing can be written to it any more."""
+    reply.peer.say(b"x")
+    return reply.peer.writer.transport.is_closing()

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from comity.app import Parts, assembled
 from comity.config import ServerSettings, Settings
+from comity.surfaces.connection import Limits
 from comity.wire.sse import EventParser
 from tests.surfaces.listening import Application, Listening, Peer, listening
 
@@ -202,10 +203,15 @@ def request(named: object, method: str, params: object = None) -> Frame:
 
 
 @asynccontextmanager
-async def visiting(*servers: ServerSettings, **chosen: Any) -> AsyncGenerator[Visitor]:
+async def visiting(
+    *servers: ServerSettings, limits: Limits | None = None, **chosen: Any
+) -> AsyncGenerator[Visitor]:
     """A gateway before these servers, on a real socket, once each of them was tried."""
     settings = Settings(servers=servers, **chosen)
-    async with assembled(settings) as parts, listening(cast("Application", parts.gateway)) as place:
+    async with (
+        assembled(settings) as parts,
+        listening(cast("Application", parts.gateway), limits) as place,
+    ):
         await parts.servers.first_tries(timedelta(seconds=SECONDS))
         yield Visitor(place, parts)
 

@@ -31,6 +31,8 @@ class Limits:
     # A reverse proxy on the same machine speaks for everybody behind it.
     uncounted_addresses: frozenset[str] = frozenset({"127.0.0.1", "::1"})
     header_time: timedelta = timedelta(seconds=10)
+    # How long a peer may leave its side of the connection full.
+    send_time: timedelta = timedelta(seconds=30)
     header_bytes: int = 64 * 1024
     url_bytes: int = 8 * 1024
     keep_alive: timedelta = timedelta(seconds=75)
@@ -46,9 +48,11 @@ class Guard:
         self.emptied = asyncio.Event()
         # Every deadline is the same length, so the order of insertion is the order of expiry.
         self.heads_due: dict[Connection, float] = {}
+        self.reads_due: dict[Connection, float] = {}
         self._held_by: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._header_seconds = limits.header_time.total_seconds()
+        self._send_seconds = limits.send_time.total_seconds()
 
     def admit(self, source: str) -> bool:
         """Count a connection; whether it may stay."""
@@ -69,8 +73,11 @@ class Guard:
     def expect_head(self, connection: "Connection") -> None:
         self.heads_due[connection] = self._loop.time() + self._header_seconds
 
+    def expect_reading(self, connection: "Connection") -> None:
+        self.reads_due[connection] = self._loop.time() + self._send_seconds
+
     async def sweep(self) -> None:
-        """Close what owes a head for too long, and what nobody reads the end of."""
+        """Close what owes a head for too long, and what nobody reads, or reads the end of."""
         pause = min(1.0, self._header_seconds / 4)
         unread: dict[Connection, int] = {}
         next_look_at_closing = self._loop.time() + self._header_seconds
@@ -78,14 +85,14 @@ class Guard:
             await asyncio.sleep(pause)
             now = self._loop.time()
             self._close_late_heads(now)
+            for connection in _late(self.reads_due, now):
+                connection.transport.abort()
             if now >= next_look_at_closing:
                 unread = self._abort_stuck(unread)
                 next_look_at_closing = now + self._header_seconds
 
     def _close_late_heads(self, now: float) -> None:
-        late = [c for c, _ in takewhile(lambda item: item[1] <= now, self.heads_due.items())]
-        for connection in late:
-            del self.heads_due[connection]
+        for connection in _late(self.heads_due, now):
             if connection.flow.read_paused:
                 # We are the one not reading (requests are queued before this one).
                 self.expect_head(connection)
@@ -134,7 +141,16 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._guard.heads_due.pop(self, None)
+        self._guard.reads_due.pop(self, None)
         self._guard.release(self._source)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._guard.expect_reading(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._guard.reads_due.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
         if len(data) > self._head_room:
@@ -227,6 +243,14 @@ class Connection(HttpToolsProtocol):
             f"connection: close\r\n\r\n{because}".encode("ascii")
         )
         self.transport.close()
+
+
+def _late(due: dict[Connection, float], now: float) -> list[Connection]:
+    """Take out whatever is past its time; the first to come is the first to be due."""
+    late = [connection for connection, _ in takewhile(lambda item: item[1] <= now, due.items())]
+    for connection in late:
+        del due[connection]
+    return late
 
 
 def _announces_body(headers: list[tuple[bytes, bytes]]) -> bool:
