@@ -8,12 +8,30 @@ import pytest
 
 from tests.conformance.conftest import standing
 from tests.conformance.servers import talker_words as words
-from tests.conformance.ways import Frame, House, on_pipes
+from tests.conformance.ways import Frame, House, Talk, on_pipes
 
 MANY = 1_200
 LONGEST = "l" * 128
 ODD_NAMES = ["Case", "case", "a.dotted.name", "a_dotted_name", LONGEST, LONGEST[:-1] + "m"]
 PRETENDERS = ["absent__echo", "plain__echo", "__echo", "plain__"]
+
+SOUND: Frame = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/a"}, "b": {"prefixItems": [{"type": "string"}]}},
+    "$defs": {"a": {"$anchor": "a", "anyOf": [{"type": "integer"}, {"const": None}]}},
+    "unevaluatedProperties": False,
+}
+DEFINITIONS: list[Frame] = [
+    {"name": "sound", "inputSchema": SOUND},
+    {"name": "empty", "inputSchema": {"type": "object"}},
+    {"name": "a_list_for_an_object", "inputSchema": {"type": "array"}},
+    {"name": "no_such_type", "inputSchema": {"type": "thing"}},
+    {"name": "nowhere", "inputSchema": {"type": "object", "$ref": "#/$defs/none"}},
+    {"name": "elsewhere", "inputSchema": {"type": "object", "$ref": "http://127.0.0.1:9/x"}},
+    {"name": "a_word", "inputSchema": "object"},
+    {"name": "nothing", "inputSchema": None},
+]
 
 
 @pytest.fixture(scope="module")
@@ -23,40 +41,45 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         "odd": on_pipes("talker", TALKER_NAME="odd", TALKER_TOOLS=json.dumps(ODD_NAMES)),
         "evil": on_pipes("talker", TALKER_NAME="evil", TALKER_TOOLS=json.dumps(PRETENDERS)),
         "plain": on_pipes("talker", TALKER_NAME="plain"),
+        "schemas": on_pipes("talker", TALKER_DEFINITIONS=json.dumps(DEFINITIONS)),
         "absent": {"command": "/nonexistent/server"},
     }
     with standing(tmp_path_factory.mktemp("crowd"), servers) as house:
         yield house
 
 
-async def pages(house: House) -> list[Frame]:
-    """Every page of the merged list of tools."""
+async def pages(talk: Talk) -> list[Frame]:
+    """Every page of the list of tools."""
     found: list[Frame] = []
-    async with house.among_all("plain").talk() as talk:
-        while not found or "nextCursor" in found[-1]:
-            params: Frame = {"cursor": found[-1]["nextCursor"]} if found else {}
-            found.append((await talk.client.request("tools/list", params)).result)
+    while not found or "nextCursor" in found[-1]:
+        params: Frame = {"cursor": found[-1]["nextCursor"]} if found else {}
+        found.append((await talk.client.request("tools/list", params)).result)
     return found
+
+
+async def merged(house: House) -> list[Frame]:
+    async with house.among_all("plain").talk() as talk:
+        return await pages(talk)
 
 
 @pytest.mark.requirement("MCP-5.1-cursor", "MCP-5.1-list", "MCP-1-host")
 async def test_the_tools_of_all_servers_are_listed_once_over_several_pages(crowd: House) -> None:
-    turned = await pages(crowd)
+    turned = await merged(crowd)
     names = [tool["name"] for page in turned for tool in page["tools"]]
     assert len(turned) > 1
     assert all(page["tools"] for page in turned)
-    assert len(names) == len(set(names)) == 4 * len(words.TOOLS) + MANY + 6 + 4
+    assert len(names) == len(set(names)) == 5 * len(words.TOOLS) + MANY + 6 + 4 + 2
     assert {f"many__n{number:05}" for number in range(MANY)} <= set(names)
 
 
 @pytest.mark.requirement("MCP-5.1-cursor")
 async def test_the_order_of_the_pages_does_not_move(crowd: House) -> None:
-    assert await pages(crowd) == await pages(crowd)
+    assert await merged(crowd) == await merged(crowd)
 
 
 @pytest.mark.requirement("MCP-5.1-name")
 async def test_every_name_is_short_plain_and_names_one_tool(crowd: House) -> None:
-    names = [tool["name"] for page in await pages(crowd) for tool in page["tools"]]
+    names = [tool["name"] for page in await merged(crowd) for tool in page["tools"]]
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
     verbs = {f"odd__{tool['name']}" for tool in words.TOOLS}
     odd = [name for name in names if name.startswith("odd__") and name not in verbs]
@@ -85,3 +108,18 @@ async def test_a_tool_whose_server_failed_to_start_harms_no_other(crowd: House) 
     async with crowd.among_all("many").talk() as talk:
         called = await talk.client.request("tools/call", {"name": "n00007", "arguments": {}})
     assert called.result["content"][0]["text"] == "many: n00007"
+
+
+@pytest.mark.requirement("MCP-6.1-schema", "MCP-5.1-inputSchema")
+@pytest.mark.parametrize("label", ["own schemas", "merged schemas"])
+async def test_only_tools_with_a_schema_of_an_object_are_shown_and_the_rest_works(
+    crowd: House, label: str
+) -> None:
+    way = crowd.way(label)
+    names = [tool["name"] for tool in DEFINITIONS]
+    async with way.talk() as talk:
+        shown = {tool["name"]: tool for page in await pages(talk) for tool in page["tools"]}
+        called = await talk.call("sound")
+    assert [name for name in names if way.name(name) in shown] == ["sound", "empty"]
+    assert shown[way.name("sound")]["inputSchema"] == SOUND
+    assert called.result["content"][0]["text"].endswith(": sound")

@@ -242,6 +242,7 @@ _VERBS: dict[str, Callable[[Conversation, Frame, Frame], Awaitable[None]]] = {
 }
 
 if __name__ == "__main__":
+    tools += json.loads(os.environ.get("TALKER_DEFINITIONS", "[]"))
     tools += [words.plain_tool(name) for name in json.loads(os.environ.get("TALKER_TOOLS", "[]"))]
     tools += [words.plain_tool(f"n{n:05}") for n in range(int(os.environ.get("TALKER_MANY", "0")))]
     serve(received)
