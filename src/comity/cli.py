@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit status."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(
-        level=os.environ.get("LOG_LEVEL", "WARNING").upper(),
+        level=_log_level(os.environ.get("LOG_LEVEL", "")),
         format="comity: %(levelname)s %(message)s",
         stream=sys.stderr,
     )
@@ -50,6 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _log_level(name: str) -> int:
+    """The level of that name; the variable is shared with other programs, who know other names."""
+    return logging.getLevelNamesMapping().get(name.upper(), logging.WARNING)
 
 
 def _parser() -> argparse.ArgumentParser:
