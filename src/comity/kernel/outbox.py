@@ -50,7 +50,9 @@ class Outbox:
         if not self.final:
             self.frames.append(data)
             self.status = status
-            self.end()
+            self.final = True
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
 
     def end(self) -> None:
         """Nothing more will come."""

@@ -52,48 +52,49 @@ def envelope_of(frame: Frame) -> dict[str, Raw] | None:
 
 def refuse_envelope(frame: Frame, headers: dict[bytes, bytes] | None) -> Refusal | None:
     """What is wrong with a modern request; `headers` is None where the transport has none."""
+    method = str(frame.method)
     try:
         params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
         meta = bytes(params.get("_meta", b"{}"))
-        version = _known_version(meta) if len(meta) <= LONGEST_KNOWN else _version(meta)
-        if headers is not None:
-            disagreement = _disagreement(str(frame.method), params, version, headers)
-            if disagreement is not None:
-                return Refusal(HEADER_MISMATCH, disagreement)
+        judge = _known if len(meta) <= LONGEST_KNOWN else _judge
+        if headers is None:
+            return judge(meta, method, None, None)
+        stated, named = headers.get(mcp.VERSION_HEADER, b""), headers.get(mcp.METHOD_HEADER, b"")
+        return judge(meta, method, stated, named) or _refuse_name(method, params, headers)
     except MalformedMessage as error:
         return Refusal(INVALID_PARAMS, str(error))
-    return _refuse_version(version)
 
 
-@lru_cache(1024)
-def _known_version(meta: bytes) -> str | None:
-    """A client says the same envelope in each of its requests; a huge one is not remembered."""
-    return _version(meta)
-
-
-def _version(meta: bytes) -> str | None:
-    """The version an envelope names."""
+def _judge(meta: bytes, method: str, stated: bytes | None, named: bytes | None) -> Refusal | None:
+    """The envelope against itself and against the headers that repeat it."""
     found = jsonrpc.members(meta)
     missing = [key for key in (mcp.PROTOCOL_VERSION, mcp.CLIENT_CAPABILITIES) if key not in found]
     if missing:
-        raise MalformedMessage(f"params._meta lacks {' and '.join(missing)}", INVALID_PARAMS)
-    return jsonrpc.text(found[mcp.PROTOCOL_VERSION])
+        return Refusal(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}")
+    version = jsonrpc.text(found[mcp.PROTOCOL_VERSION])
+    if stated is not None and stated.strip().decode("latin-1") != version:
+        unlike = "the MCP-Protocol-Version header and the envelope name different versions"
+        return Refusal(HEADER_MISMATCH, unlike)
+    if named is not None and named.strip() != method.encode():
+        unlike = "the Mcp-Method header does not name the request's method"
+        return Refusal(HEADER_MISMATCH, unlike)
+    return _refuse_version(version)
 
 
-def _disagreement(
-    method: str, params: dict[str, Raw], version: str | None, headers: dict[bytes, bytes]
-) -> str | None:
-    stated = headers.get(mcp.VERSION_HEADER, b"").strip().decode("latin-1")
-    if stated != version:
-        return "the MCP-Protocol-Version header and the envelope name different versions"
-    if headers.get(mcp.METHOD_HEADER, b"").strip() != method.encode():
-        return "the Mcp-Method header does not name the request's method"
+# A client says the same envelope in each of its requests; a huge one is not remembered.
+_known = lru_cache(1024)(_judge)
+
+
+def _refuse_name(
+    method: str, params: dict[str, Raw], headers: dict[bytes, bytes]
+) -> Refusal | None:
     member = mcp.NAMED_BY.get(method)
     if member is None or member not in params:
         return None
     name = headers.get(mcp.NAME_HEADER)
     if name is None or not _repeats(name, params[member]):
-        return f"the Mcp-Name header does not repeat the request's {member}"
+        unlike = f"the Mcp-Name header does not repeat the request's {member}"
+        return Refusal(HEADER_MISMATCH, unlike)
     return None
 
 

@@ -161,10 +161,12 @@ class McpHttp:
     ) -> Frame | None:
         """The error that answers a request whose envelope and headers are not in order."""
         assert isinstance(frame.id, int | str)
-        for name in ROUTING if len(all_headers) != len(headers) else ():
-            if sum(1 for given, _ in all_headers if given == name) > 1:
-                twice = f"the {name.decode()} header appears more than once"
-                return jsonrpc.failure(frame.id, HEADER_MISMATCH, twice)
+        if len(all_headers) != len(headers):
+            given = [name for name, _ in all_headers]
+            for name in ROUTING:
+                if given.count(name) > 1:
+                    twice = f"the {name.decode()} header appears more than once"
+                    return jsonrpc.failure(frame.id, HEADER_MISMATCH, twice)
         refusal = refuse_envelope(frame, headers)
         if refusal is None and frame.method == mcp.INITIALIZE:
             # A server that speaks both eras on one pipe must not be led into the other one.

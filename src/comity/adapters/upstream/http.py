@@ -91,29 +91,14 @@ class HttpCarrier:
         self.receiver = receiver
 
     def send(self, frame: Frame, stream: Stream, headers: Headers = ()) -> None:
-        if self._held is not None or frame.method == mcp.INITIALIZED:
-            self._hold(frame, stream, headers)
-        else:
-            self._send(frame, stream, headers)
-
-    def _hold(self, frame: Frame, stream: Stream, headers: Headers) -> None:
-        """Say `initialized` only when the standing stream is open: the server may push at once."""
-        if self._held is None:
-            if self._standing is None or self._standing.is_answered:
-                self._send(frame, stream, headers)
-                return
-            self._held = []
+        if self._held is not None:
+            self._held.append((frame, stream, headers))
+            return
+        if frame.method == mcp.INITIALIZED and self._awaits_standing():
+            # The server may push as soon as it hears this: its stream has to be open by then.
+            self._held = [(frame, stream, headers)]
             asyncio.get_running_loop().call_later(LISTEN_SECONDS, self.release)
-        self._held.append((frame, stream, headers))
-
-    def release(self) -> None:
-        """Send what was held back, less what nobody waits for any more."""
-        held, self._held = self._held or [], None
-        for frame, stream, headers in held:
-            if not self._closed and (not stream or self.receiver.awaits(stream)):
-                self._send(frame, stream, headers)
-
-    def _send(self, frame: Frame, stream: Stream, headers: Headers) -> None:
+            return
         body = jsonrpc.encode(frame)
         head = self._post_in_session
         for name, value in headers:
@@ -127,6 +112,18 @@ class HttpCarrier:
             self._greeting = body
         reply = self._open[stream] = Reply(self, stream, body, headers)
         reply.sending = self._pool.send(self._reach.origin, head, body, reply)
+
+    def _awaits_standing(self) -> bool:
+        return self._standing is not None and not self._standing.is_answered
+
+    def release(self) -> None:
+        """Send what was held back, less what nobody waits for any more."""
+        if self._standing is not None:
+            self._standing.is_answered = True
+        held, self._held = self._held or [], None
+        for frame, stream, headers in held:
+            if not self._closed and (not stream or self.receiver.awaits(stream)):
+                self.send(frame, stream, headers)
 
     def speaks(self, version: str) -> None:
         if self._era is Era.HANDSHAKE:
