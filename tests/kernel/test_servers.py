@@ -151,9 +151,11 @@ async def test_what_was_offered_stays_listed_while_a_server_starts_again() -> No
 @both_kinds
 async def test_a_server_that_is_not_ready_refuses_at_once(process: bool) -> None:
     async with standing() as house:
-        server = house.add("srv", Script(costs_a_process=process, refuses="broken"))
+        script = Script(costs_a_process=process, refuses="broken")
+        server = house.add("srv", script)
         house.servers.start()
         await until(lambda: server.state is State.ERROR)
+        script.refuses = None
         for way in (server.link_for(Session("", 0), greeted=True), server.modern_link()):
             with pytest.raises(Unavailable, match="broken"):
                 await way

@@ -85,9 +85,9 @@ async def test_a_probe_under_way_does_not_outlive_its_server() -> None:
     await until(lambda: len(script.open) == 2)
     async with asyncio.timeout(10):
         await house.servers.stop()
+        assert script.open == []
         with pytest.raises(Unavailable):
             await probing
-    await until(lambda: script.open == [])
 
 
 async def test_a_changed_list_is_read_again() -> None:

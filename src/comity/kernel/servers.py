@@ -294,9 +294,10 @@ class Server:
                 self._gone.set()
 
     async def _let_go(self) -> None:
-        held = [shared for shared in (self._own, self.modern) if shared is not None]
         if self._modern_probe is not None:
             self._modern_probe.cancel()
+            await asyncio.wait([self._modern_probe])
+        held = [shared for shared in (self._own, self.modern) if shared is not None]
         self._own = self.modern = self._modern_probe = None
         await asyncio.gather(self._by_terms.close(), *(shared.link.close() for shared in held))
 
