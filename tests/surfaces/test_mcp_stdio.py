@@ -65,6 +65,23 @@ async def test_a_cancelled_call_is_cancelled_at_its_server(
     assert [frame for frame in door.seen if frame.get("id") == 1] == []
 
 
+@pytest.mark.requirement("MCP-4.4-cancelled")
+@pytest.mark.parametrize("envelope", [None, ENVELOPE])
+async def test_a_cancellation_in_the_same_breath_finds_its_call(
+    door: Piped, envelope: Frame | None
+) -> None:
+    meta: Frame = {} if envelope is None else {"_meta": envelope}
+    if envelope is None:
+        await door.greet()
+    await door.ask("warm", "tools/call", {"name": "up__plain", **meta})
+    call = {"id": 1, "method": "tools/call", "params": {"name": "up__hang", **meta}}
+    enough = {"method": "notifications/cancelled", "params": {"requestId": 1}}
+    both = [json.dumps({"jsonrpc": "2.0", **frame}).encode() for frame in (call, enough)]
+    door.say(b"\n".join(both))
+    told = await _heard(door, "after", meta)
+    assert [frame["method"] for frame in told].count("notifications/cancelled") == 1
+
+
 async def _heard(door: Piped, named: str, meta: Frame) -> list[Frame]:
     answer = await door.ask(named, "tools/call", {"name": "up__heard", **meta})
     return json.loads(answer["result"]["content"][0]["text"])
