@@ -35,7 +35,7 @@ class Errand(Protocol):
     def answered(self, frame: Frame, status: int) -> None: ...
     def told(self, frame: Frame) -> None: ...
     def asked(self, question: "Question", frame: Frame) -> None: ...
-    def failed(self, error: Unavailable) -> None: ...
+    def failed(self, error: Unavailable | MalformedMessage) -> None: ...
     def withdraw(self, reason: Raw | None) -> None: ...
 
 
@@ -102,7 +102,7 @@ class Call:
             retold = frame if self.retell is None else self.retell(frame)
             question.put_to(self.client, retold, self.outbox)
 
-    def failed(self, error: Unavailable) -> None:
+    def failed(self, error: Unavailable | MalformedMessage) -> None:
         self.refuse(error.fault, str(error))
 
     def refuse(self, fault: Fault, because: str) -> None:
@@ -201,7 +201,7 @@ class Question:
     def asked(self, question: "Question", frame: Frame) -> None:
         question.refuse(METHOD_NOT_FOUND, "a client cannot ask amid an answer")
 
-    def failed(self, error: Unavailable) -> None:
+    def failed(self, error: Unavailable | MalformedMessage) -> None:
         self.refuse(error.fault, str(error))
 
     def refuse(self, fault: Fault, because: str) -> None:

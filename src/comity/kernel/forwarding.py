@@ -57,10 +57,8 @@ class OneServer:
                 link.ask(call, frame)
             else:
                 await self._ask_first(session, call, frame)
-        except Unavailable as error:
+        except (Unavailable, MalformedMessage) as error:
             call.failed(error)
-        except MalformedMessage as error:
-            call.refuse(error.fault, str(error))
         return call
 
     def hear(self, session: Session, frame: Frame) -> None:
@@ -83,10 +81,8 @@ class OneServer:
             if call.method == mcp.LIST_TOOLS:
                 call.adapt = self._without_quarantined()
             link.ask(call, frame, headers)
-        except Unavailable as error:
+        except (Unavailable, MalformedMessage) as error:
             call.failed(error)
-        except MalformedMessage as error:
-            call.refuse(error.fault, str(error))
         return call
 
     def _link_at_hand(self, session: Session, method: str) -> Link | None:

@@ -80,10 +80,8 @@ class AllServers:
                 await self._route_task(call, frame, lambda server: self._link(session, server))
             else:
                 await self._route_in_session(session, call, frame)
-        except Unavailable as error:
+        except (Unavailable, MalformedMessage) as error:
             call.failed(error)
-        except MalformedMessage as error:
-            call.refuse(error.fault, str(error))
         return call
 
     def hear(self, session: Session, frame: Frame) -> None:
@@ -108,10 +106,8 @@ class AllServers:
                 await self._route_task(call, frame, _modern_link, headers)
             else:
                 await self._route_modern(call, frame, headers)
-        except Unavailable as error:
+        except (Unavailable, MalformedMessage) as error:
             call.failed(error)
-        except MalformedMessage as error:
-            call.refuse(error.fault, str(error))
         return call
 
     async def _initialize(self, session: Session, call: Call, frame: Frame) -> None:
