@@ -74,7 +74,6 @@ def forgetting(server: Upstream, *forgotten: str) -> None:
             await exchange.text("done")
 
 
-@pytest.mark.requirement("MCP-3.2-post", "MCP-3.2-session")
 async def test_the_session_and_its_version_are_named_in_every_later_request(scene: Scene) -> None:
     first = scene.server.of("initialize")[0]
     assert "mcp-session-id" not in first.headers
@@ -114,7 +113,6 @@ async def test_what_comes_on_a_stream_is_heard_as_that_questions(scene: Scene) -
     assert scene.hearer.opened == [2]
 
 
-@pytest.mark.requirement("MCP-3.2-get")
 async def test_what_comes_on_the_standing_stream_is_nobodys(scene: Scene) -> None:
     @scene.server.act("GET")
     async def stand(exchange: Exchange) -> None:
@@ -142,7 +140,6 @@ async def test_a_server_without_a_standing_stream_is_asked_for_it_once(scene: Sc
     assert len([each for each in scene.server.heard if each.verb == "GET"]) == 1
 
 
-@pytest.mark.requirement("MCP-3.2-resume")
 async def test_a_standing_stream_that_ended_is_taken_up_after_its_last_event(scene: Scene) -> None:
     @scene.server.act("GET")
     async def stand(exchange: Exchange) -> None:
@@ -224,7 +221,6 @@ async def test_a_session_that_could_not_be_opened_again_is_tried_at_the_next_cal
     assert answer["result"]["content"][0]["text"] == "done"
 
 
-@pytest.mark.requirement("MCP-3.2-resume")
 async def test_a_stream_that_ended_early_is_taken_up_by_its_last_event(scene: Scene) -> None:
     minted: list[Any] = []
 
@@ -343,7 +339,6 @@ async def test_a_withdrawn_call_of_the_handshake_era_is_cancelled_in_words(scene
     assert told.headers["mcp-session-id"] == "session-1"
 
 
-@pytest.mark.requirement("MCP-4.3-http")
 async def test_closing_ends_the_session_and_waits_for_no_dead_server() -> None:
     async with reaching() as scene:
         await scene.greet()

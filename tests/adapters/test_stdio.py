@@ -42,7 +42,6 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.requirement("MCP-3.1-spawn", "MCP-3.1-newline", "MCP-3.1-stdin")
 async def test_a_message_is_one_line_each_way() -> None:
     async with running(ECHO) as (carrier, hearer):
         frame = jsonrpc.decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":\r\n "b"}}')
@@ -92,7 +91,6 @@ async def test_a_server_that_dies_is_told_of_once_with_its_last_words() -> None:
             carrier.send(jsonrpc.notification("late"), UNKNOWN)
 
 
-@pytest.mark.requirement("MCP-4.3-stdio")
 async def test_closing_ends_the_process_and_tells_nobody() -> None:
     async with running(ECHO) as (carrier, hearer):
         carrier.send(jsonrpc.notification("here"), UNKNOWN)
