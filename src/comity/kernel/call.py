@@ -156,7 +156,7 @@ class OwnCall(Call):
         if self.on_told is not None:
             self.on_told(frame)
 
-    def failed(self, error: Unavailable) -> None:
+    def failed(self, error: Unavailable | MalformedMessage) -> None:
         if not self.done.done():
             self.done.set_exception(error)
 
