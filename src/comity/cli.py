@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -113,7 +114,8 @@ def _allow_many_files() -> None:
     """Every connection is an open file; take as many as the system lets this process have."""
     if resource is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        with contextlib.suppress(ValueError, OSError):  # some systems refuse their own hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve_stdio(settings: Settings) -> None:
