@@ -206,7 +206,10 @@ async def test_a_standing_stream_is_taken_up_after_the_last_event_that_was_read(
         await _push(talk, 3)
         async with _stream(talk, house.door("far"), last) as reply:
             missed = [(await _one_event(reply))[1]["params"] for _ in range(2)]
-    assert missed == [{"n": 2}, {"n": 3}]
+        # And once more, as if the client had lost them after they were sent.
+        async with _stream(talk, house.door("far"), last) as reply:
+            again = [(await _one_event(reply))[1]["params"] for _ in range(2)]
+    assert missed == again == [{"n": 2}, {"n": 3}]
 
 
 @pytest.mark.requirement("MCP-3.2-resume")
