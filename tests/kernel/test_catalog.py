@@ -111,6 +111,15 @@ def test_a_resource_of_two_servers_is_the_firsts_until_that_one_drops_it() -> No
     assert catalog.find_resource("x:1") is None
 
 
+def test_who_is_quicker_does_not_take_a_resource_from_another() -> None:
+    catalog = Catalog()
+    for server in ("c", "a", "b"):
+        catalog.put(server, RESOURCE, [resource(server, "x:1")])
+    assert catalog.find_resource("x:1") == resource("a", "x:1")
+    catalog.put("a", RESOURCE, [])
+    assert catalog.find_resource("x:1") == resource("b", "x:1")
+
+
 def test_a_listed_resource_comes_before_a_template_that_it_fits() -> None:
     catalog = Catalog()
     catalog.put("a", TEMPLATE, [resource("a", "x:{+all}")])

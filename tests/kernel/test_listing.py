@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from msgspec import Raw
@@ -143,6 +144,15 @@ async def test_both_schemas_of_a_tool_are_judged() -> None:
     catalog = await read(Script(replies={mcp.LIST_TOOLS: {"tools": [entry]}}), judge)
     assert judge.seen == [{"inputSchema a b": {"x": 1}, "outputSchema a b": {"y": 2}}]
     assert catalog.quarantined("srv") == {"a b": "outputSchema: odd"}
+
+
+async def test_a_tool_without_a_schema_for_its_arguments_is_judged_for_that() -> None:
+    judge = AnySchema({"inputSchema bare": "there is none"})
+    listed = {"tools": [{"name": "bare"}, *cast("list[object]", tools("good")["tools"])]}
+    catalog = await read(Script(replies={mcp.LIST_TOOLS: listed}), judge)
+    assert judge.seen[0]["inputSchema bare"] is None
+    assert catalog.quarantined("srv") == {"bare": "inputSchema: there is none"}
+    assert catalog.find(Kind.TOOL, "good") is not None
 
 
 async def test_a_schema_that_says_two_things_is_quarantined() -> None:

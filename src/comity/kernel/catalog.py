@@ -141,8 +141,11 @@ class Catalog:
         return found, None
 
     def _learn(self, kind: Kind, offer: Offer) -> None:
-        # Two servers may list the same resource; the first one keeps the name.
-        self._public.setdefault((kind, offer.key), offer)
+        # Two servers may list the same resource. Which of them keeps it must not depend on who is
+        # quicker, or a server could take another's place.
+        held = self._public.get((kind, offer.key))
+        if held is None or offer.server < held.server:
+            self._public[kind, offer.key] = offer
         self._bare.setdefault((kind, offer.name), {})[offer.server] = offer
         if kind is Kind.TEMPLATE:
             self._templates.add(offer.name, offer)
@@ -154,9 +157,9 @@ class Catalog:
             self._bare.pop((kind, offer.name), None)
         if self._public.get((kind, offer.key)) is offer:
             del self._public[kind, offer.key]
-            for other in holders.values():
-                if other.key == offer.key:
-                    self._public[kind, offer.key] = other
+            heirs = [other for other in holders.values() if other.key == offer.key]
+            if heirs:
+                self._public[kind, offer.key] = min(heirs, key=lambda heir: heir.server)
         if kind is Kind.TEMPLATE:
             self._templates.remove(offer.name, offer)
 

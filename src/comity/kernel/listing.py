@@ -133,6 +133,8 @@ class Listing:
         faults: dict[str, str] = {}
         schemas: dict[str, object] = {}
         for name, entry in entries:
+            # One tool without a schema for its arguments makes some clients refuse the whole list.
+            schemas.setdefault(f"inputSchema {name}", None)
             for member in SCHEMAS:
                 if member in entry:
                     try:

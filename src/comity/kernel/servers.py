@@ -236,10 +236,21 @@ class Server:
             if frame.method in CHANGED_BY:
                 self._changed(str(frame.method))
 
-        try:
-            await link.request(mcp.LISTEN, params, headers, hear)
-        except Unavailable as error:
-            log.info("server %r: its changes are not heard: %s", self.name, error)
+        ended = 0
+        while link.is_open:
+            try:
+                answer = await link.request(mcp.LISTEN, params, headers, hear)
+                if answer.error is not UNSET:
+                    # It has no such thing; asking again would change nothing.
+                    return
+            except Unavailable as error:
+                log.info("server %r: its changes are not heard: %s", self.name, error)
+            ended += 1
+            pause = self._options.backoff.delay(ended, random.random())  # noqa: S311  # no secret
+            await asyncio.sleep(pause.total_seconds())
+            # What changed while nobody listened was told to nobody.
+            for method in CHANGED_BY:
+                self._changed(method)
 
     def _changed(self, method: str) -> None:
         """Read these lists again: one reading at a time, so that the last one read is the last."""
