@@ -57,9 +57,10 @@ def http_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield f"{origin}/servers/odd/mcp"
 
 
-def _skip_where_shared(transport: str) -> None:
-    if transport == "stdio" and not DIRECT:
-        pytest.skip("what a shared process pushes without an address is nobody's")
+# What a shared process pushes without an address belongs to nobody (decision 0007).
+where_each_has_its_own = pytest.mark.parametrize(
+    "transport", ["own stdio", "http"], indirect=True, scope="module"
+)
 
 
 async def call(client: HandClient, tool: str, named: object = None, **arguments: object) -> Frame:
@@ -72,12 +73,11 @@ def text(response: Frame) -> str:
 
 
 @through_comity
+@where_each_has_its_own
 @pytest.mark.requirement("MCP-3.2-get")
 async def test_trap_01_a_push_waits_for_a_client_that_has_no_stream_open_yet(
     dial: Dial, transport: str
 ) -> None:
-    _skip_where_shared(transport)
-
     async def be_pushed() -> Frame:
         async with dial() as client:
             # The server pushes as soon as it hears `initialized`, and the stream opens after that.
@@ -90,10 +90,9 @@ async def test_trap_01_a_push_waits_for_a_client_that_has_no_stream_open_yet(
     assert [frame["method"] for frame in pushed] == [odd.PUSHED] * 10
 
 
+@where_each_has_its_own
 @pytest.mark.requirement("MCP-3.2-get")
 async def test_trap_01_a_stream_that_is_open_loses_no_push(dial: Dial, transport: str) -> None:
-    _skip_where_shared(transport)
-
     async def be_poked() -> Frame:
         async with dial() as client:
             await initialize(client, {})
