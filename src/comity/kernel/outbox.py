@@ -83,23 +83,18 @@ class Outbox:
 
     async def wait(self) -> None:
         """Until there is something to take, the stream begins or ends, or a nudge."""
-        if self.frames or self.final or self.nudged or self.suspended:
-            return
-        await self._sleep()
+        if not (self.frames or self.final or self.nudged or self.suspended):
+            await self._sleep()
 
     async def until_final(self) -> None:
         """Until nothing more will come, whatever else happens."""
         while not self.final:
             await self._sleep()
 
-    async def _sleep(self) -> None:
-        waiter = self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await waiter
-        finally:
-            # Another reader may have taken the stream over, and its place.
-            if self._waiter is waiter:
-                self._waiter = None
+    def _sleep(self) -> asyncio.Future[None]:
+        """A reader sleeps; one that took the stream over later has the place."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
 
     def _throttle(self, on: bool) -> None:
         if self.throttle is not None and on is not self._paused:

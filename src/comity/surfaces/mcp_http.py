@@ -31,7 +31,6 @@ from comity.wire.mcp import Era
 
 ROUTING: Final = (mcp.VERSION_HEADER, mcp.METHOD_HEADER, mcp.NAME_HEADER)
 PRIMED_SINCE: Final = "2025-11-25"
-_REPEATED: Final = frozenset({mcp.METHOD_HEADER, mcp.NAME_HEADER})
 _POST_ONLY: Final = ((b"allow", b"POST"),)
 _SESSION_METHODS: Final = ((b"allow", b"GET, POST, DELETE"),)
 
@@ -71,7 +70,7 @@ class McpHttp:
         receive: Receive,
         send: Send,
     ) -> None:
-        accepted = _check_types(headers)
+        accepted = _accepted(headers.get(b"content-type", b""), headers.get(b"accept", b"*/*"))
         body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
         frame = jsonrpc.decode(body, self._limits)
         if era is Era.MODERN:
@@ -138,7 +137,7 @@ class McpHttp:
             await doorway.answer(send, status, jsonrpc.encode(refused))
             return
         outbox = Outbox()
-        call = await self._desk.ask_modern(frame, outbox, _passed_on(all_headers))
+        call = await self._desk.ask_modern(frame, outbox, _passed_on(headers, all_headers))
         await self._reply_modern(call, receive, send)
 
     async def _reply_modern(self, call: Call, receive: Receive, send: Send) -> None:
@@ -204,13 +203,9 @@ class McpHttp:
         return session
 
 
-def _check_types(headers: dict[bytes, bytes]) -> bytes:
-    """What the client accepts, first things first; raises where nothing could be sent."""
-    return _accepted(headers.get(b"content-type", b""), headers.get(b"accept", b"*/*"))
-
-
 @lru_cache(256)
 def _accepted(content: bytes, accept: bytes) -> bytes:
+    """What the client accepts, first things first; raises where nothing could be sent."""
     if not content.strip().lower().startswith(b"application/json"):
         raise MalformedMessage("send application/json", WRONG_CONTENT_TYPE)
     accepted = accept.strip()
@@ -223,15 +218,25 @@ def _accepts(accepted: bytes, kind: bytes) -> bool:
     return kind in accepted or b"*/*" in accepted or kind.split(b"/")[0] + b"/*" in accepted
 
 
-def _passed_on(headers: HeaderList) -> tuple[tuple[bytes, bytes], ...]:
+def _passed_on(
+    headers: dict[bytes, bytes], all_headers: HeaderList
+) -> tuple[tuple[bytes, bytes], ...]:
     """The headers a modern request repeats its body in; nothing else of the client's goes on."""
-    return tuple(
-        [
+    passed = [
+        (mcp.METHOD_HEADER, headers[mcp.METHOD_HEADER].strip()),
+        *(
+            [(mcp.NAME_HEADER, headers[mcp.NAME_HEADER].strip())]
+            if mcp.NAME_HEADER in headers
+            else []
+        ),
+    ]
+    if mcp.PARAM_HEADER_PREFIX in b"".join(headers):
+        passed += [
             (name, value.strip())
-            for name, value in headers
-            if name in _REPEATED or name.startswith(mcp.PARAM_HEADER_PREFIX)
+            for name, value in all_headers
+            if name.startswith(mcp.PARAM_HEADER_PREFIX)
         ]
-    )
+    return tuple(passed)
 
 
 def _with_headers(send: Send, extra: tuple[tuple[bytes, bytes], ...]) -> Send:
