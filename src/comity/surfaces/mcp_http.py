@@ -31,6 +31,13 @@ from comity.wire.mcp import Era
 
 ROUTING: Final = (mcp.VERSION_HEADER, mcp.METHOD_HEADER, mcp.NAME_HEADER)
 PRIMED_SINCE: Final = "2025-11-25"
+_USUAL: Final = frozenset(
+    b"host accept accept-encoding accept-language content-type content-length user-agent connection "
+    b"cache-control authorization origin traceparent tracestate mcp-protocol-version mcp-method "
+    b"mcp-name mcp-session-id".split()
+)
+"""Headers among which no repeated argument has to be looked for."""
+
 _POST_ONLY: Final = ((b"allow", b"POST"),)
 _SESSION_METHODS: Final = ((b"allow", b"GET, POST, DELETE"),)
 
@@ -230,7 +237,7 @@ def _passed_on(
             else []
         ),
     ]
-    if mcp.PARAM_HEADER_PREFIX in b"".join(headers):
+    if not _USUAL.issuperset(headers):
         passed += [
             (name, value.strip())
             for name, value in all_headers
