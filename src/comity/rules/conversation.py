@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, Struct, structs
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, INVALID_REQUEST, UPSTREAM_FAILED, MalformedMessage
 from comity.wire.jsonrpc import Frame, Id
+from comity.wire.lines import BACKSLASH
 from comity.wire.mcp import CANCELLED, LISTEN, PROGRESS, SUBSCRIPTION_ID, UNKNOWN, Stream
 
 
@@ -207,7 +208,7 @@ def _members_of(raw: object) -> dict[str, Raw]:
 def _swap_token(params: Raw, minted: int) -> tuple[Raw, Raw | None]:
     """The parameters with the minted number as progress token, and the token that stood there."""
     plain = bytes(params)
-    if b"progressToken" not in plain and b"\\" not in plain:
+    if b"progressToken" not in plain and BACKSLASH not in plain:
         # Most calls want no progress. An escape could spell the key, so it is looked at closely.
         return params, None
     found = _members_of(params)

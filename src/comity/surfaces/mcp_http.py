@@ -32,9 +32,9 @@ from comity.wire.mcp import Era
 ROUTING: Final = (mcp.VERSION_HEADER, mcp.METHOD_HEADER, mcp.NAME_HEADER)
 PRIMED_SINCE: Final = "2025-11-25"
 _USUAL: Final = frozenset(
-    b"host accept accept-encoding accept-language content-type content-length user-agent connection "
-    b"cache-control authorization origin traceparent tracestate mcp-protocol-version mcp-method "
-    b"mcp-name mcp-session-id".split()
+    b"host accept accept-encoding accept-language content-type content-length user-agent "
+    b"connection cache-control authorization origin traceparent tracestate mcp-protocol-version "
+    b"mcp-method mcp-name mcp-session-id".split()
 )
 """Headers among which no repeated argument has to be looked for."""
 

@@ -9,6 +9,8 @@ newline and told as `Overlong`, so that the conversation goes on.
 from dataclasses import dataclass, field
 
 LINE_LIMIT = 4 * 1024 * 1024
+NEWLINE, RETURN, BACKSLASH = b"\n\r\\"
+"""As numbers: `NEWLINE in data` is ten times faster than `b"\\n" in data`."""
 BEGINNING = 256
 
 

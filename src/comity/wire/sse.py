@@ -9,6 +9,7 @@ browser would keep quiet about it, but MCP opens its streams with one ("priming"
 import msgspec
 
 from comity.wire.errors import MalformedMessage
+from comity.wire.lines import NEWLINE, RETURN
 
 EVENT_LIMIT = 8 * 1024 * 1024
 
@@ -43,7 +44,7 @@ def encode_event(
         parts.append(b"id: %b\n" % _one_line(id))
     if retry is not None:
         parts.append(b"retry: %d\n" % retry)
-    if b"\n" in data or b"\r" in data:
+    if NEWLINE in data or RETURN in data:
         lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         parts += [b"data: %b\n" % line for line in lines]
         parts.append(b"\n")
@@ -102,7 +103,7 @@ class EventParser:
             chunk.startswith(_USUAL_START)
             and chunk.find(b"\n", len(_USUAL_START)) == len(chunk) - 2
             and chunk.endswith(b"\n")
-            and b"\r" not in chunk
+            and RETURN not in chunk
             and len(chunk) <= self._limit
             and self._opening is None
             and not (self._partial or self._size or self._after_return or self._broken)
@@ -123,7 +124,7 @@ class EventParser:
         if self._after_return and chunk:
             self._after_return = False
             chunk = chunk.removeprefix(b"\n")
-        if b"\r" in chunk:
+        if RETURN in chunk:
             self._after_return = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return chunk

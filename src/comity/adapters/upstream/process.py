@@ -18,7 +18,7 @@ from comity.adapters.upstream.command import Command, spawn
 from comity.adapters.upstream.exits import call_at_death
 from comity.adapters.upstream.stderr import StderrTail
 from comity.wire.errors import EXHAUSTED, Unavailable
-from comity.wire.lines import LINE_LIMIT, LineSplitter, Overlong
+from comity.wire.lines import LINE_LIMIT, NEWLINE, RETURN, LineSplitter, Overlong
 
 # What SIGKILL has not ended by then hangs in the operating system; waiting longer helps nobody.
 _LAST_WAIT = timedelta(seconds=10)
@@ -126,7 +126,7 @@ class ServerProcess:
             raise Unavailable(f"{self._command.program!r} takes no more messages")
         if stdin.get_write_buffer_size() + len(frame) > self._limits.unread_bytes:
             raise Unavailable(f"{self._command.program!r} does not read its messages", EXHAUSTED)
-        if b"\n" in frame or b"\r" in frame:
+        if NEWLINE in frame or RETURN in frame:
             # In JSON these are spaces between words; here they would begin a forged message.
             frame = frame.replace(b"\n", b" ").replace(b"\r", b" ")
         stdin.write(frame + b"\n")
