@@ -84,7 +84,9 @@ class Call:
                 self.refuse(UPSTREAM_FAILED, f"the server sent a broken answer: {error}")
                 return
         self._settle()
-        self.outbox.finish(jsonrpc.encode(frame), self._status(frame, status))
+        if frame.error is not jsonrpc.UNSET:
+            status = self._status(frame, status)
+        self.outbox.finish(jsonrpc.encode(frame), status)
 
     def told(self, frame: Frame) -> None:
         if self.underway is not None:
@@ -126,7 +128,7 @@ class Call:
 
     def _status(self, frame: Frame, status: int) -> int:
         """The HTTP status of an answer: in the modern era an error's code decides it."""
-        if frame.error is jsonrpc.UNSET or self.client is not None or status != 200:
+        if self.client is not None or status != 200:
             return status
         error = jsonrpc.error_of(frame)
         return 200 if error is None else HTTP_STATUS_OF_CODE.get(error.code, 200)

@@ -21,6 +21,7 @@ from comity.wire.errors import (
 )
 from comity.wire.headers import unwrap
 from comity.wire.jsonrpc import UNSET, Frame
+from comity.wire.lines import BACKSLASH
 from comity.wire.mcp import Era
 
 LONGEST_KNOWN: Final = 2048
@@ -100,10 +101,15 @@ def _refuse_name(
 
 def _repeats(header: bytes, raw: Raw) -> bool:
     """Whether the header says what the body says; plain names are compared as they stand."""
-    if header.isalnum() and bytes(raw) == b'"%b"' % header:
+    if bytes(raw) == b'"%b"' % header and header.isascii() and not _is_coded(header):
         return True
     said = unwrap(header)
     return said is not None and said == jsonrpc.text(raw)
+
+
+def _is_coded(header: bytes) -> bool:
+    """Whether a header may stand for something else than it shows."""
+    return BACKSLASH in header or header.startswith(b"=?")
 
 
 def _refuse_version(version: str | None) -> Refusal | None:

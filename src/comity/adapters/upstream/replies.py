@@ -87,7 +87,7 @@ class Reply:
     def ended(self) -> None:
         if self._parser is not None:
             self._stream_broke(None)
-        elif self._was_forgotten():
+        elif self._status != 200 and self._was_forgotten():
             self._retried = True
             self._owner.ask_again(self)
         else:
