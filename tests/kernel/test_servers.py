@@ -18,6 +18,7 @@ from tests.kernel.carriers import (
     SILENCE,
     Params,
     Script,
+    ScriptedCarrier,
     discovered,
     hello,
     settled,
@@ -214,3 +215,21 @@ def test_a_server_is_found_by_its_name() -> None:
     assert house.servers.get("srv") is server
     assert house.servers.get("other") is None
     assert [*house.servers] == [server]
+
+
+async def test_a_bug_in_the_care_for_one_server_is_told_and_holds_up_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(Script):
+        def carrier(self, era: Era) -> ScriptedCarrier:
+            raise RuntimeError("a bug")
+
+    async with standing() as house:
+        broken = house.add("broken", Broken())
+        good = house.add("good", Script())
+        house.servers.start()
+        await until(lambda: house.servers.all_tried)
+        await until(lambda: good.state is State.CONNECTED)
+        assert "bug" in caplog.text
+        with pytest.raises(Unavailable, match="see its log"):
+            broken.require(Era.HANDSHAKE)

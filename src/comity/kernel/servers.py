@@ -363,13 +363,23 @@ class Servers:
                 task.cancel()
 
     def start(self) -> None:
-        self._running = [asyncio.ensure_future(server.run()) for server in self._all.values()]
+        self._running = [asyncio.ensure_future(_watched(server)) for server in self._all.values()]
 
     async def stop(self) -> None:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         await asyncio.gather(*(server.stop() for server in self._all.values()))
+
+
+async def _watched(server: Server) -> None:
+    """Run one server; a bug of ours there is told loudly and holds up nobody else."""
+    try:
+        await server.run()
+    except Exception:
+        log.exception("the care for server %r ended in a bug", server.name)
+        server.reason = "the gateway failed in caring for it; see its log"
+        server.tried.set()
 
 
 def _declared(capabilities: Raw | None) -> dict[str, Raw]:
