@@ -8,7 +8,7 @@ from msgspec import Raw
 from comity.kernel.catalog import Kind
 from comity.kernel.sessions import Session
 from comity.wire import jsonrpc, mcp
-from comity.wire.errors import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Unavailable
+from comity.wire.errors import UNSUPPORTED_VERSION, Unavailable
 from comity.wire.lifecycle import State
 from comity.wire.mcp import Era
 from tests.kernel.carriers import (
@@ -19,7 +19,7 @@ from tests.kernel.carriers import (
     settled,
     until,
 )
-from tests.kernel.server_house import AT_ONCE, House, connected, options, standing, tools
+from tests.kernel.server_house import House, connected, options, standing, tools
 
 both_kinds = pytest.mark.parametrize("process", [False, True], ids=["http", "stdio"])
 
@@ -97,47 +97,6 @@ async def test_a_changed_list_is_read_again() -> None:
         script.replies[mcp.LIST_TOOLS] = tools("a", "b")
         script.open[-1].says(jsonrpc.notification(mcp.TOOLS_CHANGED))
         await until(lambda: house.catalog.count("srv", Kind.TOOL) == 2)
-
-
-async def test_a_changed_list_of_a_modern_server_is_read_again() -> None:
-    async with standing() as house:
-        replies: dict[str, Reply] = {mcp.LIST_TOOLS: tools("a")}
-        script = Script(handshake=False, modern=True, replies=replies)
-        await connected(house, script)
-        (carrier,) = script.open
-        await until(lambda: carrier.asked(mcp.LISTEN))
-        (listening,) = carrier.asked(mcp.LISTEN)
-        script.replies[mcp.LIST_TOOLS] = tools("a", "b")
-        carrier.says(jsonrpc.notification(mcp.TOOLS_CHANGED), amid=listening)
-        carrier.says(jsonrpc.notification("vendor/note"), amid=listening)
-        await until(lambda: house.catalog.count("srv", Kind.TOOL) == 2)
-
-
-async def test_a_listening_that_ends_is_begun_again_and_nothing_is_missed() -> None:
-    async with standing() as house:
-        replies: dict[str, Reply] = {mcp.LIST_TOOLS: tools("a")}
-        script = Script(handshake=False, modern=True, replies=replies)
-        await connected(house, script, options(backoff=AT_ONCE))
-        (carrier,) = script.open
-        await until(lambda: carrier.asked(mcp.LISTEN))
-        script.replies[mcp.LIST_TOOLS] = tools("a", "b")
-        carrier.answers(carrier.asked(mcp.LISTEN)[0], {"resultType": "complete"})
-        await until(lambda: len(carrier.asked(mcp.LISTEN)) == 2)
-        await until(lambda: house.catalog.count("srv", Kind.TOOL) == 2)
-
-
-async def test_a_server_that_knows_no_listening_is_not_asked_again() -> None:
-    async with standing() as house:
-        replies: dict[str, Reply] = {mcp.LIST_TOOLS: tools("a")}
-        script = Script(handshake=False, modern=True, replies=replies)
-        await connected(house, script, options(backoff=AT_ONCE))
-        (carrier,) = script.open
-        await until(lambda: carrier.asked(mcp.LISTEN))
-        (asked,) = carrier.asked(mcp.LISTEN)
-        assert isinstance(asked.id, int)
-        carrier.says(jsonrpc.failure(asked.id, METHOD_NOT_FOUND, "no such method"), amid=asked)
-        await settled()
-        assert len(carrier.asked(mcp.LISTEN)) == 1
 
 
 async def test_a_flood_of_changes_is_read_one_reading_at_a_time_and_the_last_one_counts() -> None:

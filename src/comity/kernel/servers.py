@@ -9,16 +9,17 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
 from msgspec import Raw
 
-from comity.kernel.catalog import Catalog, Kind
+from comity.kernel.catalog import Catalog
+from comity.kernel.freshness import Freshness
 from comity.kernel.links import Link
-from comity.kernel.listing import CHANGED_BY, Listing, envelope
+from comity.kernel.listing import Listing, envelope
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
 from comity.kernel.terms import STANDARD_TERMS, Shared, SharedLinks, greeting
@@ -32,20 +33,13 @@ from comity.wire.errors import (
     MalformedMessage,
     Unavailable,
 )
-from comity.wire.jsonrpc import LIMITS, UNSET, Frame, Limits
+from comity.wire.jsonrpc import LIMITS, UNSET, Limits
 from comity.wire.lifecycle import State
 from comity.wire.mcp import Era
 
 log = logging.getLogger(__name__)
 
 FIRST_TRY_SECONDS: Final = 10.0
-EVERY_KIND: Final = tuple(Kind)
-NEEDS: Final = {
-    Kind.TOOL: "tools",
-    Kind.PROMPT: "prompts",
-    Kind.RESOURCE: "resources",
-    Kind.TEMPLATE: "resources",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,6 @@ class Server:
         self.tried = asyncio.Event()
         self.modern: Shared | None = None
         self._reach = reach
-        self._listing = listing
         self._options = options
         self._own: Shared | None = None
         self._by_terms = SharedLinks(
@@ -80,9 +73,9 @@ class Server:
         self._gone = asyncio.Event()
         # Half of the time at most, so that the other era has its chance too.
         self._probe_seconds = min(FIRST_TRY_SECONDS, options.start_within.total_seconds() / 2)
-        self._stale: set[Kind] = set()
-        self._reading = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._freshness = Freshness(
+            name, listing, self._source, options.start_within, options.backoff
+        )
         self._modern_probe: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -183,11 +176,10 @@ class Server:
         # Only now: what was offered before is still listed while the server starts again.
         found = {Era.HANDSHAKE: self._own, Era.MODERN: self.modern}
         self.eras = {era for era, shared in found.items() if shared is not None}
-        async with self._reading:
-            await self._read_offers()
+        await self._read_offers()
 
     async def _start_handshake(self) -> None:
-        shared = self._new_shared(Era.HANDSHAKE, self._changed, self._lost)
+        shared = self._new_shared(Era.HANDSHAKE, self._freshness.changed, self._lost)
         # Over HTTP each session has a link of its own and this one only reads the lists.
         terms: Mapping[str, object] = STANDARD_TERMS if self._reach.costs_a_process else {}
         await shared.link.begin(self._options.start_within, greeting(terms))
@@ -214,65 +206,17 @@ class Server:
     async def _read_offers(self) -> None:
         """Read all lists over whichever era is there, and be told when they change."""
         if self._own is not None:
-            await self._read(_kinds(_declared(self.hello.get("capabilities"))))
-        elif self.modern is not None and self.discovered is not None:
-            declared = _declared(jsonrpc.members(self.discovered).get("capabilities"))
-            await self._read(_kinds(declared))
+            await self._freshness.read(self.hello.get("capabilities"))
+        elif self.discovered is not None:
+            await self._freshness.read(jsonrpc.members(self.discovered).get("capabilities"))
         if self.modern is not None:
             # A server of both eras may tell of a change in one of them only.
-            self._spawn(self._listen(self.modern.link))
+            self._freshness.listen(self.modern.link)
 
-    async def _listen(self, link: Link) -> None:
-        """Hear of changed lists the modern way, for as long as the server lets us listen."""
-        changes = {
-            "toolsListChanged": True,
-            "promptsListChanged": True,
-            "resourcesListChanged": True,
-        }
-        params = {"_meta": envelope(), "notifications": changes}
-        headers = ((mcp.METHOD_HEADER, mcp.LISTEN.encode()),)
-
-        def hear(frame: Frame) -> None:
-            if frame.method in CHANGED_BY:
-                self._changed(str(frame.method))
-
-        ended = 0
-        while link.is_open:
-            try:
-                answer = await link.request(mcp.LISTEN, params, headers, hear)
-                if answer.error is not UNSET:
-                    # It has no such thing; asking again would change nothing.
-                    return
-            except Unavailable as error:
-                log.info("server %r: its changes are not heard: %s", self.name, error)
-            ended += 1
-            pause = self._options.backoff.delay(ended, random.random())  # noqa: S311  # no secret
-            await asyncio.sleep(pause.total_seconds())
-            # What changed while nobody listened was told to nobody.
-            for method in CHANGED_BY:
-                self._changed(method)
-
-    def _changed(self, method: str) -> None:
-        """Read these lists again: one reading at a time, so that the last one read is the last."""
-        if not self._stale:
-            self._spawn(self._reread())
-        self._stale.update(CHANGED_BY[method])
-
-    async def _reread(self) -> None:
-        async with self._reading:
-            kinds = tuple(kind for kind in EVERY_KIND if kind in self._stale)
-            self._stale.clear()
-            try:
-                async with asyncio.timeout(self._options.start_within.total_seconds()):
-                    await self._read(kinds)
-            except (Unavailable, MalformedMessage, TimeoutError) as error:
-                log.warning("server %r: its list could not be read again: %s", self.name, error)
-
-    async def _read(self, kinds: tuple[Kind, ...]) -> None:
+    def _source(self) -> tuple[Link, Era] | None:
         if self._own is not None:
-            await self._listing.read(self._own.link, Era.HANDSHAKE, kinds)
-        elif self.modern is not None:
-            await self._listing.read(self.modern.link, Era.MODERN, kinds)
+            return self._own.link, Era.HANDSHAKE
+        return (self.modern.link, Era.MODERN) if self.modern is not None else None
 
     async def _open_for(self, session: Session, greeted: bool) -> Link:
         self.require(Era.HANDSHAKE)
@@ -305,6 +249,7 @@ class Server:
                 self._gone.set()
 
     async def _let_go(self) -> None:
+        self._freshness.stop()
         if self._modern_probe is not None:
             self._modern_probe.cancel()
             await asyncio.wait([self._modern_probe])
@@ -318,11 +263,6 @@ class Server:
             self.state = following
             if following is State.CONNECTED:
                 self.reason = ""
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class Servers:
@@ -380,18 +320,6 @@ async def _watched(server: Server) -> None:
         log.exception("the care for server %r ended in a bug", server.name)
         server.reason = "the gateway failed in caring for it; see its log"
         server.tried.set()
-
-
-def _declared(capabilities: Raw | None) -> dict[str, Raw]:
-    try:
-        return {} if capabilities is None else jsonrpc.members(capabilities)
-    except MalformedMessage:
-        return {}
-
-
-def _kinds(declared: Mapping[str, Raw]) -> tuple[Kind, ...]:
-    """What is worth asking for: a server is not asked for what it does not have. (MCP §4.1)"""
-    return tuple(kind for kind in EVERY_KIND if NEEDS[kind] in declared)
 
 
 def _offers_modern(discovered: Raw) -> bool:
