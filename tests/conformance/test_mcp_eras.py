@@ -87,16 +87,16 @@ async def test_a_whole_conversation_from_connecting_to_a_changed_list(
         assert listed[f"{prefix}add"].title == "Add up"
         added = await client.call_tool(f"{prefix}add", {"a": 2, "b": 3})
         await client.call_tool(f"{prefix}count", {"steps": 3}, progress_callback=on_progress)
-        read = await client.read_resource(f"{server}://cards/Ada")
-        prompt = await client.get_prompt(f"{prefix}welcome", {"guest": "Ada"})
+        read = await client.read_resource(f"{server}://cards/you")
+        prompt = await client.get_prompt(f"{prefix}welcome", {"guest": "you"})
         name = f"grown_{len(prefix)}_{MODES.index(mode)}"
         await client.call_tool(f"{prefix}grow", {"name": name})
     assert added.structured_content == {"total": 5}
     assert steps == [1, 2, 3]
     assert isinstance(read.contents[0], TextResourceContents)
-    assert read.contents[0].text == "Hello, Ada."
+    assert read.contents[0].text == "Hello, you."
     assert isinstance(prompt.messages[0].content, TextContent)
-    assert prompt.messages[0].content.text == "Please welcome Ada."
+    assert prompt.messages[0].content.text == "Please welcome you."
 
 
 @pytest.mark.requirement("MCP-4.1-cap-completions")
@@ -160,7 +160,7 @@ async def test_a_listener_hears_of_its_own_resources_and_of_no_others(
     place: tuple[str, str, str],
 ) -> None:
     url, prefix, server = place
-    own, other = f"{server}://cards/Ada", f"{server}://card"
+    own, other = f"{server}://cards/you", f"{server}://card"
     async with (
         asyncio.timeout(SECONDS),
         Client(url, mode=MODERN) as client,

@@ -35,13 +35,12 @@ class Person:
 
     decision: str = "accept"
     asked: list[str] = field(default_factory=list[str])
+    heard: asyncio.Queue[IncomingMessage] = field(default_factory=asyncio.Queue[IncomingMessage])
 
     @property
     def asked_in_calls(self) -> list[str]:
         """The server asks for roots by itself, some time after the handshake."""
         return [question for question in self.asked if question != "roots"]
-
-    heard: asyncio.Queue[IncomingMessage] = field(default_factory=asyncio.Queue[IncomingMessage])
 
     async def sample(
         self, context: ClientRequestContext, params: mcp_types.CreateMessageRequestParams
@@ -49,7 +48,7 @@ class Person:
         self.asked.append(f"sample {params.max_tokens}")
         said = mcp_types.TextContent(type="text", text="An old silent pond.")
         return mcp_types.CreateMessageResult(
-            role="assistant", content=said, model="basho-1", stop_reason="endTurn"
+            role="assistant", content=said, model="poet-1", stop_reason="endTurn"
         )
 
     async def decide(
@@ -57,12 +56,12 @@ class Person:
     ) -> mcp_types.ElicitResult:
         self.asked.append(f"decide {params.mode}")
         if self.decision == "accept":
-            return mcp_types.ElicitResult(action="accept", content={"name": "Ada"})
+            return mcp_types.ElicitResult(action="accept", content={"name": "you"})
         return mcp_types.ElicitResult(action="decline" if self.decision == "decline" else "cancel")
 
     async def roots(self, context: ClientRequestContext) -> mcp_types.ListRootsResult:
         self.asked.append("roots")
-        root = mcp_types.Root(uri=FileUrl("file:///srv/ada"), name="Ada's")
+        root = mcp_types.Root(uri=FileUrl("file:///srv/you"), name="yours")
         return mcp_types.ListRootsResult(roots=[root])
 
     async def hear(self, message: IncomingMessage) -> None:
@@ -114,7 +113,7 @@ async def test_a_server_samples_from_the_clients_model(door: Door) -> None:
         said = await _call(client, name, prompt="A haiku, please.", maxTokens=17)
     assert person.asked_in_calls == ["sample 17"]
     assert "An old silent pond." in said
-    assert "basho-1" in said
+    assert "poet-1" in said
 
 
 @pytest.mark.requirement(
@@ -138,7 +137,7 @@ async def test_a_server_hears_what_the_person_decided(
 async def test_a_server_is_told_the_clients_roots(door: Door) -> None:
     async with Person().at(door.url) as client:
         said = await _call(client, f"{door.prefix}get-roots-list")
-    assert "file:///srv/ada" in said
+    assert "file:///srv/you" in said
 
 
 @pytest.mark.requirement("MCP-5.4-capability", "MCP-5.6-capability")

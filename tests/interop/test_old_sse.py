@@ -61,7 +61,7 @@ at_every_door = pytest.mark.parametrize(("door", "prefix"), DOORS)
 
 
 async def _give_a_name(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-    return ElicitResult(action="accept", content={"name": "Ada"})
+    return ElicitResult(action="accept", content={"name": "you"})
 
 
 @asynccontextmanager
@@ -105,7 +105,7 @@ async def test_an_old_client_is_asked_in_the_middle_of_a_call(
     origin: str, door: str, prefix: str
 ) -> None:
     async with connected(origin + door) as session:
-        assert _text(await session.call_tool(f"{prefix}ask_name", {})) == "Hello, Ada!"
+        assert _text(await session.call_tool(f"{prefix}ask_name", {})) == "Hello, you!"
 
 
 @at_every_door

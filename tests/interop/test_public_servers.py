@@ -28,12 +28,12 @@ pytestmark = [
 
 OF_BOTH_ERAS: dict[str, Step] = {
     "tools": {"do": "tools"},
-    "greet": {"do": "call", "name": "greeter__greet", "arguments": {"name": "Ada"}},
+    "greet": {"do": "call", "name": "greeter__greet", "arguments": {"name": "you"}},
     "count": {"do": "call", "name": "greeter__count", "arguments": {"steps": 3}},
     "resources": {"do": "resources"},
     "card": {"do": "read", "uri": "greeter://card"},
     "prompts": {"do": "prompts"},
-    "welcome": {"do": "prompt", "name": "greeter__welcome", "arguments": {"guest": "Ada"}},
+    "welcome": {"do": "prompt", "name": "greeter__welcome", "arguments": {"guest": "you"}},
     "unknown": {"do": "call", "name": "greeter__nothing", "arguments": {}},
 }
 DOCUMENT = "demo://resource/static/document/architecture.md"
@@ -147,7 +147,7 @@ def test_a_tool_of_each_server_answers(handshake: Answers) -> None:
     assert _text(handshake["sum"]) == "The sum of 19 and 23 is 42."
     assert _text(handshake["files"]) == "[FILE] read.me"
     assert _text(handshake["file"]) == "Read me."
-    assert handshake["greet"]["structuredContent"] == {"text": "Hello, Ada!", "letters": 11}
+    assert handshake["greet"]["structuredContent"] == {"text": "Hello, you!", "letters": 11}
 
 
 @pytest.mark.requirement("MCP-5.1-c-image")
@@ -204,7 +204,7 @@ def test_prompts_of_several_servers_are_listed_and_filled_in(handshake: Answers)
     assert {"everything__simple-prompt", "everything__args-prompt", "greeter__welcome"} <= listed
     assert _said(handshake["simple"]) == "This is a simple prompt without arguments."
     assert "Bergen" in _said(handshake["city"])
-    assert _said(handshake["welcome"]) == "Please welcome Ada."
+    assert _said(handshake["welcome"]) == "Please welcome you."
 
 
 @pytest.mark.requirement("MCP-1-route", "MCP-5.1-list")
@@ -216,7 +216,7 @@ def test_a_client_of_the_new_era_is_offered_what_servers_of_its_era_have(modern:
 
 @pytest.mark.requirement("MCP-5.1-call", "MCP-4.4-progress")
 def test_a_client_of_the_new_era_calls_and_sees_progress(modern: Answers) -> None:
-    assert modern["greet"]["structuredContent"] == {"text": "Hello, Ada!", "letters": 11}
+    assert modern["greet"]["structuredContent"] == {"text": "Hello, you!", "letters": 11}
     assert _text(modern["count"]) == "counted to 3"
     assert [news["progress"] for news in modern["count"]["progress"]] == [1, 2, 3]
 
@@ -225,7 +225,7 @@ def test_a_client_of_the_new_era_calls_and_sees_progress(modern: Answers) -> Non
 def test_a_client_of_the_new_era_reads_resources_and_prompts(modern: Answers) -> None:
     (card,) = modern["card"]["contents"]
     assert card["text"] == "Hello. Good morning. Good night."
-    assert _said(modern["welcome"]) == "Please welcome Ada."
+    assert _said(modern["welcome"]) == "Please welcome you."
 
 
 def _names(offers: list[Step]) -> set[str]:
