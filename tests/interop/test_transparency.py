@@ -30,7 +30,7 @@ from tests.interop.servers import extended
 # One conversation is held for all tests, and each of its steps may take its time.
 pytestmark = pytest.mark.timeout(300)
 
-ANSWER: Frame = {"choice": "a", "_mgp": {"by": "person:ada"}, "odd": extended.ODD_VALUES}
+ANSWER: Frame = {"choice": "a", "_mgp": {"by": "person:you"}, "odd": extended.ODD_VALUES}
 REFUSAL: Frame = {
     "code": 1500,
     "message": "no",

@@ -55,7 +55,9 @@ class House:
             "/picky": picky_door,
             "/breaking": breaking_door,
         }
-        self.gateway = Gateway(Doorway(), doors, lambda: self.is_ready)
+        self.heads: dict[bytes, bytes] = {}
+        way = Doorway(origins=["https://console.example.org"])
+        self.gateway = Gateway(way, doors, lambda: self.is_ready)
 
     async def visit(
         self, path: str, headers: list[tuple[bytes, bytes]] | None = None, kind: str = "http"
@@ -75,6 +77,7 @@ class House:
         await self.gateway(scope, receive, send)
         if not sent:
             return 0, b""
+        self.heads = dict(sent[0]["headers"])
         return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
 
 
@@ -138,3 +141,36 @@ async def test_whose_fault_it_was_decides_how_it_is_told(house: House) -> None:
 
 async def test_what_is_no_http_is_left_alone(house: House) -> None:
     assert await house.visit("/open", kind="websocket") == (0, b"")
+
+
+CONSOLE = (b"origin", b"https://console.example.org")
+PREFLIGHT = (b"access-control-request-method", b"POST")
+
+
+async def test_pages_of_an_origin_that_was_named_may_ask_first_and_read(house: House) -> None:
+    host = (b"host", b"localhost")
+    asked = (b"access-control-request-headers", b"content-type,mcp-protocol-version")
+    assert await house.visit("/open", [host, CONSOLE, PREFLIGHT, asked]) == (204, b"")
+    assert house.heads[b"access-control-allow-origin"] == CONSOLE[1]
+    assert house.heads[b"access-control-allow-headers"] == asked[1]
+    assert b"POST" in house.heads[b"access-control-allow-methods"]
+    assert await house.visit("/open", [host, CONSOLE]) == (200, b"/open")
+    assert house.heads[b"access-control-allow-origin"] == CONSOLE[1]
+    assert house.heads[b"access-control-expose-headers"] == b"mcp-session-id"
+    # What went wrong can be read as well.
+    assert (await house.visit("/picky", [host, CONSOLE]))[0] == 400
+    assert house.heads[b"access-control-allow-origin"] == CONSOLE[1]
+
+
+async def test_a_page_that_another_program_serves_here_may_not_read(house: House) -> None:
+    """It comes from loopback, so it is not turned away; but its browser is told nothing."""
+    host, page = (b"host", b"localhost"), (b"origin", b"http://localhost:3000")
+    assert await house.visit("/open", [host, page, PREFLIGHT]) == (200, b"/open")
+    assert b"access-control-allow-origin" not in house.heads
+
+
+async def test_a_page_of_elsewhere_is_turned_away_also_when_it_asks_first(house: House) -> None:
+    page = (b"origin", b"https://elsewhere.example.org")
+    status, _ = await house.visit("/open", [(b"host", b"localhost"), page, PREFLIGHT])
+    assert status == 403
+    assert b"access-control-allow-origin" not in house.heads

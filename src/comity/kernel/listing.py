@@ -27,6 +27,7 @@ MOST_OFFERS: Final = 100_000
 MOST_TEMPLATES: Final = 1000
 """Each may have to be tried against a URI, so there are fewer of them."""
 MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_TOLD: Final = 10
 LONGEST_KEY: Final = 8192
 
 METHODS: Final = {
@@ -77,8 +78,10 @@ class Listing:
                 if name not in faults:
                     offer = _offer(link.server, kind, name, entry)
                     offers.setdefault(offer.key, offer)
-            if faults:
-                log.warning("server %r: %d of its offers are quarantined", link.server, len(faults))
+            for name, why in list(faults.items())[:MOST_TOLD]:
+                log.warning("server %r: tool %.100r is set aside: %.300s", link.server, name, why)
+            if len(faults) > MOST_TOLD:
+                log.warning("server %r: and %d more", link.server, len(faults) - MOST_TOLD)
             self._catalog.put(link.server, kind, list(offers.values()), faults)
 
     async def _entries(self, link: Link, era: Era, kind: Kind) -> list[tuple[str, dict[str, Raw]]]:

@@ -61,8 +61,16 @@ class Doorway:
         if len(self._seen) < 256:
             self._seen.add(said)
 
+    def lets_read(self, origin: bytes) -> bool:
+        """Whether pages of this origin may read what is answered: only those the operator named.
+
+        A page that another program serves on this machine may call no more than its browser lets
+        it without asking, which is nothing of MCP.
+        """
+        return _origin(origin) in self._origins
+
     def _is_ours(self, origin: bytes) -> bool:
-        text = origin.decode("latin-1").strip().lower().rstrip("/")
+        text = _origin(origin)
         if text in self._origins:
             return True
         scheme, separator, host = text.partition("://")
@@ -74,6 +82,10 @@ def refuse_repeated(headers: HeaderList) -> None:
     names = [name for name, _ in headers]
     if names.count(b"host") > 1 or names.count(b"origin") > 1:
         raise MalformedMessage("Host and Origin may appear only once", INVALID_REQUEST)
+
+
+def _origin(header: bytes) -> str:
+    return header.decode("latin-1").strip().lower().rstrip("/")
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
@@ -164,6 +176,38 @@ async def empty(send: Send, status: int, extra: Iterable[tuple[bytes, bytes]] = 
     headers = [(b"content-length", b"0"), *extra]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
+
+
+def with_headers(send: Send, extra: Iterable[tuple[bytes, bytes]]) -> Send:
+    """The same way out, with more said at the head of the response."""
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *extra]}
+        await send(message)
+
+    return send_with_headers
+
+
+def shared_with(send: Send, origin: bytes) -> Send:
+    """The same way out, readable by pages of this origin."""
+    readable = (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"mcp-session-id"),
+        (b"vary", b"origin"),
+    )
+    return with_headers(send, readable)
+
+
+async def permit(send: Send, headers: Mapping[bytes, bytes]) -> None:
+    """Answer what a browser asks before a page may call: these methods, the headers it named."""
+    wanted = headers.get(b"access-control-request-headers", b"")
+    permitted = (
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
+        (b"access-control-allow-headers", wanted),
+        (b"access-control-max-age", b"600"),
+    )
+    await empty(send, 204, permitted)
 
 
 async def refuse(send: Send, error: MalformedMessage | Unavailable) -> None:

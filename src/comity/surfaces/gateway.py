@@ -21,6 +21,12 @@ class Door(Protocol):
     ) -> None: ...
 
 
+async def _permitting(
+    scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+) -> None:
+    await doorway.permit(send, headers)
+
+
 class Gateway:
     """The ASGI application: raw, because every call passes here."""
 
@@ -37,7 +43,12 @@ class Gateway:
             if len(headers) != len(scope["headers"]):
                 doorway.refuse_repeated(scope["headers"])
             self._way.check(headers)
+            origin = headers.get(b"origin")
             door = self._doors.get(scope["path"])
+            if origin is not None and self._way.lets_read(origin):
+                send = doorway.shared_with(send, origin)
+                if b"access-control-request-method" in headers:
+                    door = _permitting
             if door is not None:
                 await door(scope, headers, receive, send)
             else:

@@ -106,7 +106,7 @@ class McpHttp:
             await doorway.answer(send, outbox.status, b"".join(outbox.take()[-1:]))
             return
         named = ((mcp.SESSION_HEADER, session.id.encode()),)
-        await self._reply(session, call, accepted, receive, _with_headers(send, named))
+        await self._reply(session, call, accepted, receive, doorway.with_headers(send, named))
 
     async def _reply(
         self, session: Session, call: Call, accepted: bytes, receive: Receive, send: Send
@@ -244,12 +244,3 @@ def _passed_on(
             if name.startswith(mcp.PARAM_HEADER_PREFIX)
         ]
     return tuple(passed)
-
-
-def _with_headers(send: Send, extra: tuple[tuple[bytes, bytes], ...]) -> Send:
-    async def send_with_headers(message: dict[str, object]) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], *extra]}  # type: ignore[misc]
-        await send(message)
-
-    return send_with_headers
