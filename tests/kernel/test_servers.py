@@ -233,3 +233,19 @@ async def test_a_bug_in_the_care_for_one_server_is_told_and_holds_up_no_other(
         assert "bug" in caplog.text
         with pytest.raises(Unavailable, match="see its log"):
             broken.require(Era.HANDSHAKE)
+
+
+async def test_the_same_failure_is_told_once_until_the_server_was_well_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with standing() as house:
+        script = Script(handshake=False)
+        server = house.add("srv", script, options(backoff=AT_ONCE))
+        house.servers.start()
+        await until(lambda: len(script.carriers) > 8)
+        assert caplog.text.count("server 'srv':") == 1
+        script.handshake = True
+        await until(lambda: server.state is State.CONNECTED)
+        script.handshake = False
+        script.open[-1].dies()
+        await until(lambda: caplog.text.count("server 'srv':") == 3)

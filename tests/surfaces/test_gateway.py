@@ -91,7 +91,7 @@ async def test_a_path_leads_to_its_door_exactly(house: House) -> None:
     for path in ("/open/", "//open", "/OPEN", "/open/..", "/", ""):
         status, body = await house.visit(path)
         assert status == 404
-        assert "/open" in json.loads(body)["error"]["message"]
+        assert "/mcp" in json.loads(body)["error"]["message"]
 
 
 async def test_health_is_told_at_once_and_readiness_when_it_is_so(house: House) -> None:

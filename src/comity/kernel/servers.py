@@ -80,7 +80,7 @@ class Server:
 
     async def run(self) -> None:
         """Start, watch, and start again after ever longer waits; ends only when cancelled."""
-        failures, backoff = 0, self._options.backoff
+        failures, backoff, told = 0, self._options.backoff, ""
         while True:
             self._happen(Happened.STARTED)
             try:
@@ -88,6 +88,7 @@ class Server:
                     await self._start()
                 self._happen(Happened.SHOOK_HANDS)
                 self.tried.set()
+                told = ""
                 # A server that dies as soon as it has started has not recovered.
                 steady = asyncio.get_running_loop().time() + backoff.longest.total_seconds()
                 await self._gone.wait()
@@ -100,7 +101,10 @@ class Server:
             failures += 1
             self._happen(Happened.FAILED)
             self.tried.set()
-            log.warning("server %r: %s", self.name, self.reason)
+            # The same failure again is no news.
+            if self.reason != told:
+                log.warning("server %r: %s", self.name, self.reason)
+            told = self.reason
             await self._let_go()
             pause = backoff.delay(failures, random.random())  # noqa: S311  # no secret
             await asyncio.sleep(pause.total_seconds())

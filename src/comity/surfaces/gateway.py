@@ -70,5 +70,8 @@ class Gateway:
             body = b'{"status":"ready"}' if ready else b'{"status":"starting"}'
             await doorway.answer(send, 200 if ready else 503, body)
         else:
-            known = ", ".join(sorted(self._doors)[:20])
-            raise MalformedMessage(f"nothing is here; doors: {known}", NOTHING_HERE)
+            # Which servers there are is for those to know who may use them.
+            raise MalformedMessage(
+                "nothing is here; all servers are at /mcp, one of them at /servers/{id}/mcp",
+                NOTHING_HERE,
+            )
