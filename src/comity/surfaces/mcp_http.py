@@ -12,13 +12,12 @@ from comity.kernel.forwarding import Desk
 from comity.kernel.outbox import Outbox
 from comity.kernel.replay import place_of
 from comity.kernel.sessions import Session, Sessions
-from comity.rules.eras import era_of, refuse_envelope
+from comity.rules.eras import Refusal, era_of, refuse_envelope
 from comity.surfaces import doorway, streams
 from comity.surfaces.doorway import HeaderList, Receive, Scope, Send
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import (
     HEADER_MISMATCH,
-    HTTP_STATUS_OF_CODE,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     NOT_ACCEPTABLE,
@@ -138,10 +137,10 @@ class McpHttp:
         if frame.id is UNSET:
             await doorway.empty(send, 202)
             return
-        refused = self._refuse(frame, all_headers, headers)
-        if refused is not None:
-            status = HTTP_STATUS_OF_CODE.get(jsonrpc.error_of(refused).code, 200)  # type: ignore[union-attr]
-            await doorway.answer(send, status, jsonrpc.encode(refused))
+        refusal = _refuse(frame, all_headers, headers)
+        if refusal is not None:
+            told = jsonrpc.failure(frame.id, refusal.fault, refusal.because, refusal.data)
+            await doorway.answer(send, refusal.fault.http_status, jsonrpc.encode(told))
             return
         outbox = Outbox()
         call = await self._desk.ask_modern(frame, outbox, _passed_on(headers, all_headers))
@@ -161,25 +160,6 @@ class McpHttp:
             await doorway.answer(send, outbox.status, outbox.frames[0])
         elif gone or not await streams.stream_once(send, receive, outbox):
             call.withdraw(None)
-
-    def _refuse(
-        self, frame: Frame, all_headers: HeaderList, headers: dict[bytes, bytes]
-    ) -> Frame | None:
-        """The error that answers a request whose envelope and headers are not in order."""
-        assert isinstance(frame.id, int | str)
-        if len(all_headers) != len(headers):
-            given = [name for name, _ in all_headers]
-            for name in ROUTING:
-                if given.count(name) > 1:
-                    twice = f"the {name.decode()} header appears more than once"
-                    return jsonrpc.failure(frame.id, HEADER_MISMATCH, twice)
-        refusal = refuse_envelope(frame, headers)
-        if refusal is None and frame.method == mcp.INITIALIZE:
-            # A server that speaks both eras on one pipe must not be led into the other one.
-            return jsonrpc.failure(frame.id, METHOD_NOT_FOUND, "2026-07-28 has no initialize")
-        if refusal is None:
-            return None
-        return jsonrpc.failure(frame.id, refusal.fault, refusal.because, refusal.data)
 
     async def _get(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
         """The stream of what belongs to no call, or a broken stream taken up again."""
@@ -208,6 +188,20 @@ class McpHttp:
         if session is None:
             raise MalformedMessage("no such session; begin again with initialize", SESSION_UNKNOWN)
         return session
+
+
+def _refuse(frame: Frame, all_headers: HeaderList, headers: dict[bytes, bytes]) -> Refusal | None:
+    """What is not in order with a modern request, its envelope or its headers."""
+    if len(all_headers) != len(headers):
+        given = [name for name, _ in all_headers]
+        for name in ROUTING:
+            if given.count(name) > 1:
+                return Refusal(HEADER_MISMATCH, f"the {name.decode()} header appears twice")
+    refusal = refuse_envelope(frame, headers)
+    if refusal is None and frame.method == mcp.INITIALIZE:
+        # A server that speaks both eras on one pipe must not be led into the other one.
+        return Refusal(METHOD_NOT_FOUND, "2026-07-28 has no initialize")
+    return refusal
 
 
 @lru_cache(256)
