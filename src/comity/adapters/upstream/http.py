@@ -85,6 +85,7 @@ class HttpCarrier:
         self._tasks: set[asyncio.Task[object]] = set()
         self._closed = False
         self._held: list[tuple[Frame, Stream, Headers]] | None = None
+        self._telling: set[asyncio.Future[None]] = set()
         self.receiver: Receiver
 
     async def open(self, receiver: Receiver) -> None:
@@ -106,7 +107,10 @@ class HttpCarrier:
         if not stream:
             if self._era is Era.HANDSHAKE or frame.method != mcp.CANCELLED:
                 # In the modern era the end of the stream is the cancellation.
-                self._pool.send(self._reach.origin, head, body, Discard())
+                told = Discard()
+                self._telling.add(told.done)
+                told.done.add_done_callback(self._telling.discard)
+                self._pool.send(self._reach.origin, head, body, told)
             return
         if frame.method == mcp.INITIALIZE:
             self._greeting = body
@@ -161,6 +165,10 @@ class HttpCarrier:
             self._standing.abort()
         for task in list(self._tasks):
             task.cancel()
+        if self._telling:
+            # A server may stumble over words for a session that it is just ending, and then hang
+            # up on whoever uses that connection next.
+            await asyncio.wait(list(self._telling), timeout=FAREWELL_SECONDS)
         if self._session:
             farewell = Discard()
             head = self._reach.head("DELETE") + self._session_lines()
