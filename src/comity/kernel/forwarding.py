@@ -98,7 +98,7 @@ class OneServer:
         self._server.require(Era.HANDSHAKE)
         greets = call.method == mcp.INITIALIZE
         if greets:
-            session.introduce(_params(frame))
+            session.introduce(jsonrpc.params_of(frame))
         link, sharers = await self._server.link_for(session, greeted=not greets)
         if greets:
             self._greet(session, call, frame, link, sharers)
@@ -117,7 +117,7 @@ class OneServer:
             link.ask(call, frame)
             return
         assert link.hello is not None
-        wanted = jsonrpc.text(_params(frame).get("protocolVersion"))
+        wanted = jsonrpc.text(jsonrpc.params_of(frame).get("protocolVersion"))
         agreed = jsonrpc.text(link.hello.get("protocolVersion")) or mcp.LATEST_HANDSHAKE
         session.version = min(wanted, agreed) if wanted in mcp.HANDSHAKE_VERSIONS else agreed
         session.greeted = True
@@ -134,7 +134,7 @@ class OneServer:
         if call.method == mcp.PING:
             call.answered(jsonrpc.result(call.asker_id, {}))
         elif call.method == mcp.SET_LEVEL:
-            session.level = jsonrpc.text(_params(frame).get("level"))
+            session.level = jsonrpc.text(jsonrpc.params_of(frame).get("level"))
             lowest = {"level": sharers.lowest_level() or session.level}
             link.ask(call, jsonrpc.with_params(frame, jsonrpc.to_raw(lowest)))
         elif call.method in (mcp.SUBSCRIBE, mcp.UNSUBSCRIBE):
@@ -150,7 +150,7 @@ class OneServer:
 
 def follow(session: Session, call: Call, frame: Frame, link: Link, sharers: Sharers) -> None:
     """Count who follows a resource on a shared link; only the last to leave tells the server."""
-    uri = jsonrpc.text(_params(frame).get("uri"))
+    uri = jsonrpc.text(jsonrpc.params_of(frame).get("uri"))
     if uri is None:
         raise MalformedMessage("uri is missing", INVALID_PARAMS)
     if call.method == mcp.SUBSCRIBE:
@@ -159,10 +159,6 @@ def follow(session: Session, call: Call, frame: Frame, link: Link, sharers: Shar
         call.answered(jsonrpc.result(call.asker_id, {}))
         return
     link.ask(call, frame)
-
-
-def _params(frame: Frame) -> dict[str, Raw]:
-    return {} if frame.params is UNSET else jsonrpc.members(frame.params)
 
 
 def _note_welcome(session: Session, link: Link) -> Callable[[Frame], Frame]:

@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from comity.kernel.catalog import Kind
 from comity.kernel.links import Link
-from comity.kernel.listing import CHANGED_BY, Listing, envelope
+from comity.kernel.listing import CHANGED_BY, METHODS, Listing, envelope
 from comity.rules.backoff import Backoff
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import MalformedMessage, Unavailable
@@ -24,12 +24,6 @@ from comity.wire.mcp import Era
 
 log = logging.getLogger(__name__)
 
-NEEDS: Final = {
-    Kind.TOOL: "tools",
-    Kind.PROMPT: "prompts",
-    Kind.RESOURCE: "resources",
-    Kind.TEMPLATE: "resources",
-}
 CHANGES: Final = {
     "toolsListChanged": True,
     "promptsListChanged": True,
@@ -59,7 +53,9 @@ class Freshness:
         """Read all the lists that a server declared; it is asked for nothing else. (MCP §4.1)"""
         declared = _declared(capabilities)
         async with self._reading:
-            await self._read(tuple(kind for kind in Kind if NEEDS[kind] in declared))
+            await self._read(
+                tuple(kind for kind in Kind if mcp.SERVER_CAPABILITY[METHODS[kind]] in declared)
+            )
 
     def changed(self, method: str) -> None:
         """The server told that a list has changed."""

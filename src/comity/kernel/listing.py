@@ -47,6 +47,9 @@ CHANGED_BY: Final = {
     mcp.PROMPTS_CHANGED: (Kind.PROMPT,),
     mcp.RESOURCES_CHANGED: (Kind.RESOURCE, Kind.TEMPLATE),
 }
+OURSELVES: Final = {"name": "comity", "version": "0.1.0"}
+"""How the gateway names itself to servers."""
+
 SCHEMAS: Final = ("inputSchema", "outputSchema")
 
 _list_of_objects = msgspec.json.Decoder(list[dict[str, Raw]])
@@ -57,7 +60,7 @@ def envelope() -> dict[str, object]:
     return {
         mcp.PROTOCOL_VERSION: mcp.LATEST_MODERN,
         mcp.CLIENT_CAPABILITIES: {},
-        mcp.CLIENT_INFO: {"name": "comity", "version": "0.1.0"},
+        mcp.CLIENT_INFO: OURSELVES,
     }
 
 

@@ -13,7 +13,7 @@ from comity.kernel.links import Link
 from comity.kernel.sessions import Session
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, METHOD_NOT_FOUND, MalformedMessage
-from comity.wire.jsonrpc import UNSET, Frame
+from comity.wire.jsonrpc import Frame
 from comity.wire.mcp import LIST_CHANGES, LOG_LEVELS, MESSAGE, RESOURCE_UPDATED
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ def _is_wanted(frame: Frame, client: Client | None) -> bool:
     """Whether a log message is loud enough for this client."""
     if frame.method != MESSAGE or not isinstance(client, Session) or client.level is None:
         return True
-    params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
+    params = jsonrpc.params_of(frame)
     level = jsonrpc.text(params.get("level"))
     if level not in LOG_LEVELS or client.level not in LOG_LEVELS:
         return True
@@ -143,5 +143,5 @@ def _is_wanted(frame: Frame, client: Client | None) -> bool:
 
 
 def _uri(frame: Frame) -> str:
-    params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
+    params = jsonrpc.params_of(frame)
     return jsonrpc.text(params.get("uri")) or ""

@@ -146,7 +146,7 @@ class Subscriptions:
 
 
 def _wanted(frame: Frame) -> dict[str, Raw]:
-    params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
+    params = jsonrpc.params_of(frame)
     if "notifications" not in params:
         raise MalformedMessage("params.notifications is missing", INVALID_PARAMS)
     return jsonrpc.members(params["notifications"])

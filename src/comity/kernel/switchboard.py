@@ -111,7 +111,7 @@ class AllServers:
         return call
 
     async def _initialize(self, session: Session, call: Call, frame: Frame) -> None:
-        params = _params(frame)
+        params = jsonrpc.params_of(frame)
         session.introduce(params)
         session.sees_all_servers = True
         wanted = jsonrpc.text(params.get("protocolVersion"))
@@ -134,7 +134,7 @@ class AllServers:
         call.answered(jsonrpc.result(call.asker_id, {}))
 
     async def _set_level(self, session: Session, call: Call, frame: Frame) -> None:
-        level = jsonrpc.text(_params(frame).get("level"))
+        level = jsonrpc.text(jsonrpc.params_of(frame).get("level"))
         if level not in mcp.LOG_LEVELS:
             raise MalformedMessage("no such log level", INVALID_PARAMS)
         session.level = level
@@ -144,7 +144,7 @@ class AllServers:
 
     def _list(self, call: Call, frame: Frame, era: Era) -> dict[str, object]:
         kind = KIND_OF_LIST[call.method]
-        cursor_member = _params(frame).get("cursor")
+        cursor_member = jsonrpc.params_of(frame).get("cursor")
         cursor = jsonrpc.text(cursor_member)
         if cursor_member is not None and cursor is None:
             raise MalformedMessage("a cursor is a string", INVALID_PARAMS)
@@ -185,7 +185,7 @@ class AllServers:
         headers: Headers = (),
     ) -> None:
         """A task is asked after at the server that began it."""
-        params = _params(frame)
+        params = jsonrpc.params_of(frame)
         name, task = tasks.own_task(jsonrpc.text(params.get("taskId")))
         server = self._servers.get(name)
         if server is None:
@@ -204,7 +204,7 @@ class AllServers:
 
     def _find(self, call: Call, frame: Frame) -> Route:
         """The offer a request is about, and the request as its server knows it."""
-        params = _params(frame)
+        params = jsonrpc.params_of(frame)
         kind = NAMED.get(call.method)
         if kind is not None:
             offer = self._named(kind, jsonrpc.text(params.get("name")))
@@ -277,14 +277,10 @@ async def _share_level(session: Session, server: Server) -> None:
         await link.set_level(session.level if sharers is None else sharers.lowest_level())
 
 
-def _params(frame: Frame) -> dict[str, Raw]:
-    return {} if frame.params is UNSET else jsonrpc.members(frame.params)
-
-
 def _name(frame: Frame, method: str) -> str | None:
     """What the name header repeats of this request: a tool, a prompt, the URI of a resource."""
     member = mcp.NAMED_BY.get(method)
-    return None if member is None else jsonrpc.text(_params(frame).get(member))
+    return None if member is None else jsonrpc.text(jsonrpc.params_of(frame).get(member))
 
 
 def _renamed(headers: Headers, name: str | None) -> Headers:

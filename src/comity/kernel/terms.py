@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from comity.kernel.links import Link
+from comity.kernel.listing import OURSELVES
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
 from comity.wire import jsonrpc, mcp
@@ -139,7 +140,7 @@ def greeting(terms: Mapping[str, object]) -> dict[str, object]:
     return {
         "protocolVersion": mcp.LATEST_HANDSHAKE,
         "capabilities": terms,
-        "clientInfo": {"name": "comity", "version": "0.1.0"},
+        "clientInfo": OURSELVES,
     }
 
 

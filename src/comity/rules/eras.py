@@ -55,7 +55,7 @@ def refuse_envelope(frame: Frame, headers: dict[bytes, bytes] | None) -> Refusal
     """What is wrong with a modern request; `headers` is None where the transport has none."""
     method = str(frame.method)
     try:
-        params = {} if frame.params is UNSET else jsonrpc.members(frame.params)
+        params = jsonrpc.params_of(frame)
         meta = bytes(params.get("_meta", b"{}"))
         judge = _known if len(meta) <= LONGEST_KNOWN else _judge
         if headers is None:

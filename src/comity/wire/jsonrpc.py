@@ -147,6 +147,11 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
     return found
 
 
+def params_of(frame: Frame) -> dict[str, Raw]:
+    """The members of a frame's parameters; none where it has none."""
+    return {} if frame.params is UNSET else members(frame.params)
+
+
 def value(raw: Raw | bytes) -> object:
     """A raw member decoded whole; a repeated key is refused at every level.
 
