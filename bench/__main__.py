@@ -6,13 +6,23 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 
 import uvloop
 
-from bench import figures, relay
-from bench.page import write_page
+from bench import (
+    figures,
+    governed,
+    governed_figures,
+    page,
+    relay,
+    search,
+    topic_figures,
+    topic_servers,
+    topics,
+)
 from bench.plot import plot
 from bench.progress import say
 from bench.table import table
@@ -23,28 +33,81 @@ _WITHIN_SECONDS = 1800.0
 
 def main() -> int:
     chosen = _arguments()
-    plan = _plan(chosen)
     say(f"load average {_load()}, {os.cpu_count()} cores")
-    within = _SHORT_WITHIN_SECONDS if chosen.short else _WITHIN_SECONDS
     try:
-        cells = uvloop.run(_bounded(plan, within))
+        wrong = _BENCHES[chosen.bench](chosen)
     except (asyncio.CancelledError, KeyboardInterrupt, TimeoutError):
         say("ended before everything was measured")
         return 2
-    print(json.dumps(figures.as_json(cells), indent=2) if chosen.json else table(cells))
-    say(f"load average {_load()}")
-    if chosen.plot is not None:
-        plot(cells, chosen.plot)
-    if chosen.docs:
-        write_page(cells)
-    wrong = figures.gross_regressions(cells) if chosen.short else []
     for line in wrong:
         say(f"REGRESSION {line}")
     return 1 if wrong else 0
 
 
-async def _bounded(plan: relay.Plan, within: float) -> list[relay.Cell]:
-    task = asyncio.ensure_future(relay.measure(plan))
+def _relay(chosen: argparse.Namespace) -> list[str]:
+    plan = _narrowed(relay.SHORT if chosen.short else relay.Plan(), chosen)
+    cells = _run(relay.measure(plan), chosen)
+    print(json.dumps(figures.as_json(cells), indent=2) if chosen.json else table(cells))
+    if chosen.plot is not None:
+        plot(cells, chosen.plot)
+    if chosen.docs:
+        page.write_page(cells)
+    return figures.gross_regressions(cells) if chosen.short else []
+
+
+def _governed(chosen: argparse.Namespace) -> list[str]:
+    plan = _narrowed(governed.SHORT if chosen.short else governed.Plan(), chosen)
+    plan = replace(plan, parties=chosen.parties or plan.parties, store=chosen.store)
+    found = _run(governed.measure(plan), chosen)
+    shown = governed_figures.as_json(found) if chosen.json else governed_figures.text(found)
+    print(json.dumps(shown, indent=2) if chosen.json else shown)
+    if chosen.docs:
+        governed_figures.write_page(found)
+    return governed_figures.wrong(found) if chosen.short else []
+
+
+def _topics(chosen: argparse.Namespace) -> list[str]:
+    plan = topics.SHORT if chosen.short else topics.Plan()
+    plan = replace(
+        plan,
+        sizes=tuple(chosen.sizes or plan.sizes),
+        servers=tuple(chosen.servers or plan.servers),
+        rounds=chosen.rounds or plan.rounds,
+    )
+    found = _run(topics.measure(plan), chosen)
+    shown = topic_figures.as_json(found) if chosen.json else topic_figures.text(found)
+    print(json.dumps(shown, indent=2) if chosen.json else shown)
+    if chosen.docs:
+        topic_figures.write_page(found)
+    return topic_figures.wrong(found) if chosen.short else []
+
+
+def _search(chosen: argparse.Namespace) -> list[str]:
+    return search.run(chosen, lambda measured: _run(measured, chosen))
+
+
+_BENCHES = {"relay": _relay, "governed": _governed, "topics": _topics, "search": _search}
+
+
+def _narrowed[Plan: (relay.Plan, governed.Plan)](plan: Plan, chosen: argparse.Namespace) -> Plan:
+    """A plan with what was asked for in the place of what it has."""
+    return replace(
+        plan,
+        paths=tuple(chosen.paths or plan.paths),
+        relays=tuple(chosen.relays or plan.relays),
+        rounds=chosen.rounds or plan.rounds,
+    )
+
+
+def _run[Found](measured: Coroutine[None, None, Found], chosen: argparse.Namespace) -> Found:
+    within = _SHORT_WITHIN_SECONDS if chosen.short else _WITHIN_SECONDS
+    found = uvloop.run(_bounded(measured, within))
+    say(f"load average {_load()}")
+    return found
+
+
+async def _bounded[Found](measured: Coroutine[None, None, Found], within: float) -> Found:
+    task = asyncio.ensure_future(measured)
     # Ending by cancellation lets every process that was started be ended too.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with asyncio.timeout(within):
@@ -55,24 +118,35 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     benches = parser.add_subparsers(dest="bench", required=True, metavar="NAME")
     one = benches.add_parser("relay", help="the CPU that relaying a call costs")
-    one.add_argument("--short", action="store_true", help="a minute; fails on gross regressions")
-    one.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    one.add_argument("--paths", nargs="+", choices=relay.PATHS, metavar="PATH")
-    one.add_argument("--relays", nargs="+", choices=relay.RELAYS, metavar="RELAY")
-    one.add_argument("--rounds", type=int, metavar="N")
+    _add_common(one, relay.PATHS, relay.RELAYS)
     one.add_argument("--plot", type=Path, metavar="PNG", help="also draw the figures")
-    one.add_argument("--docs", action="store_true", help="also write docs/operate/bench.md")
+    other = benches.add_parser("governed", help="the CPU that governing a call costs")
+    _add_common(other, governed.PATHS, governed.RELAYS)
+    other.add_argument("--parties", type=int, metavar="N", help="parties of ten grants each")
+    other.add_argument("--store", default="", metavar="URL", help="an empty PostgreSQL to use")
+    third = benches.add_parser("topics", help="the CPU that giving an envelope to many costs")
+    _add_manner(third)
+    third.add_argument("--sizes", nargs="+", type=int, metavar="MEMBERS")
+    third.add_argument("--servers", nargs="+", choices=topic_servers.SERVERS, metavar="SERVER")
+    fourth = benches.add_parser("search", help="how well tools are found, and how fast")
+    _add_manner(fourth)
+    search.add_options(fourth)
     return parser.parse_args()
 
 
-def _plan(chosen: argparse.Namespace) -> relay.Plan:
-    plan = relay.SHORT if chosen.short else relay.Plan()
-    return replace(
-        plan,
-        paths=tuple(chosen.paths or plan.paths),
-        relays=tuple(chosen.relays or plan.relays),
-        rounds=chosen.rounds or plan.rounds,
-    )
+def _add_common(
+    parser: argparse.ArgumentParser, paths: tuple[str, ...], relays: tuple[str, ...]
+) -> None:
+    _add_manner(parser)
+    parser.add_argument("--paths", nargs="+", choices=paths, metavar="PATH")
+    parser.add_argument("--relays", nargs="+", choices=relays, metavar="RELAY")
+
+
+def _add_manner(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--short", action="store_true", help="a minute; fails on what is wrong")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--rounds", type=int, metavar="N")
+    parser.add_argument("--docs", action="store_true", help="also write docs/operate/bench.md")
 
 
 def _load() -> str:

@@ -63,19 +63,29 @@ def _module(*words: str) -> Callable[[Way], list[str]]:
 
 
 def _comity(way: Way) -> list[str]:
+    return _comity_speaking(way.era, way)
+
+
+def _comity_bridging(way: Way) -> list[str]:
+    """Comity pinned to the era that the client does not speak."""
+    return _comity_speaking("handshake" if way.era == "modern" else "modern", way)
+
+
+def _comity_speaking(era: Era, way: Way) -> list[str]:
     server: dict[str, object] = {"type": "http", "url": way.upstream[0]}
     if not way.is_http:
         server = {"command": way.upstream[0], "args": way.upstream[1:], "cwd": str(ROOT)}
     with tempfile.NamedTemporaryFile(
         "w", dir=way.workplace, suffix=".json", delete=False
     ) as configuration:
-        json.dump({"mcpServers": {"stub": server}}, configuration)
+        json.dump({"mcpServers": {"stub": {**server, "era": era}}}, configuration)
     return [sys.executable, "-m", "comity.cli", "serve", configuration.name, "--port", "0"]
 
 
 CONTENDERS = {
     "bare": Contender(_module("bench.bare")),
     "comity": Contender(_comity, door="/servers/stub/mcp", readiness="/ready"),
+    "comity-bridge": Contender(_comity_bridging, door="/servers/stub/mcp", readiness="/ready"),
     "sdk": Contender(_module("bench.sdk_relay", "ERA")),
     "fastmcp": Contender(_module("bench.fastmcp_relay", "shipped", "ERA")),
     "fastmcp-reused": Contender(_module("bench.fastmcp_relay", "reused", "ERA")),

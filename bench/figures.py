@@ -12,6 +12,9 @@ GOAL_BARE = 1.5
 GOAL_SDK = 0.1
 # Noise and new machines stay far below three times a goal; what does not is a regression.
 GROSS = 3.0
+# A call through Comity is also judged, checked against its schema and written down twice, which the
+# goals are from before. On a quiet machine that takes two to four times the bare relay's CPU.
+GROSS_RELAY = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class Figure:
     calls_per_second: float
     load_cpu_ms: float
     calls: int
+    p99_ms: float = 0.0
 
 
 def figures(cell: Cell) -> dict[str, Figure]:
@@ -34,7 +38,12 @@ def _figure(slices: list[Slice]) -> Figure:
         calls_per_second=median(one.calls / one.seconds for one in slices),
         load_cpu_ms=median(one.load_cpu_seconds / one.calls for one in slices) * 1000,
         calls=sum(one.calls for one in slices),
+        p99_ms=_p99([each for one in slices for each in one.latencies]) * 1000,
     )
+
+
+def _p99(latencies: list[float]) -> float:
+    return sorted(latencies)[len(latencies) * 99 // 100] if latencies else 0.0
 
 
 def ratio(cell: Cell, relay: str, to: str) -> float | None:
@@ -74,7 +83,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def gross_regressions(cells: list[Cell]) -> list[str]:
-    """What is wrong beyond any noise: a ratio three times its goal, or Comity not measured."""
+    """What is wrong beyond any noise: a ratio five times its goal, or Comity not measured."""
     found: list[str] = []
     for cell in cells:
         where = f"{cell.path} at {cell.concurrency}"
@@ -82,6 +91,6 @@ def gross_regressions(cells: list[Cell]) -> list[str]:
             found.append(f"{where}: Comity has no figure: {reason}")
         for to, goal in (("bare", GOAL_BARE), ("sdk", GOAL_SDK)):
             value = ratio(cell, "comity", to)
-            if value is not None and value > goal * GROSS:
+            if value is not None and value > goal * GROSS_RELAY:
                 found.append(f"{where}: {value:.2f} times {to}, and the goal is {goal}")
     return found

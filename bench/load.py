@@ -30,6 +30,8 @@ class Slice:
     seconds: float
     relay_cpu_seconds: float
     load_cpu_seconds: float
+    # How long each call took; a relay that is only compared by its CPU may have none.
+    latencies: tuple[float, ...] = ()
 
 
 class Caller(Protocol):
@@ -47,10 +49,13 @@ class Stretch:
         self._in_flight = 0
         self._until = 0.0
         self._finished: asyncio.Future[None] | None = None
+        self._began: dict[Caller, float] = {}
+        self.latencies: list[float] = []
 
     async def run(self, callers: list[Caller], budget: Budget) -> int:
         """Keeps every caller busy; returns how many calls were answered."""
         self._left = budget.calls
+        self.latencies = []
         self._until = time.perf_counter() + budget.seconds
         self._finished = asyncio.get_running_loop().create_future()
         first = self._number
@@ -61,6 +66,7 @@ class Stretch:
 
     def answered(self, caller: Caller) -> None:
         self._in_flight -= 1
+        self.latencies.append(time.perf_counter() - self._began[caller])
         if self._left > 0 and time.perf_counter() < self._until:
             self._start(caller)
         elif self._in_flight == 0 and self._finished is not None and not self._finished.done():
@@ -74,6 +80,7 @@ class Stretch:
         self._left -= 1
         self._in_flight += 1
         self._number += 1
+        self._began[caller] = time.perf_counter()
         caller.send(self._number)
 
 
@@ -84,4 +91,5 @@ async def timed(
     relay_cpu, load_cpu, began = cpu(), time.process_time(), time.perf_counter()
     calls = await stretch.run(callers, budget)
     seconds = time.perf_counter() - began
-    return Slice(calls, seconds, cpu() - relay_cpu, time.process_time() - load_cpu)
+    spent = cpu() - relay_cpu, time.process_time() - load_cpu
+    return Slice(calls, seconds, *spent, tuple(stretch.latencies))

@@ -1,7 +1,7 @@
 """Load over HTTP: raw keep-alive sockets and prebuilt bytes, with a check of every answer."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -58,13 +58,16 @@ class HttpTarget:
     port: int
     path: str
     era: Era
+    tool: str = "echo"
+    # Each connection shows one of these, in turn; without any, none shows who it is.
+    credentials: Sequence[str] = ()
     sessions: list[str | None] = field(default_factory=list[str | None])
 
     async def measure(self, concurrency: int, budget: Budget, cpu: Callable[[], float]) -> Slice:
         """Connects, makes one call per connection unmeasured, then measures."""
-        await self._open_sessions(concurrency)
+        await self.open_sessions(concurrency)
         stretch = Stretch()
-        callers = [await self._connect(stretch, self.sessions[i]) for i in range(concurrency)]
+        callers = [await self.connect(stretch, order) for order in range(concurrency)]
         try:
             await stretch.run(list(callers), Budget(concurrency, 1.0))
             return await timed(stretch, list(callers), budget, cpu)
@@ -72,9 +75,9 @@ class HttpTarget:
             for caller in callers:
                 caller.close()
 
-    async def _connect(self, stretch: Stretch, session: str | None) -> HttpCaller:
-        body = call_body(self.era)
-        request = self._request(body, http_headers(self.era, "tools/call", "echo", session))
+    async def connect(self, stretch: Stretch, order: int) -> HttpCaller:
+        """A caller on a connection of its own, in the session of that number."""
+        request = self._request(call_body(self.era, self.tool), self.headers_of(order))
         template = CallTemplate.cut(request)
         loop = asyncio.get_running_loop()
         _, caller = await loop.create_connection(
@@ -82,17 +85,18 @@ class HttpTarget:
         )
         return caller
 
-    async def _open_sessions(self, count: int) -> None:
-        while len(self.sessions) < count:
-            self.sessions.append(await self._shake_hands() if self.era == "handshake" else None)
+    async def open_sessions(self, count: int) -> None:
+        while (order := len(self.sessions)) < count:
+            modern = self.era == "modern"
+            self.sessions.append(None if modern else await self._shake_hands(order))
 
-    async def _shake_hands(self) -> str | None:
-        headers = http_headers(self.era, "initialize", None, None)
+    async def _shake_hands(self, order: int) -> str | None:
+        headers = self._headers("initialize", None, order, None)
         response = await self.ask(initialize_body(), headers)
         if response.status != 200 or b'"result"' not in response.body:
             raise WrongAnswer(f"initialize was answered {response.status} {response.body[:300]!r}")
         session = response.header(b"mcp-session-id")
-        note = http_headers(self.era, "notifications/initialized", None, session)
+        note = self._headers("notifications/initialized", None, order, session)
         if (accepted := await self.ask(initialized_body(), note)).status != 202:
             raise WrongAnswer(f"initialized was answered {accepted.status}")
         return session
@@ -112,6 +116,19 @@ class HttpTarget:
                 return response
             finally:
                 writer.close()
+
+    def headers_of(self, order: int) -> dict[str, str]:
+        """What the caller of that number sends beside a call."""
+        return self._headers("tools/call", self.tool, order, self.sessions[order])
+
+    def _headers(
+        self, method: str, name: str | None, order: int, session: str | None
+    ) -> dict[str, str]:
+        headers = http_headers(self.era, method, name, session)
+        if self.credentials:
+            shown = self.credentials[order % len(self.credentials)]
+            headers["Authorization"] = f"Bearer {shown}"
+        return headers
 
     def _request(self, body: bytes, headers: dict[str, str]) -> bytes:
         lines = [f"POST {self.path} HTTP/1.1", f"Host: {self.host}:{self.port}"]

@@ -16,15 +16,18 @@ _PACKAGES = ("mcp", "fastmcp", "uvicorn", "uvloop", "httptools", "msgspec")
 
 
 def write_page(cells: list[Cell], page: Path = PAGE) -> None:
-    """Replaces what stands between the two marks, and draws the picture beside the page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    parts = [BEGIN, _machine(), _costs(cells), _rates(cells), *_missing(cells), END]
-    page.write_text(before + "\n\n".join(parts) + after, encoding="utf-8")
+    """Puts the figures between their marks, and draws the picture beside the page."""
+    replace_between(page, BEGIN, END, [machine(), _costs(cells), _rates(cells), *missing(cells)])
     plot(cells, page.with_name("relay.png"))
 
 
-def _machine() -> str:
+def replace_between(page: Path, begin: str, end: str, parts: list[str]) -> None:
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(before + "\n\n".join([begin, *parts, end]) + after, encoding="utf-8")
+
+
+def machine() -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     load = os.getloadavg()[1]
     return (
@@ -40,8 +43,8 @@ def _costs(cells: list[Cell]) -> str:
         found = figures(cell)
         costs = [f"{found[relay].cpu_ms:.3f}" if relay in found else "n/a" for relay in relays]
         ratios = [ratio(cell, "comity", to) for to in ("bare", "sdk")]
-        rows.append([_where(cell), *costs, *("" if r is None else f"{r:.2f}" for r in ratios)])
-    return _markdown(rows)
+        rows.append([where(cell), *costs, *("" if r is None else f"{r:.2f}" for r in ratios)])
+    return markdown(rows)
 
 
 def _rates(cells: list[Cell]) -> str:
@@ -52,13 +55,13 @@ def _rates(cells: list[Cell]) -> str:
         rates = [
             f"{found[relay].calls_per_second:,.0f}" if relay in found else "n/a" for relay in relays
         ]
-        rows.append([_where(cell), *rates])
-    return _markdown(rows)
+        rows.append([where(cell), *rates])
+    return markdown(rows)
 
 
-def _missing(cells: list[Cell]) -> list[str]:
+def missing(cells: list[Cell]) -> list[str]:
     return [
-        f"{relay}, {_where(cell)}: {reason[:200]}"
+        f"{relay}, {where(cell)}: {reason[:200]}"
         for cell in cells
         for relay, reason in cell.reasons.items()
     ]
@@ -68,11 +71,11 @@ def _present(cells: list[Cell]) -> list[str]:
     return [relay for relay in RELAYS if any(relay in cell.slices for cell in cells)]
 
 
-def _where(cell: Cell) -> str:
+def where(cell: Cell) -> str:
     return f"{cell.path}, {cell.concurrency} at a time"
 
 
-def _markdown(rows: list[list[str]]) -> str:
+def markdown(rows: list[list[str]]) -> str:
     head, *body = rows
     rule = ["---", *("---:" for _ in head[1:])]
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])

@@ -25,10 +25,16 @@ class DidNotStart(Exception):
 class Running:
     """One child in a process group of its own, which listens on a loopback port."""
 
-    def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        environment: Mapping[str, str] | None = None,
+        listening: re.Pattern[str] = _LISTENING,
+    ) -> None:
         self._heard: deque[str] = deque(maxlen=20)
         self._told = threading.Event()
         self._port: int | None = None
+        self._listening = listening
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -65,6 +71,10 @@ class Running:
             raise DidNotStart(last.replace(str(ROOT), "."))
         return self._port
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def cpu_seconds(self) -> float:
         """User and system time of this process alone, its threads included, its children not."""
         return cpu_seconds_of(self._process.pid)
@@ -87,7 +97,7 @@ class Running:
         with stderr:
             for line in stderr:
                 self._heard.append(line.strip())
-                if self._port is None and (found := _LISTENING.search(line)):
+                if self._port is None and (found := self._listening.search(line)):
                     self._port = int(found[1])
                     self._told.set()
         self._told.set()

@@ -47,7 +47,9 @@ class Plan:
 
 
 SHORT = Plan(
-    relays=("direct", "bare", "comity", "sdk"), rounds=5, budget=Budget(calls=300, seconds=0.25)
+    relays=("direct", "bare", "comity", "comity-bridge", "sdk"),
+    rounds=5,
+    budget=Budget(calls=300, seconds=0.25),
 )
 
 
@@ -93,7 +95,7 @@ async def _measure_path(plan: Plan, path: str, workplace: Path) -> list[Cell]:
         for cell in cells:
             cell.reasons.update(reasons)
             began = time.monotonic()
-            await _measure_cell(plan, cell, entrants)
+            await take_turns(cell, entrants, plan.rounds, plan.budget)
             spent = time.monotonic() - began
             say(f"{path}: {cell.concurrency} at a time, {plan.rounds} rounds in {spent:.0f} s")
     return cells
@@ -122,13 +124,14 @@ async def _entrants(
             entrants["direct"] = Entrant(_direct(way, stack), lambda: 0.0)
         for name, running in started.items():
             try:
-                entrants[name] = await asyncio.to_thread(_met, CONTENDERS[name], running, era)
+                entrants[name] = await asyncio.to_thread(meet, CONTENDERS[name], running, era)
             except DidNotStart as reason:
                 reasons[name] = f"did not start: {reason}"
         yield entrants, reasons
 
 
-def _met(contender: Contender, running: Running, era: Era) -> Entrant:
+def meet(contender: Contender, running: Running, era: Era) -> Entrant:
+    """Waits until a relay is ready; raises DidNotStart."""
     port = running.port()
     contender.wait_until_ready(port)
     return Entrant(HttpTarget("127.0.0.1", port, contender.door, era), running.cpu_seconds)
@@ -144,10 +147,11 @@ def _direct(way: Way, stack: contextlib.ExitStack) -> Target:
     return HttpTarget("127.0.0.1", port, "/mcp", way.era)
 
 
-async def _measure_cell(plan: Plan, cell: Cell, entrants: dict[str, Entrant]) -> None:
+async def take_turns(cell: Cell, entrants: dict[str, Entrant], rounds: int, budget: Budget) -> None:
+    """Round after round, every relay one slice; one that fails has a reason and no figure."""
     slow: set[str] = set()
     names = list(entrants)
-    for turn in range(plan.rounds if names else 0):
+    for turn in range(rounds if names else 0):
         # Each round begins with another relay, so that none always follows the same one.
         first = turn % len(names)
         for name in names[first:] + names[:first]:
@@ -155,7 +159,7 @@ async def _measure_cell(plan: Plan, cell: Cell, entrants: dict[str, Entrant]) ->
             if name in cell.reasons or sits_out:
                 continue
             began = time.monotonic()
-            await _take_turn(cell, name, turn, entrants[name], plan.budget)
+            await _take_turn(cell, name, turn, entrants[name], budget)
             if time.monotonic() - began > _SLOW_TURN_SECONDS:
                 slow.add(name)
 

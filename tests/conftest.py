@@ -2,7 +2,24 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+LONGEST = (
+    "test_soak",
+    "test_matrix",
+    "test_approval_matrix",
+    "test_crash_proof",
+    "test_topics_chaos",
+    "cluster/test_nodes",
+    "test_hostile",
+    "sql/test_asks",
+    "/scale/",
+    "/cluster/",
+    "/interop/",
+    "/docs/",
+    "/conformance/",
+)
 
 pytest_plugins = ["pytester", "tests.ledger.plugin"]
 
@@ -11,8 +28,20 @@ pytest_plugins = ["pytester", "tests.ledger.plugin"]
 settings.register_profile(
     "comity",
     deadline=None,
+    # Always the same ones there: more of them would only take longer.
+    max_examples=30 if os.environ.get("CI") == "true" else 100,
     derandomize=os.environ.get("CI") == "true",
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("comity")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that nobody is left alone with it at the end."""
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    place = item.path.as_posix()
+    return next((rank for rank, part in enumerate(LONGEST) if part in place), len(LONGEST))

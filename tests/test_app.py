@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from comity.app import assembled
+from comity.app.assembly import assembled
 from comity.config import ServerSettings, Settings
 from comity.wire.errors import Misconfigured
 from tests.surfaces.commands import by_command
@@ -113,7 +113,7 @@ def _has_ended(process: int) -> bool:
 
 
 async def test_idle_sessions_end_and_busy_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comity.app.LOOK_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr("comity.app.assembly.LOOK_EVERY_SECONDS", 0.02)
     async with scripted() as server:
         idle = timedelta(milliseconds=100)
         async with visiting(at(server.url), idle_session=idle) as visitor:
@@ -130,7 +130,7 @@ async def test_idle_sessions_end_and_busy_ones_do_not(monkeypatch: pytest.Monkey
 async def test_a_call_past_its_deadline_is_cancelled_and_its_client_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("comity.app.LOOK_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr("comity.app.assembly.LOOK_EVERY_SECONDS", 0.02)
     async with scripted() as server:
 
         @server.act("slow")
@@ -141,7 +141,8 @@ async def test_a_call_past_its_deadline_is_cancelled_and_its_client_told(
         async with visiting(at(server.url), call_deadline=deadline) as visitor:
             await visitor.greet()
             answer = await (await visitor.call("slow", named="late")).json()
-            assert answer["error"]["data"]["error_type"] == "timeout"
+            refusal = answer["result"]["_meta"]["dev.comity/refusal"]
+            assert refusal["error_type"] == "timeout"
             told = await server.arrival("notifications/cancelled")
             called = server.of("tools/call")[0]
             assert told.frame["params"]["requestId"] == called.id

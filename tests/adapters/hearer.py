@@ -19,17 +19,20 @@ class Hearer:
         self.opened: list[Stream] = []
         self.suspended: list[Stream] = []
         self.endings: dict[Stream, str] = {}
+        self.faults: list[str] = []
         self.renewals = 0
+        self.falterings: list[tuple[str, bool]] = []
         self.closings: list[str] = []
         self._answered: set[Stream] = set()
         self._happened = asyncio.Event()
 
-    def heard(self, data: bytes, stream: Stream, status: int) -> None:
+    def heard(self, data: bytes, stream: Stream, status: int) -> bool:
         frame = json.loads(data)
         self.messages.append((frame, stream, status))
         if "method" not in frame:
             self._answered.add(stream if stream is not None else frame.get("id"))
         self._happened.set()
+        return "method" not in frame
 
     def stream_opened(self, stream: Stream) -> None:
         self.opened.append(stream)
@@ -37,6 +40,8 @@ class Hearer:
     def stream_ended(self, stream: Stream, because: Unavailable | None) -> None:
         assert stream not in self.endings
         self.endings[stream] = str(because)
+        if because is not None:
+            self.faults.append(because.fault.error_type)
         self._answered.add(stream)
         self._happened.set()
 
@@ -49,6 +54,10 @@ class Hearer:
 
     def renewed(self) -> None:
         self.renewals += 1
+        self._happened.set()
+
+    def faltered(self, because: str, in_a_call: bool) -> None:
+        self.falterings.append((because, in_a_call))
         self._happened.set()
 
     def closed(self, because: str) -> None:

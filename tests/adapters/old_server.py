@@ -27,9 +27,10 @@ class Listener:
         self.reasons: list[str] = []
         self.gone = asyncio.Event()
 
-    def heard(self, data: bytes, stream: Stream, status: int) -> None:
+    def heard(self, data: bytes, stream: Stream, status: int) -> bool:
         assert status == 200
         self.messages.put_nowait((data, stream))
+        return b'"method"' not in data
 
     def stream_opened(self, stream: Stream) -> None:
         raise AssertionError("this transport has one stream for all")
@@ -45,6 +46,9 @@ class Listener:
 
     def renewed(self) -> None:
         raise AssertionError("this transport has no sessions to renew")
+
+    def faltered(self, because: str, in_a_call: bool) -> None:
+        raise AssertionError("on this transport the end of the stream tells it")
 
     def closed(self, because: str) -> None:
         self.reasons.append(because)

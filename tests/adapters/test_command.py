@@ -1,14 +1,25 @@
 """A server is begun with what it needs and no more, and a failure says what to look at."""
 
+import asyncio
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from comity.adapters.upstream.command import Command, environment_for, spawn
+from comity.adapters.upstream.command import Command, Containment, begin, environment_for
 from comity.wire.errors import Unavailable
+
+
+async def output_of(command: Command) -> str:
+    """What it says before it ends."""
+    child = await begin(command)
+    ended = asyncio.Event()
+    child.call_at_death(ended.set)
+    async with asyncio.timeout(30):
+        await ended.wait()
+    with child.stdin, child.stdout, child.stderr:
+        return child.stdout.read().decode()
 
 
 def test_a_command_shows_its_program_and_no_secret() -> None:
@@ -32,89 +43,99 @@ def test_what_is_configured_comes_on_top() -> None:
     assert environment_for(configured, {"PATH": "/bin", "AWS_SECRET": "x"}) == configured
 
 
-def test_a_child_sees_the_listed_variables_and_the_configured_ones(
+async def test_a_child_sees_the_listed_variables_and_the_configured_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COMITY_TEST_SECRET", "leaked")
     monkeypatch.setenv("LC_TIME", "C")
     show = "import os; print(sorted(os.environ.items()))"
-    process = spawn(Command((sys.executable, "-S", "-c", show), {"GIVEN": "yes"}))
-    shown = process.communicate(timeout=30)[0].decode()
+    shown = await output_of(Command((sys.executable, "-S", "-c", show), {"GIVEN": "yes"}))
     assert "('GIVEN', 'yes')" in shown
     assert "('LC_TIME', 'C')" in shown
     assert "leaked" not in shown
 
 
-def test_a_child_inherits_no_descriptor() -> None:
+@pytest.mark.parametrize("containment", ["auto", "group"])
+async def test_a_child_inherits_no_descriptor(containment: Containment) -> None:
     ours, _ = pipe = os.pipe()
     os.set_inheritable(ours, True)
     show = "import os; print([n for n in range(3, 512) if os.path.exists(f'/dev/fd/{n}')])"
-    process = spawn(Command((sys.executable, "-S", "-c", show), {}))
-    assert process.communicate(timeout=30)[0] == b"[]\n"
+    command = Command((sys.executable, "-S", "-c", show), {}, containment=containment)
+    assert await output_of(command) == "[]\n"
     for descriptor in pipe:
         os.close(descriptor)
 
 
-def test_a_child_leads_its_own_session_and_runs_in_its_folder(tmp_path: Path) -> None:
+async def test_a_child_leads_its_own_session_and_runs_in_its_folder(tmp_path: Path) -> None:
     show = "import os; print(os.getsid(0) == os.getpgid(0) == os.getpid(), os.getcwd())"
-    process = spawn(Command((sys.executable, "-S", "-c", show), {}, str(tmp_path)))
-    assert process.communicate(timeout=30)[0].decode() == f"True {tmp_path.resolve()}\n"
+    shown = await output_of(Command((sys.executable, "-S", "-c", show), {}, str(tmp_path)))
+    assert shown == f"True {tmp_path}\n"
 
 
-def script(path: Path, first_line: str, *, mode: int = 0o755) -> str:
-    path.write_text(first_line + "\necho never\n")
+async def test_a_relative_folder_is_one_below_the_gateways_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert await output_of(Command(("pwd",), {}, "below")) == f"{tmp_path}/below\n"
+    assert await output_of(Command(("pwd",), {})) == f"{tmp_path}\n"
+
+
+async def test_a_program_is_sought_on_the_path_that_is_configured(tmp_path: Path) -> None:
+    script(tmp_path / "pwd", "#!/bin/sh\necho mine")
+    assert await output_of(Command(("pwd",), {"PATH": f"/nowhere:{tmp_path}"})) == "mine\n"
+
+
+def script(path: Path, text: str, *, mode: int = 0o755) -> str:
+    path.write_text(text + "\n")
     path.chmod(mode)
     return str(path)
 
 
-def refusal(*argv: str, env: dict[str, str] | None = None, cwd: str | None = None) -> str:
+async def refusal(*argv: str, env: dict[str, str] | None = None, cwd: str | None = None) -> str:
     with pytest.raises(Unavailable) as refused:
-        spawn(Command(argv, env or {}, cwd))
+        await begin(Command(argv, env or {}, cwd))
     assert refused.value.__context__ is None, "the cause may quote an argument"
     return str(refused.value)
 
 
-def test_a_missing_program_is_named_with_what_to_check() -> None:
-    said = refusal("no-such-program", "--token=hunter2")
+async def test_a_missing_program_is_named_with_what_to_check() -> None:
+    said = await refusal("no-such-program", "--token=hunter2")
     assert said.startswith("cannot start 'no-such-program': there is no such program; check that")
     assert "hunter2" not in said
 
 
-def test_a_missing_folder_is_not_mistaken_for_a_missing_program(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_not_mistaken_for_a_missing_program(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    assert f"working directory {missing!r} cannot be entered" in refusal("true", cwd=missing)
+    assert f"working directory {missing!r} cannot be entered" in await refusal("true", cwd=missing)
 
 
-def test_a_script_that_may_not_run_is_told(tmp_path: Path) -> None:
-    said = refusal(script(tmp_path / "server", "#!/bin/sh", mode=0o644))
+async def test_a_script_that_may_not_run_is_told(tmp_path: Path) -> None:
+    said = await refusal(script(tmp_path / "server", "#!/bin/sh", mode=0o644))
     assert said.endswith("it may not be executed; check its permissions")
 
 
-def test_a_missing_interpreter_is_told(tmp_path: Path) -> None:
-    said = refusal(script(tmp_path / "server", "#!/no/such/interpreter"))
+async def test_a_missing_interpreter_is_told(tmp_path: Path) -> None:
+    said = await refusal(script(tmp_path / "server", "#!/no/such/interpreter"))
     assert said.endswith("the interpreter that its first line names does not exist")
 
 
-def test_a_script_without_first_line_is_told(tmp_path: Path) -> None:
-    assert "lack its first line (#!)?" in refusal(script(tmp_path / "server", ""))
+async def test_a_script_without_first_line_is_told(tmp_path: Path) -> None:
+    assert "lack its first line (#!)?" in await refusal(script(tmp_path / "server", "\necho never"))
 
 
 @pytest.mark.parametrize("argv", [(), ("true", "a\0b")])
-def test_a_command_that_cannot_be_is_told(argv: tuple[str, ...]) -> None:
-    assert "is empty or holds a NUL character" in refusal(*argv)
+async def test_a_command_that_cannot_be_is_told(argv: tuple[str, ...]) -> None:
+    assert "is empty or holds a NUL character" in await refusal(*argv)
 
 
-def test_a_variable_with_a_nul_is_told_without_its_value() -> None:
-    said = refusal("true", env={"KEY": "s3cret\0"})
+async def test_a_variable_with_a_nul_is_told_without_its_value() -> None:
+    said = await refusal("true", env={"KEY": "s3cret\0"})
     assert "holds a NUL character" in said
     assert "s3cret" not in said
 
 
-def test_any_other_refusal_is_told_in_the_words_of_the_system(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(7, "Argument list too long")
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    assert refusal("true") == "cannot start 'true': Argument list too long"
+async def test_any_other_refusal_is_told_in_the_words_of_the_system() -> None:
+    """Here of a command line that is longer than the system takes."""
+    said = await refusal("true", *["x" * 100_000] * 100)
+    assert said == "cannot start 'true': Argument list too long"

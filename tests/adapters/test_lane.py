@@ -12,7 +12,7 @@ from comity.adapters.upstream.connection import Connection
 from comity.adapters.upstream.dialling import Dialler
 from comity.adapters.upstream.lane import Lane
 from comity.adapters.upstream.pool import Origin, PoolLimits, Sending, request_head
-from comity.wire.errors import EXHAUSTED
+from comity.wire.errors import EXHAUSTED, UPSTREAM_DOWN
 from tests.adapters.http_script import (
     OK,
     Recorder,
@@ -151,6 +151,8 @@ async def test_a_host_that_cannot_be_a_name_fails() -> None:
     async with pooled() as pool:
         recorder = post(pool, Origin("http", "a" * 70 + ".invalid", 80))
         assert "nothing was sent" in await recorder.failure()
+        assert recorder.error is not None
+        assert recorder.error.fault is UPSTREAM_DOWN
 
 
 @on_both_loops

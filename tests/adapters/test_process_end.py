@@ -1,19 +1,26 @@
 """However a server ends, it is told once and late enough, and nothing of it stays behind."""
 
 import asyncio
-import os
-import signal
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from comity.adapters.upstream import command, exits, process
+from comity.adapters.upstream import command, process
 from comity.adapters.upstream.command import Command
+from comity.adapters.upstream.keeping import Child
 from comity.adapters.upstream.process import Limits, ServerProcess, done_within
-from tests.adapters.witness import LONG, SHORT, Life, Signpost, Witness, on_both_loops, some_turns
+from tests.adapters.witness import (
+    LONG,
+    SHORT,
+    Leash,
+    Life,
+    Signpost,
+    Witness,
+    on_both_loops,
+    some_turns,
+)
 
 BRIEF = Limits(linger=SHORT)
 PATIENT = Limits(linger=LONG)
@@ -123,7 +130,8 @@ while True: signal.pause()
 @on_both_loops
 async def test_stop_takes_the_whole_group() -> None:
     witness = Witness()
-    server = await witness.start(with_grandchild("while True: signal.pause()"), limits=PATIENT)
+    code = with_grandchild("while True: signal.pause()")
+    server = await witness.start(code, limits=PATIENT, containment="group")
     grandchild = Life(int(await witness.next_line()))
     await server.stop(SHORT)
     assert (await witness.reason()).startswith("ended by signal")
@@ -139,15 +147,10 @@ async def test_what_a_server_leaves_behind_goes_with_it() -> None:
 
 
 @on_both_loops
-async def test_it_goes_with_it_also_without_process_descriptors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(_: int) -> int:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(exits.os, "pidfd_open", refuse)
+async def test_it_goes_with_it_also_where_only_its_group_is_known() -> None:
     witness = Witness()
-    await witness.start(with_grandchild("print('last'); raise SystemExit(4)"), limits=PATIENT)
+    code = with_grandchild("print('last'); raise SystemExit(4)")
+    await witness.start(code, limits=PATIENT, containment="group")
     assert await witness.reason() == "exited with status 4"
     assert witness.lines[1:] == [b"last"]
 
@@ -156,7 +159,7 @@ async def test_it_goes_with_it_also_without_process_descriptors(
 async def test_pipes_held_from_another_session_do_not_delay_the_end_for_ever() -> None:
     witness = Witness()
     code = with_grandchild("print('last', flush=True); raise SystemExit(5)", before="os.setsid()")
-    server = await witness.start(code, limits=BRIEF)
+    server = await witness.start(code, limits=BRIEF, containment="group")
     grandchild = Life(int(await witness.next_line()))
     assert await witness.reason() == "exited with status 5"
     assert witness.lines[1:] == [b"last"]
@@ -174,7 +177,7 @@ async def test_unread_input_held_from_another_session_is_let_go() -> None:
     witness = Witness()
     before = open_pipes()
     code = with_grandchild("signal.pause()", before="os.setsid()")
-    server = await witness.start(code, limits=BRIEF)
+    server = await witness.start(code, limits=BRIEF, containment="group")
     grandchild = Life(int(await witness.next_line()))
     server.send(b"x" * 1_000_000)
     await server.stop(SHORT)
@@ -198,7 +201,7 @@ async def test_a_server_that_closed_its_output_and_left_in_time_is_not_blamed() 
     """A grandchild elsewhere keeps stderr, so that the end is told late."""
     witness = Witness()
     code = with_grandchild("os.close(1); os._exit(6)", before="os.setsid(); os.close(1)")
-    await witness.start(code, limits=Limits(linger=timedelta(seconds=1)))
+    await witness.start(code, limits=Limits(linger=timedelta(seconds=1)), containment="group")
     grandchild = Life(int(await witness.next_line()))
     assert await witness.reason() == "exited with status 6"
     await grandchild.cut()
@@ -282,22 +285,37 @@ async def test_a_cancelled_stop_kills() -> None:
 
 @on_both_loops
 async def test_a_cancelled_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[subprocess.Popen[bytes]] = []
+    begun: list[tuple[Child, Life]] = []
 
-    def spawn(wanted: Command) -> subprocess.Popen[bytes]:
-        begun.append(command.spawn(wanted))
-        return begun[-1]
+    async def begin(wanted: Command) -> Child:
+        child = await command.begin(wanted)
+        begun.append((child, Life(child.pid)))
+        starting.cancel()
+        return child
 
-    monkeypatch.setattr(process, "spawn", spawn)
+    monkeypatch.setattr(process, "begin", begin)
     witness = Witness()
     starting = asyncio.create_task(witness.start("import signal\nwhile True: signal.pause()"))
-    await asyncio.sleep(0)
-    life = Life(begun[0].pid)
-    starting.cancel()
-    await life.end()
-    await some_turns()
+    await asyncio.wait([starting])
     assert starting.cancelled()
-    assert begun[0].returncode == -9
+    ((child, life),) = begun
+    await life.end()
+    while child.returncode is None:
+        await asyncio.sleep(0)
+    assert child.returncode == -9
+    assert witness.reasons == []
+
+
+@on_both_loops
+async def test_a_start_cancelled_while_its_program_is_sought_leaves_none(tmp_path: Path) -> None:
+    leash = Leash(tmp_path)
+    witness = Witness()
+    starting = asyncio.create_task(witness.start(leash.hold("while True: signal.pause()")))
+    await some_turns()
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    await leash.slack()
     assert witness.reasons == []
 
 
@@ -310,12 +328,12 @@ async def test_a_process_that_even_sigkill_does_not_end_is_reported(
     server = await ServerProcess.start(
         Command(argv, {}), witness.on_line, witness.on_exit, limits=BRIEF
     )
+    life = Life(server.pid)
     with monkeypatch.context() as stubborn:
         stubborn.setattr(process, "_LAST_WAIT", SHORT)
-        stubborn.setattr(process.os, "killpg", lambda *_: None)  # type: ignore[reportUnknownLambdaType]
+        stubborn.setattr(Child, "signal", lambda *_: None)  # type: ignore[reportUnknownLambdaType]
         await server.stop(SHORT)
     assert witness.reasons == [f"could not be ended (process {server.pid})"]
-    life = Life(server.pid)
-    os.killpg(server.pid, signal.SIGKILL)
+    await server.stop(SHORT)
     await life.end()
     await witness.reason()

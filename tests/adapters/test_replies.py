@@ -98,6 +98,19 @@ async def test_a_refusal_without_json_is_told_in_words(
 
 
 @pytest.mark.parametrize(
+    ("status", "fault"),
+    [(500, "upstream_failed"), (503, "upstream_down"), (504, "upstream_slow")],
+)
+async def test_a_status_tells_whether_a_server_failed_or_was_not_there(
+    owner: Owner, status: int, fault: str
+) -> None:
+    reply = reply_of(owner)
+    reply.started(status, [])
+    reply.ended()
+    assert owner.hearer.faults == [fault]
+
+
+@pytest.mark.parametrize(
     ("status", "shown"), [(400, 400), (404, 404), (401, 200), (403, 200), (500, 200), (503, 200)]
 )
 async def test_a_refusal_in_json_is_the_answer_under_the_questions_id(

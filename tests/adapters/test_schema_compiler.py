@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comity.adapters.schema_compiler import MOST_BYTES, MOST_DEPTH, READY, check_schema
+from comity.adapters.schema_compiler import MOST_BYTES, MOST_DEPTH, check_schema
+from comity.adapters.side_process import READY
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from comity.adapters import schemas as schemas_module
+from comity.adapters import side_process
 from comity.adapters.schemas import MOST_DEATHS, NOT_TRIED, TOO_MUCH, TOO_SLOW, Schemas
 from comity.wire.errors import Unavailable
 from tests.adapters.test_schema_compiler import BAD, FINE, doubled
@@ -82,7 +83,7 @@ async def test_what_was_judged_once_is_remembered(monkeypatch: pytest.MonkeyPatc
     async with judging() as schemas:
         asked = {"a": GOOD, "b": {"type": "int"}, "c": bomb()}
         first = await schemas.faults(asked)
-        monkeypatch.setattr(schemas_module.subprocess, "Popen", _never)
+        monkeypatch.setattr(side_process.subprocess, "Popen", _never)
         assert await schemas.faults(asked) == first
         # And so is each kind apart: what may stand in a result may not in arguments.
         with pytest.raises(AssertionError):

@@ -1,7 +1,9 @@
 """Starts small servers for the tests of processes, under both loops, and notes what they do."""
 
 import asyncio
+import gc
 import inspect
+import io
 import os
 import signal
 import sys
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from comity.adapters.upstream.command import Command
+from comity.adapters.upstream.command import Command, Containment
 from comity.adapters.upstream.process import Limits, ServerProcess
 from comity.wire.lines import Overlong
 
@@ -28,7 +30,12 @@ def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     def run(new_loop: Callable[[], asyncio.AbstractEventLoop], **fixtures: Any) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(50):
+                before = _open_pipes()
                 await test(**fixtures)
+                # A loop that ends before its pipes are closed leaves their numbers to be closed
+                # a second time, when somebody else has them.
+                while _open_pipes() - before:
+                    await asyncio.sleep(0.01)
 
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(bounded())
@@ -39,6 +46,12 @@ def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature([*taken, new_loop])
     loops = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return pytest.mark.parametrize("new_loop", loops.values(), ids=loops.keys())(run)
+
+
+def _open_pipes() -> set[int]:
+    """Every pipe that is open as a file, by the identity of the file."""
+    files = [each for each in gc.get_objects() if type(each) is io.FileIO]
+    return {id(each) for each in files if not each.closed}
 
 
 class Witness:
@@ -73,9 +86,14 @@ class Witness:
         return reason
 
     async def start(
-        self, code: str, env: Mapping[str, str] | None = None, limits: Limits = LIMITS
+        self,
+        code: str,
+        env: Mapping[str, str] | None = None,
+        limits: Limits = LIMITS,
+        containment: Containment = "auto",
     ) -> ServerProcess:
-        command = Command((sys.executable, "-S", "-c", code), env or {})
+        argv = (sys.executable, "-S", "-c", code)
+        command = Command(argv, env or {}, containment=containment)
         return await ServerProcess.start(
             command, self.on_line, self.on_exit, self.overlong.append, limits
         )
@@ -123,3 +141,29 @@ class Signpost:
         said = os.read(self._descriptor, 4096)
         os.close(self._descriptor)
         return said
+
+
+class Leash:
+    """What every process of a server holds, wherever it went: slack once all of them are dead."""
+
+    def __init__(self, folder: Path, name: str = "leash") -> None:
+        self.path = folder / name
+        os.mkfifo(self.path)
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def hold(self, then: str) -> str:
+        """Code that takes hold, for itself and all that it forks."""
+        return f"import os, signal\nos.open({str(self.path)!r}, os.O_WRONLY)\n{then}"
+
+    def is_taut(self) -> bool:
+        """Whether somebody who took hold is still there."""
+        try:
+            return os.read(self._descriptor, 4096) != b""
+        except BlockingIOError:
+            return True
+
+    async def slack(self) -> None:
+        """Return when nobody holds on, be it that nobody has yet."""
+        while self.is_taut():
+            await asyncio.sleep(0.01)
+        os.close(self._descriptor)

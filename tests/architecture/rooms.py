@@ -4,9 +4,8 @@ import ast
 import functools
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "comity"
@@ -28,11 +27,33 @@ PURE_ROOMS = [path for path in ROOMS if path.relative_to(SOURCE).parts[0] in ("w
 EVERY_ROOM = [path for path in _python_files(*WALLED) if path not in FACES]
 TESTS = [path for path in EVERY_ROOM if path.name.startswith("test_")]
 
-each_face = pytest.mark.parametrize("face", FACES, ids=_name)
-each_room = pytest.mark.parametrize("room", ROOMS, ids=_name)
-each_pure_room = pytest.mark.parametrize("room", PURE_ROOMS, ids=_name)
-every_room = pytest.mark.parametrize("room", EVERY_ROOM, ids=_name)
-each_test_module = pytest.mark.parametrize("room", TESTS, ids=_name)
+type Rule = Callable[[Path], None]
+
+
+def _about(paths: list[Path]) -> Callable[[Rule], Callable[[], None]]:
+    """One test for all of them: thousands of tests, one for each, took longer than their work."""
+
+    def made(rule: Rule) -> Callable[[], None]:
+        def test() -> None:
+            broken: dict[str, str] = {}
+            for path in paths:
+                try:
+                    rule(path)
+                except AssertionError as error:
+                    broken[_name(path)] = str(error)
+            assert broken == {}, "\n".join(f"{name}: {why}" for name, why in broken.items())
+
+        test.__name__, test.__doc__, test.__module__ = rule.__name__, rule.__doc__, rule.__module__
+        return test
+
+    return made
+
+
+each_face = _about(FACES)
+each_room = _about(ROOMS)
+each_pure_room = _about(PURE_ROOMS)
+every_room = _about(EVERY_ROOM)
+each_test_module = _about(TESTS)
 
 
 @functools.cache
@@ -40,13 +61,20 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(tree_of(path))]
+
+
+@functools.cache
 def functions_of(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    nodes = ast.walk(tree_of(path))
-    return [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [
+        node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def classes_of(path: Path) -> list[ast.ClassDef]:
-    return [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    return [node for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
 
 
 def tracked_files() -> list[Path]:

@@ -4,12 +4,15 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
+from tests.architecture.rooms import (
+    ROOT,
+    SOURCE,
+    each_pure_room,
+    each_test_module,
+    functions_of,
+    tree_of,
+)
 
-from tests.architecture.rooms import ROOMS, ROOT, SOURCE, each_test_module, functions_of, tree_of
-
-MIRRORED = ("wire", "rules")
-MIRRORED_ROOMS = [room for room in ROOMS if room.relative_to(SOURCE).parts[0] in MIRRORED]
 SENTENCE = re.compile(r"test(_[a-z0-9]+){3,}")
 
 
@@ -19,7 +22,7 @@ def _mirrors_of(room: Path) -> list[Path]:
     return [*(ROOT / "tests" / floor).rglob(f"test_{room.name}")]
 
 
-@pytest.mark.parametrize("room", MIRRORED_ROOMS, ids=lambda room: str(room.relative_to(SOURCE)))
+@each_pure_room
 def test_a_room_has_a_test_module_of_its_own(room: Path) -> None:
     assert _mirrors_of(room) != []
 

@@ -44,9 +44,9 @@ def test_json_has_an_entry_for_each_path_and_concurrency() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu_ms", "told"), [(0.44, 0), (0.46, 1), (0.61, 2)], ids=["noise", "bare", "bare and sdk"]
+    ("cpu_ms", "told"), [(0.74, 0), (0.76, 1), (1.01, 2)], ids=["noise", "bare", "bare and sdk"]
 )
-def test_three_times_a_goal_is_gross(cpu_ms: float, told: int) -> None:
+def test_five_times_a_goal_is_gross(cpu_ms: float, told: int) -> None:
     assert len(gross_regressions([cell(rounds(cpu_ms, 2 * cpu_ms, cpu_ms))])) == told
 
 

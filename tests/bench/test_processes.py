@@ -23,9 +23,12 @@ time.sleep(60)
 
 
 def test_the_whole_group_is_ended() -> None:
+    before = set(psutil.Process().children(recursive=True))
     with Running([sys.executable, "-c", HAS_A_CHILD_THAT_STAYS]) as running:
         assert running.port() == 4242
-        everyone = psutil.Process().children(recursive=True)
+        everyone = [
+            each for each in psutil.Process().children(recursive=True) if each not in before
+        ]
         assert len(everyone) >= 2
     _, alive = psutil.wait_procs(everyone, timeout=10)
     assert alive == []

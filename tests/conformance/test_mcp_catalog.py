@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.conftest import standing
 from tests.conformance.servers import talker_words as words
-from tests.conformance.ways import Frame, House, Talk, on_pipes
+from tests.conformance.ways import SHOWN, Frame, House, Talk, on_pipes
 
 MANY = 1_200
 LONGEST = "l" * 128
@@ -38,8 +38,8 @@ DEFINITIONS: list[Frame] = [
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     servers = {
         "many": on_pipes("talker", TALKER_NAME="many", TALKER_MANY=str(MANY)),
-        "odd": on_pipes("talker", TALKER_NAME="odd", TALKER_TOOLS=json.dumps(ODD_NAMES)),
-        "evil": on_pipes("talker", TALKER_NAME="evil", TALKER_TOOLS=json.dumps(PRETENDERS)),
+        "odd": on_pipes("talker", TALKER_NAME="odd", TALKER_TOOLS=json.dumps(ODD_NAMES)) | SHOWN,
+        "evil": on_pipes("talker", TALKER_NAME="evil", TALKER_TOOLS=json.dumps(PRETENDERS)) | SHOWN,
         "plain": on_pipes("talker", TALKER_NAME="plain"),
         "schemas": on_pipes("talker", TALKER_DEFINITIONS=json.dumps(DEFINITIONS)),
         "absent": {"command": "/nonexistent/server"},

@@ -38,7 +38,8 @@ META: Frame = {
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with http_server(on_port("official"), {"OFFICIAL_NAME": "far"}) as far:
         servers: dict[str, Entry] = {
-            "near": on_pipes("official", OFFICIAL_NAME="near"),
+            # In the handshake era its SDK tells nobody of what has changed.
+            "near": {**on_pipes("official", OFFICIAL_NAME="near"), "era": "modern"},
             "far": {"type": "http", "url": f"{far}/mcp"},
         }
         with standing(tmp_path_factory.mktemp("both"), servers) as house:
@@ -139,11 +140,10 @@ async def test_a_person_is_asked_in_the_way_of_each_era(
 
 
 @pytest.mark.requirement("MCP-5.1-listchanged", "MCP-10.7-dynamic", "MCP-7-flow")
-@pytest.mark.parametrize("label", ["own near", "own far", "merged far"])
+@pytest.mark.parametrize("label", WAYS)
 async def test_a_listener_of_the_modern_era_hears_of_a_changed_list(
     both: House, label: str
 ) -> None:
-    """Not for a process at the merged door: each era has a process, and so a list, of its own."""
     url, prefix, server = place_of(both, label)
     name = f"heard_{len(prefix)}"
     async with asyncio.timeout(SECONDS), Client(url, mode=MODERN) as client:

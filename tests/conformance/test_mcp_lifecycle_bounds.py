@@ -81,8 +81,8 @@ async def test_a_call_without_an_answer_is_given_up_and_its_server_told(
             while not (told := _told_to_stop(seen := await talk.seen())):
                 await asyncio.sleep(0.02)
     waits = [frame["id"] for frame in seen if frame.get("params", {}).get("name") == "wait"]
-    assert lost["error"]["code"] == -32603
-    assert "deadline" in lost["error"]["message"]
+    assert lost["result"]["isError"] is True
+    assert "deadline" in lost["result"]["content"][0]["text"]
     assert told[-1] == waits[-1]
 
 

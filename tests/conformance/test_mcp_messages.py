@@ -3,12 +3,13 @@
 import asyncio
 import itertools
 import json
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from tests.conformance.conftest import standing
-from tests.conformance.ways import COMITY, Frame, House, Way, on_pipes
+from tests.conformance.ways import COMITY, Entry, Frame, House, Way, on_pipes
 from tests.interop.hand_client import NOTHING, SECONDS, HttpClient, frames_of
 
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
@@ -110,7 +111,18 @@ async def test_params_that_cannot_be_are_invalid(house: House, params: Frame) ->
 
 
 @pytest.mark.requirement("MCP-2.2-32603", "MCP-2.2-onlyone")
-async def test_a_server_that_dies_in_a_call_is_an_internal_error(
+async def test_a_server_that_is_not_there_is_an_internal_error(tmp_path: Path) -> None:
+    absent: Entry = {"command": "no-such-program"}
+    with standing(tmp_path, {"absent": absent}) as house:
+        async with house.own("absent").dial() as client:
+            answer = (await client.request("initialize", HELLO)).response
+    assert answer.keys() == {"jsonrpc", "id", "error"}
+    assert answer["error"]["code"] == -32603
+    assert answer["error"]["data"]["error_type"] == "server_not_ready"
+
+
+@pytest.mark.requirement("MCP-2.2-onlyone")
+async def test_a_call_in_which_its_server_dies_has_one_answer_that_says_so(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     servers = {"mortal": on_pipes("talker", TALKER_NAME="mortal")}
@@ -118,8 +130,10 @@ async def test_a_server_that_dies_in_a_call_is_an_internal_error(
         for way in (house.own("mortal"), house.among_all("mortal")):
             async with way.talk() as talk:
                 died = (await talk.call("die")).response
-            assert died.keys() == {"jsonrpc", "id", "error"}
-            assert died["error"]["code"] == -32603
+            assert died.keys() == {"jsonrpc", "id", "result"}
+            refusal = died["result"]["_meta"]["dev.comity/refusal"]
+            assert (died["result"]["isError"], refusal["error_type"]) == (True, "upstream_failed")
+            assert refusal["details"] == {"outcome": "unknown"}
             await _until_alive(way)
 
 
@@ -186,16 +200,16 @@ async def test_params_may_be_absent_an_object_or_a_list(
     ],
     ids=json.dumps,
 )
-async def test_a_broken_answer_of_a_server_becomes_one_proper_error(
+async def test_a_broken_answer_of_a_server_becomes_one_proper_answer(
     way: Way, members: Frame
 ) -> None:
     async with way.talk() as talk:
         answered = (await talk.call("answer", {"members": members})).response
         assert (await talk.call("echo")).result
+    assert answered.keys() == {"jsonrpc", "id", "result"}
     assert answered["jsonrpc"] == "2.0"
-    assert "result" not in answered
-    assert isinstance(answered["error"]["code"], int)
-    assert isinstance(answered["error"]["message"], str)
+    assert answered["result"]["isError"] is True
+    assert answered["result"]["content"][0]["text"]
 
 
 @pytest.mark.requirement("MCP-2.3-notif")

@@ -141,6 +141,10 @@ def on_pipes(module: str, **env: str) -> Entry:
     return {"command": sys.executable, "args": arguments, "cwd": str(ROOT), "env": env}
 
 
+SHOWN: Entry = {"policy": {"suspicious": "show"}}
+"""For a server whose tools have names that would be refused, where it is not about that."""
+
+
 def on_port(module: str) -> Callable[[int], list[str]]:
     """The command of a server of this folder that speaks HTTP."""
     return lambda port: [sys.executable, "-m", f"tests.conformance.servers.{module}", str(port)]

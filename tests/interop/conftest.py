@@ -61,6 +61,10 @@ def _toml(value: object) -> str:
     return json.dumps(value)
 
 
+SHOWN: Entry = {"policy": {"suspicious": "show"}}
+"""What these servers say holds every character there is, to see it cross."""
+
+
 @contextmanager
 def reached(server: str, transport: str, folder: Path, *options: str) -> Generator[Dial]:
     """A way to dial one server by hand: through its own door of Comity, or directly."""
@@ -69,16 +73,16 @@ def reached(server: str, transport: str, folder: Path, *options: str) -> Generat
             if DIRECT:
                 yield partial(over_http, f"{upstream}/mcp")
                 return
-            entry = {"type": "http", "url": f"{upstream}/mcp"}
+            entry = {"type": "http", "url": f"{upstream}/mcp", **SHOWN}
             with served({server: entry}, folder) as origin:
                 yield partial(over_http, f"{origin}/servers/{server}/mcp")
     elif DIRECT:
         yield partial(over_stdio, command_of(server))
     elif transport == "stdio":
-        with served({server: by_hand(server)}, folder) as origin:
+        with served({server: {**by_hand(server), **SHOWN}}, folder) as origin:
             yield partial(over_http, f"{origin}/servers/{server}/mcp")
     else:
-        with served_alone(server, by_hand(server), folder) as url:
+        with served_alone(server, {**by_hand(server), **SHOWN}, folder) as url:
             yield partial(over_http, url)
 
 

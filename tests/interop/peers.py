@@ -1,7 +1,9 @@
 """The public peers of the tests: installed once at exact versions, under `.tools`.
 
-Two things come from public indexes: the JavaScript packages named in `js/package.json`, and the
-official fixture server, which is part of the `mcp` source archive and of no wheel.
+Three things come from public indexes: the JavaScript packages named in `js/package.json`, the
+Python SDK of the line before (`python/sdk1.lock`), which cannot stand beside the one that is
+locked for the tests, and the official fixture server, which is part of the `mcp` source archive
+and of no wheel.
 """
 
 import fcntl
@@ -9,6 +11,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -23,12 +26,13 @@ FIXTURE_SHA256 = "8b147a50441cf059dc88c684e0aeed3687f0aa0f39c6cde7b90330effd2b34
 _FIXTURE_FOLDER = f"mcp-{FIXTURE_VERSION}/examples/servers/everything-server/"
 _INSTALL_SECONDS = 600
 _MANIFEST = Path(__file__).parent / "js" / "package.json"
+_SDK1_LOCK = Path(__file__).parent / "python" / "sdk1.lock"
 
 
 def javascript() -> Path:
     """The folder whose `node_modules` holds the JavaScript peers; installed when it is not."""
     home = TOOLS / "js"
-    with _one_at_a_time("js"):
+    with one_at_a_time("js"):
         installed = home / "installed.json"
         wanted = _MANIFEST.read_text()
         if not installed.exists() or installed.read_text() != wanted:
@@ -55,10 +59,30 @@ def package(name: str, entry: str) -> str:
     return str(path)
 
 
+def python_sdk_1() -> str:
+    """The interpreter of an environment that has the Python SDK 1, and nothing of Comity."""
+    return locked_environment("python-sdk-1", _SDK1_LOCK)
+
+
+def locked_environment(name: str, lock: Path) -> str:
+    """The interpreter of an environment that has what a lock names, and nothing else."""
+    home = TOOLS / name
+    with one_at_a_time(name):
+        installed = home / "installed.lock"
+        wanted = lock.read_text()
+        if not installed.exists() or installed.read_text() != wanted:
+            shutil.rmtree(home, ignore_errors=True)
+            _run(["uv", "venv", "--quiet", "--python", sys.executable, str(home)], TOOLS)
+            into = ["--python", str(home / "bin" / "python"), "--require-hashes"]
+            _run(["uv", "pip", "sync", "--quiet", *into, str(lock)], TOOLS)
+            installed.write_text(wanted)
+    return str(home / "bin" / "python")
+
+
 def official_fixture() -> Path:
     """The folder to put on PYTHONPATH so that `mcp_everything_server` can be imported."""
     home = TOOLS / f"everything-server-{FIXTURE_VERSION}"
-    with _one_at_a_time("fixture"):
+    with one_at_a_time("fixture"):
         if not home.exists():
             archive = _download_archive()
             partial = home.with_suffix(".partial")
@@ -107,7 +131,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 @contextmanager
-def _one_at_a_time(name: str) -> Generator[None]:
+def one_at_a_time(name: str) -> Generator[None]:
     # Several test workers, and the script beside them, may find a tool missing at once.
     TOOLS.mkdir(exist_ok=True)
     with (TOOLS / f".{name}.lock").open("w") as lock:

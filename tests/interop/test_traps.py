@@ -137,17 +137,16 @@ async def test_trap_03_a_call_of_the_new_era_asks_the_server_for_no_list(http_do
 @through_comity
 @pytest.mark.requirement("MCP-2.2-onlyone")
 @pytest.mark.parametrize("transport_of_one", ["stdio", "own stdio", "http"])
-async def test_trap_04_a_failure_of_our_own_has_a_code_and_tells_no_secret(
+async def test_trap_04_a_failure_on_the_way_is_a_result_and_tells_no_secret(
     transport_of_one: str, tmp_path: Path
 ) -> None:
     with reached("odd", transport_of_one, tmp_path) as dial:
         async with dial() as client:
             await initialize(client, {})
             response = await call(client, "die")
-    error = response["error"]
-    assert isinstance(error["code"], int)
-    assert error["code"] != 0
-    told = json.dumps(error)
+    assert response["result"]["isError"] is True
+    assert "code" not in response["result"]
+    told = json.dumps(response)
     assert "Traceback" not in told
     assert str(tmp_path) not in told
     assert str(Path.cwd()) not in told
@@ -342,7 +341,7 @@ async def test_trap_12_a_line_beyond_the_limit_fails_its_call_and_no_other_sessi
             await initialize(client, {})
             await initialize(other, {})
             response = await call(client, "big", size=6 * MEBIBYTE)
-            assert response["error"]["code"] != 0
+            assert response["result"]["isError"] is True
             assert text(await call(other, "echo", text="alive")) == "alive"
 
 

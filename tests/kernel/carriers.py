@@ -126,6 +126,7 @@ class ScriptedCarrier:
         self.abandoned: list[Stream] = []
         self.listens = 0
         self.is_open = False
+        self.ended_well = False
         self.breaks: Unavailable | None = None
         self._script = script
         self.receiver: Receiver
@@ -171,8 +172,9 @@ class ScriptedCarrier:
             stream = STANDALONE if amid is None else int(_id(amid))
         self.receiver.heard(data, stream, 200)
 
-    def dies(self, because: str = "exit status 1") -> None:
+    def dies(self, because: str = "exit status 1", *, well: bool = False) -> None:
         self.is_open = False
+        self.ended_well = well
         self.receiver.closed(because)
 
     def asked(self, method: str) -> list[Frame]:

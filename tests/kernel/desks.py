@@ -5,18 +5,26 @@ import itertools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from comity.kernel.call import Call, Underway
+import msgspec
+
+from comity.kernel.bridge import Bridge
+from comity.kernel.call import Call
 from comity.kernel.catalog import Catalog
 from comity.kernel.forwarding import Desk, OneServer
+from comity.kernel.gate import Gate
 from comity.kernel.outbox import Outbox
-from comity.kernel.servers import Servers
+from comity.kernel.parking import Parking
+from comity.kernel.servers import ServerOptions, Servers
 from comity.kernel.sessions import Session, Sessions
+from comity.kernel.subscribing import Subscriptions
 from comity.kernel.switchboard import AllServers
+from comity.kernel.underway import Underway
 from comity.ports import Headers
 from comity.wire import jsonrpc, mcp
 from comity.wire.jsonrpc import Frame
 from comity.wire.lifecycle import State
 from tests.kernel.carriers import AnySchema, Clock, Params, Script, result_of, until
+from tests.kernel.refused import refusal_in
 from tests.kernel.server_house import options
 
 MODERN: Params = {mcp.PROTOCOL_VERSION: mcp.LATEST_MODERN, mcp.CLIENT_CAPABILITIES: {}}
@@ -39,23 +47,37 @@ class Asked:
         return result_of(await self.answer())
 
     async def error(self) -> jsonrpc.ErrorBody:
-        error = jsonrpc.error_of(await self.answer())
+        error = refusal_in(await self.answer())
         assert error is not None
         return error
+
+    async def refusal(self) -> Params:
+        """What a program can read of why it was not done."""
+        return msgspec.convert((await self.error()).data, Params)
 
 
 class Front:
     """Everything behind a door: servers that are started, a desk, sessions, a clock."""
 
-    def __init__(self, scripts: dict[str, Script], judge: AnySchema | None = None) -> None:
+    def __init__(
+        self,
+        scripts: dict[str, Script],
+        judge: AnySchema | None = None,
+        how: ServerOptions | None = None,
+    ) -> None:
         self.scripts = scripts
         self.clock = Clock()
         self.catalog = Catalog()
+        self.gate = Gate(self.catalog)
         self.servers = Servers(self.catalog, judge or AnySchema())
         self.underway = Underway(self.clock, 60, 300)
         self.sessions = Sessions(self.clock, 100, 1000)
         for name, script in scripts.items():
-            self.servers.add(name, script, options())
+            self.servers.add(name, script, how or options())
+        self.parking = Parking(self.clock, most=4)
+        self.bridge = Bridge(self.catalog, self.parking)
+        self.gate = Gate(self.catalog)
+        self.subscriptions = Subscriptions(self.servers, self.gate)
         self.desk: Desk
         self._ids = itertools.count(1)
 
@@ -85,12 +107,14 @@ class Front:
 
 
 @asynccontextmanager
-async def one_server(script: Script, judge: AnySchema | None = None) -> AsyncGenerator[Front]:
+async def one_server(
+    script: Script, judge: AnySchema | None = None, how: ServerOptions | None = None
+) -> AsyncGenerator[Front]:
     """The door to one server, named `srv`."""
-    front = Front({"srv": script}, judge)
+    front = Front({"srv": script}, judge, how)
     server = front.servers.get("srv")
     assert server is not None
-    front.desk = OneServer(server, front.catalog, front.underway)
+    front.desk = OneServer(server, front.gate, front.underway, front.bridge, front.subscriptions)
     async with _started(front):
         assert server.state is State.CONNECTED
         yield front
@@ -98,11 +122,15 @@ async def one_server(script: Script, judge: AnySchema | None = None) -> AsyncGen
 
 @asynccontextmanager
 async def all_servers(
-    scripts: dict[str, Script], judge: AnySchema | None = None
+    scripts: dict[str, Script],
+    judge: AnySchema | None = None,
+    how: ServerOptions | None = None,
 ) -> AsyncGenerator[Front]:
-    front = Front(scripts, judge)
+    front = Front(scripts, judge, how)
     about = {"name": "comity", "version": "0"}
-    front.desk = AllServers(front.servers, front.catalog, front.underway, about)
+    front.desk = AllServers(
+        front.servers, front.gate, front.underway, front.bridge, front.subscriptions, about
+    )
     async with _started(front):
         yield front
 

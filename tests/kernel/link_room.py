@@ -1,9 +1,11 @@
 """A link over a scripted carrier, with an audience that remembers and a session that calls."""
 
-from comity.kernel.call import Call, Question, Underway
+from comity.kernel.call import Call
 from comity.kernel.links import Link
 from comity.kernel.outbox import Outbox
+from comity.kernel.question import Question
 from comity.kernel.sessions import Session
+from comity.kernel.underway import Underway
 from comity.wire import jsonrpc
 from comity.wire.jsonrpc import LIMITS, Frame
 from comity.wire.mcp import Era
@@ -12,6 +14,7 @@ from tests.kernel.carriers import (
     Script,
     ScriptedCarrier,
 )
+from tests.kernel.refused import refusal_in
 
 
 class Room:
@@ -61,4 +64,4 @@ def frames_in(call: Call) -> list[Frame]:
 
 
 def is_error(frame: Frame) -> bool:
-    return jsonrpc.error_of(frame) is not None
+    return refusal_in(frame) is not None

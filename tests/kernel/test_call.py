@@ -3,13 +3,15 @@
 import asyncio
 import itertools
 
-import msgspec
 import pytest
 from msgspec import Raw
 
-from comity.kernel.call import Call, OwnCall, Question, Underway, tend
+from comity.kernel.call import Call
 from comity.kernel.outbox import MOST_FRAMES, Outbox
+from comity.kernel.own_call import OwnCall
+from comity.kernel.question import Question
 from comity.kernel.sessions import Session
+from comity.kernel.underway import Underway, tend
 from comity.rules.conversation import Conversation
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import (
@@ -21,12 +23,15 @@ from comity.wire.errors import (
 from comity.wire.jsonrpc import Frame
 from comity.wire.mcp import UNKNOWN
 from tests.kernel.carriers import Clock, settled
+from tests.kernel.refused import kind_of, refusal_in
 
 DEADLINE, CAP, PATIENCE = 60.0, 300.0, 15.0
 
 
 class FarEnd:
     """The link a call is on, which only remembers."""
+
+    mgp = None
 
     def __init__(self) -> None:
         self.conversation: Conversation[object] = Conversation()
@@ -67,9 +72,7 @@ def answer_in(call: Call) -> Frame:
 
 
 def error_in(call: Call) -> str:
-    error = jsonrpc.error_of(answer_in(call))
-    assert error is not None
-    return str(msgspec.convert(error.data, dict[str, str])["error_type"])
+    return kind_of(refusal_in(answer_in(call)))
 
 
 def test_an_answer_settles_the_call_everywhere() -> None:
@@ -158,6 +161,49 @@ def test_progress_puts_the_deadline_off_but_not_beyond_the_cap() -> None:
         desk.underway.look(PATIENCE)
     assert not call.outbox.final
     desk.clock.passes(1)
+    desk.underway.look(PATIENCE)
+    assert call.outbox.final
+
+
+def test_the_deadline_stands_still_while_somebody_is_asked_but_not_for_ever() -> None:
+    """A person may take longer to answer than any server should. (D-94)"""
+    desk = Desk()
+    desk.session.capabilities = {"elicitation": Raw(b"{}")}
+    call = desk.call()
+    for ends_by in ("answer", "withdrawal"):
+        frame = jsonrpc.request("q", mcp.ELICIT, {})
+        question = Question(frame, desk.far, desk.far.tell)  # type: ignore[arg-type]
+        call.asked(question, frame)
+        desk.clock.passes(CAP - 1)
+        desk.underway.look(PATIENCE)
+        assert not call.outbox.final
+        if ends_by == "answer":
+            question.answered(jsonrpc.result("q", {"action": "accept"}))
+        else:
+            question.withdraw(None)
+        desk.clock.passes(DEADLINE)
+        desk.underway.look(PATIENCE)
+        assert not call.outbox.final, "the deadline goes on where it stood"
+    frame = jsonrpc.request("r", mcp.ELICIT, {})
+    call.asked(Question(frame, desk.far, desk.far.tell), frame)  # type: ignore[arg-type]
+    desk.clock.passes(CAP + 1)
+    desk.underway.look(PATIENCE)
+    assert call.outbox.final
+
+
+def test_the_deadline_stands_still_until_the_last_of_several_questions_is_settled() -> None:
+    desk = Desk()
+    desk.session.capabilities = {"elicitation": Raw(b"{}")}
+    call = desk.call()
+    first, second = (question_of(desk, name) for name in ("q", "r"))
+    call.asked(*first)
+    call.asked(*second)
+    first[0].answered(jsonrpc.result("q", {"action": "accept"}))
+    desk.clock.passes(DEADLINE + 1)
+    desk.underway.look(PATIENCE)
+    assert not call.outbox.final
+    second[0].withdraw(None)
+    desk.clock.passes(DEADLINE + 1)
     desk.underway.look(PATIENCE)
     assert call.outbox.final
 

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import INVALID_PARAMS, SERVER_NOT_READY, UPSTREAM_FAILED, Unavailable
-from comity.wire.lifecycle import State
+from comity.wire.lifecycle import Reason, State
 from tests.kernel.carriers import (
     SILENCE,
     AnySchema,
@@ -120,7 +120,7 @@ async def test_quarantined_tools_are_left_out(process: bool) -> None:
     async with one_server(script, AnySchema(JUDGE)) as front:
         session = await front.client()
         for asked in (front.ask(session, mcp.LIST_TOOLS), front.ask_modern(mcp.LIST_TOOLS)):
-            assert await asked.result() == {"tools": [{"name": "good"}]}
+            assert (await asked.result())["tools"] == [{"name": "good"}]
 
 
 @pytest.mark.parametrize("listed", [b"[]", b'{"tools":[{"name":{"a":1,"a":1}}]}', b'{"tools":1}'])
@@ -191,7 +191,7 @@ async def test_a_link_that_was_lost_is_opened_and_greeted_again(process: bool) -
         server = front.servers.get("srv")
         assert server is not None
         script.open[-1].dies("exit status 1")
-        await until(lambda: server.state is State.ERROR)
+        await until(lambda: server.state is State.RESTARTING)
         error = await front.ask(session, "tools/call", {}).error()
         assert "exit status 1" in error.message
 
@@ -202,7 +202,7 @@ async def test_a_server_that_is_not_there_refuses_at_once_in_both_eras(process: 
     async with one_server(script) as front:
         server = front.servers.get("srv")
         assert server is not None
-        await server.stop()
+        await server.halt(Reason.OPERATOR_REQUEST)
         session = front.sessions.begin("")
         for asked in (front.ask(session, mcp.INITIALIZE, {}), front.ask_modern("tools/call")):
             error = await asked.error()

@@ -64,3 +64,18 @@ async def test_a_change_told_to_a_server_that_died_meanwhile_hides_no_later_one(
         script.replies[mcp.LIST_TOOLS] = tools("a", "b", "c")
         script.open[-1].says(jsonrpc.notification(mcp.TOOLS_CHANGED))
         await until(lambda: house.catalog.count("srv", Kind.TOOL) == 3)
+
+
+async def test_a_change_told_on_a_bridge_is_told_on_where_the_catalog_is_the_same() -> None:
+    """Some servers have other lists in each session, and tell the one that changed alone."""
+    async with standing() as house:
+        script = Script(replies={mcp.LIST_TOOLS: tools("a")})
+        server = await connected(house, script)
+        link = await server.reached.bridge_link({})
+        told: list[tuple[str, Kind]] = []
+        house.catalog.watch(lambda name, kind: told.append((name, kind)))
+        bridge = next(each for each in script.open if each is link.carrier)
+        bridge.says(jsonrpc.notification(mcp.TOOLS_CHANGED))
+        assert told == [("srv", Kind.TOOL)]
+        own = next(each for each in script.open if each is not bridge)
+        await until(lambda: len(own.asked(mcp.LIST_TOOLS)) == 2)

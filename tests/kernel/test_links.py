@@ -1,15 +1,23 @@
 """A link to a server: answers find their call, and no word of the server's does any harm."""
 
+import asyncio
+
 import pytest
 
+from comity.kernel.call import Call
 from comity.kernel.outbox import MOST_FRAMES, Outbox
+from comity.rules.negotiation import Terms
 from comity.wire import jsonrpc, mcp
+from comity.wire.audit import NOTICE, as_uuid
 from comity.wire.errors import EXHAUSTED, Unavailable
 from comity.wire.mcp import STANDALONE
 from tests.kernel.carriers import (
+    hello,
     params_of,
+    until,
 )
 from tests.kernel.link_room import frames_in, is_error, opened
+from tests.kernel.refused import refusal_in
 
 both_transports = pytest.mark.parametrize("process", [False, True], ids=["streams", "one stream"])
 
@@ -123,7 +131,7 @@ async def test_a_link_that_goes_says_so_once() -> None:
     room.carrier.dies("exit status 3")
     room.carrier.dies("again")
     (failure,) = frames_in(call)
-    error = jsonrpc.error_of(failure)
+    error = refusal_in(failure)
     assert error is not None
     assert "exit status 3" in error.message
     assert room.ends == ["exit status 3"]
@@ -216,3 +224,65 @@ async def test_a_call_that_was_withdrawn_on_its_way_is_never_sent() -> None:
     call.withdraw(None)
     room.link.ask(call, frame)
     assert (room.carrier.sent, len(room.link.conversation)) == ([], 0)
+
+
+async def test_a_change_of_lists_is_noted_wherever_it_is_told_but_amid_our_own_requests() -> None:
+    """Some servers tell it on the stream of the call by which it came about."""
+    room = await opened()
+    noted: list[str] = []
+    room.link.on_change = noted.append
+    changed = jsonrpc.notification(mcp.TOOLS_CHANGED)
+    call, asked = room.call()
+    room.carrier.says(changed, asked)
+    assert noted == [mcp.TOOLS_CHANGED]
+    assert jsonrpc.decode(call.outbox.take()[0]).method == mcp.TOOLS_CHANGED
+    room.carrier.says(changed)
+    assert (len(noted), len(room.heard)) == (2, 1)
+    own = asyncio.ensure_future(room.link.request(mcp.LISTEN))
+    await until(lambda: room.carrier.asked(mcp.LISTEN))
+    room.carrier.says(changed, room.carrier.asked(mcp.LISTEN)[0])
+    assert len(noted) == 2
+    own.cancel()
+
+
+async def test_a_request_says_its_trace_where_both_speak_mgp_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = await opened()
+    _, plain = room.call(name="look")
+    assert "trace_id" not in params_of(plain)
+    room.link.mgp = Terms("0.3.0", frozenset())
+    # At the server's own door a plain client's request crosses as it is.
+    assert "trace_id" not in params_of(room.call(name="look")[1])
+    monkeypatch.setattr(Call, "is_for_all_servers", True)
+    call, asked = room.call(name="look")
+    assert params_of(asked) == {"trace_id": as_uuid(call.traced()), "name": "look"}
+    _, told = room.call(name="look", trace_id=as_uuid("1f" * 16))
+    assert params_of(told)["trace_id"] == as_uuid("1f" * 16)
+    own = asyncio.ensure_future(room.link.request(mcp.PING))
+    await until(lambda: room.carrier.asked(mcp.PING))
+    assert params_of(room.carrier.asked(mcp.PING)[0]).keys() == {"trace_id"}
+    own.cancel()
+
+
+async def test_what_a_server_says_has_happened_is_heard_once_where_that_was_agreed_on() -> None:
+    room = await opened()
+    said = jsonrpc.notification(NOTICE, {"event_type": "X"})
+    room.carrier.says(said)
+    heard: list[jsonrpc.Frame] = []
+    room.link.pulse.notices[NOTICE] = lambda _, frame: heard.append(frame)
+    _, asked = room.call()
+    room.carrier.says(said, asked)
+    room.carrier.says(said)
+    assert [frame.method for frame in heard] == [NOTICE, NOTICE]
+
+
+async def test_a_server_that_speaks_mgp_unasked_has_agreed_on_nothing() -> None:
+    room = await opened()
+    said = {"version": "0.3.0", "extensions": ["audit", "lifecycle"]}
+    room.script.replies[mcp.INITIALIZE] = hello(mgp=said)
+    await room.link.greet({"capabilities": {}})
+    assert room.link.mgp is None
+    offered = {"version": "0.3.0", "extensions": ["audit", "streaming"]}
+    await room.link.greet({"capabilities": {"mgp": offered}})
+    assert room.link.mgp == Terms("0.3.0", frozenset({"audit"}))

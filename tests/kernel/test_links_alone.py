@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from comity.kernel.call import Call, Underway
+from comity.kernel.call import Call
 from comity.kernel.links import Link
 from comity.kernel.outbox import MOST_FRAMES, Outbox
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
+from comity.kernel.underway import Underway
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import INTERNAL_ERROR, MalformedMessage, Unavailable
 from comity.wire.jsonrpc import LIMITS, Frame

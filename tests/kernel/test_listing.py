@@ -64,6 +64,22 @@ async def test_every_page_is_read() -> None:
     assert asked == [None, "1", "2"]
 
 
+async def test_others_have_their_turn_while_a_long_list_is_read() -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.ensure_future(take_turns())
+    catalog = await read(Script(replies={mcp.LIST_TOOLS: tools(*map(str, range(5000)))}))
+    other.cancel()
+    assert catalog.count("srv", Kind.TOOL) == 5000
+    assert turns >= 2 * 5000 / room.BREATH
+
+
 async def test_a_definition_crosses_whole_under_its_public_name() -> None:
     entry = {"name": "a", "security": {"x": 1}, "_meta": {"y": [2]}}
     catalog = await read(Script(replies={mcp.LIST_TOOLS: {"tools": [entry]}}))

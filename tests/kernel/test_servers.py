@@ -5,13 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from comity.kernel import servers as room
 from comity.kernel.catalog import Kind
 from comity.kernel.sessions import Session
 from comity.rules.backoff import Backoff
-from comity.rules.lifecycle import Happened, after
 from comity.wire import mcp
-from comity.wire.errors import SERVER_NOT_READY, Unavailable
+from comity.wire.errors import Unavailable
 from comity.wire.lifecycle import State
 from comity.wire.mcp import Era
 from tests.kernel.carriers import (
@@ -35,30 +33,33 @@ async def test_a_server_is_greeted_and_its_offers_are_read(process: bool) -> Non
         script = Script(costs_a_process=process, replies={mcp.LIST_TOOLS: tools("a", "b")})
         server = await connected(house, script)
         assert house.catalog.count("srv", Kind.TOOL) == 2
-        assert server.eras == {Era.HANDSHAKE}
+        assert server.reached.eras == {Era.HANDSHAKE}
         assert script.open[-1].listens == 1
         assert not script.open[-1].asked(mcp.LIST_PROMPTS), "it declared no prompts"
 
 
-async def test_every_state_on_the_way_follows_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = list[State]()
-
-    def watched(state: State, happened: Happened) -> State | None:
-        following = after(state, happened)
-        seen.extend([] if following is None else [following])
-        return following
-
-    monkeypatch.setattr(room, "after", watched)
+async def test_every_state_on_the_way_is_told_to_who_watches() -> None:
     greetings = iter([hello(), Unavailable("not yet"), hello()])
     async with standing() as house:
         script = Script(costs_a_process=True)
         script.replies[mcp.INITIALIZE] = lambda params: next(greetings)
         server = await connected(house, script, options(backoff=AT_ONCE))
         script.last.dies()
-        await until(lambda: server.state is State.CONNECTED and seen.count(State.CONNECTED) == 2)
+        await until(lambda: server.state is State.CONNECTED and len(house.steps) == 9)
     again = ["error", "restarting", "connecting"]
     first, ended = ["connecting", "connected"], ["connected", "draining", "disconnected"]
-    assert seen == [*first, *again, *again, *ended]
+    assert house.states == [*first, *again, *again, *ended]
+    assert [step.previous for step in house.steps] == ["registered", *house.states[:-1]]
+    assert {step.server for step in house.steps} == {"srv"}
+    reasons = [step.reason for step in house.steps]
+    died = "exit status 1 | last words"
+    assert reasons[:5] == ["", "", died, died, died]
+    assert "not yet" in reasons[5]
+    assert reasons[-3:] == ["", "kernel_shutdown", "kernel_shutdown"]
+    times = [step.at for step in house.steps]
+    assert times == sorted(times)
+    assert server.since == times[-1]
+    assert times[0].tzinfo is not None
 
 
 async def test_one_failing_and_one_silent_server_delay_nobody() -> None:
@@ -67,10 +68,9 @@ async def test_one_failing_and_one_silent_server_delay_nobody() -> None:
         silent = house.add("silent", Script(replies={mcp.INITIALIZE: SILENCE}))
         good = house.add("good", Script())
         house.servers.start()
-        await until(lambda: good.state is State.CONNECTED and failing.state is State.ERROR)
+        await until(lambda: good.state is State.CONNECTED and failing.state is State.RESTARTING)
         assert silent.state is State.CONNECTING
         assert not house.servers.all_tried
-        assert [server.name for server in house.servers.speaking(Era.HANDSHAKE)] == ["good"]
         assert "no such command" in failing.reason
 
 
@@ -91,7 +91,7 @@ async def test_a_server_that_does_not_start_in_time_has_failed() -> None:
         script = Script(replies={mcp.INITIALIZE: SILENCE, mcp.DISCOVER: SILENCE})
         server = house.add("slow", script, options(start_ms=30))
         house.servers.start()
-        await until(lambda: server.state is State.ERROR)
+        await until(lambda: server.state is State.RESTARTING)
         assert house.servers.all_tried
         await until(lambda: script.open == [])
 
@@ -112,10 +112,10 @@ async def test_why_a_server_failed_is_told_with_its_last_words() -> None:
         script = Script(costs_a_process=True)
         server = await connected(house, script)
         script.last.dies("exit status 9")
-        await until(lambda: server.state is State.ERROR)
-        with pytest.raises(Unavailable, match=r"exit status 9 \| last words") as caught:
-            server.require(Era.HANDSHAKE)
-        assert caught.value.fault is SERVER_NOT_READY
+        await until(lambda: server.state is State.RESTARTING)
+        with pytest.raises(Unavailable, match=r"exit status 9 \| last words"):
+            server.require()
+        assert [*server.hints()] == ["last words"]
 
 
 async def test_a_server_that_dies_as_soon_as_it_started_is_tried_ever_more_rarely(
@@ -145,7 +145,7 @@ async def test_what_was_offered_stays_listed_while_a_server_starts_again() -> No
         script.replies[mcp.INITIALIZE] = SILENCE
         script.last.dies()
         await until(lambda: server.state is State.CONNECTING)
-        assert server.eras == {Era.HANDSHAKE}
+        assert server.reached.eras == {Era.HANDSHAKE}
         assert house.catalog.count("srv", Kind.TOOL) == 1
 
 
@@ -155,11 +155,12 @@ async def test_a_server_that_is_not_ready_refuses_at_once(process: bool) -> None
         script = Script(costs_a_process=process, refuses="broken")
         server = house.add("srv", script)
         house.servers.start()
-        await until(lambda: server.state is State.ERROR)
+        await until(lambda: server.state is State.RESTARTING)
         script.refuses = None
-        for way in (server.link_for(Session("", 0), greeted=True), server.modern_link()):
-            with pytest.raises(Unavailable, match="broken"):
-                await way
+        with pytest.raises(Unavailable, match="broken"):
+            await server.reached.link_for(Session("", 0), greeted=True)
+        with pytest.raises(Unavailable, match="broken"):
+            server.reached.modern_link()
 
 
 async def test_a_server_that_was_never_tried_is_waited_for_in_bounds() -> None:
@@ -179,7 +180,6 @@ async def test_stopping_ends_every_link(process: bool) -> None:
     house = House()
     script = Script(costs_a_process=process, modern=True)
     server = await connected(house, script)
-    await server.modern_link()
     async with asyncio.timeout(10):
         await house.servers.stop()
     assert (server.state, script.open) == (State.DISCONNECTED, [])
@@ -206,7 +206,7 @@ async def test_capabilities_of_no_known_shape_offer_nothing() -> None:
     async with standing() as house:
         odd: Params = {**discovered(), "capabilities": []}
         script = Script(handshake=False, replies={mcp.DISCOVER: odd})
-        assert (await connected(house, script)).eras == {Era.MODERN}
+        assert (await connected(house, script)).reached.eras == {Era.MODERN}
 
 
 def test_a_server_is_found_by_its_name() -> None:
@@ -232,7 +232,7 @@ async def test_a_bug_in_the_care_for_one_server_is_told_and_holds_up_no_other(
         await until(lambda: good.state is State.CONNECTED)
         assert "bug" in caplog.text
         with pytest.raises(Unavailable, match="see its log"):
-            broken.require(Era.HANDSHAKE)
+            broken.require()
 
 
 async def test_the_same_failure_is_told_once_until_the_server_was_well_again(

@@ -1,14 +1,12 @@
 """How a server is reached: in which era, over whose link, and what it offers there."""
 
-import asyncio
-
 import pytest
 from msgspec import Raw
 
 from comity.kernel.catalog import Kind
 from comity.kernel.sessions import Session
 from comity.wire import jsonrpc, mcp
-from comity.wire.errors import UNSUPPORTED_VERSION, Unavailable
+from comity.wire.errors import Unavailable
 from comity.wire.lifecycle import State
 from comity.wire.mcp import Era
 from tests.kernel.carriers import (
@@ -19,7 +17,7 @@ from tests.kernel.carriers import (
     settled,
     until,
 )
-from tests.kernel.server_house import House, connected, options, standing, tools
+from tests.kernel.server_house import connected, options, standing, tools
 
 both_kinds = pytest.mark.parametrize("process", [False, True], ids=["http", "stdio"])
 
@@ -30,33 +28,24 @@ async def test_a_server_of_the_modern_era_only_is_reached_by_it(process: bool) -
         replies: dict[str, Reply] = {mcp.LIST_TOOLS: tools("a")}
         script = Script(costs_a_process=process, handshake=False, modern=True, replies=replies)
         server = await connected(house, script)
-        assert server.eras == {Era.MODERN}
+        assert server.reached.eras == {Era.MODERN}
         assert house.catalog.count("srv", Kind.TOOL) == 1
         (carrier,) = script.open
-        assert (await server.modern_link()).carrier is carrier
-        with pytest.raises(Unavailable) as caught:
-            server.require(Era.HANDSHAKE)
-        assert caught.value.fault is UNSUPPORTED_VERSION
+        assert server.reached.modern_link().carrier is carrier
 
 
 async def test_over_http_both_eras_are_found_at_the_start() -> None:
     async with standing() as house:
         server = await connected(house, Script(modern=True))
-        assert server.eras == {Era.HANDSHAKE, Era.MODERN}
+        assert server.reached.eras == {Era.HANDSHAKE, Era.MODERN}
 
 
-async def test_a_second_process_for_the_modern_era_is_started_at_first_need_and_once() -> None:
+async def test_a_process_that_shakes_hands_is_never_asked_for_the_other_era() -> None:
     async with standing() as house:
         script = Script(costs_a_process=True, modern=True)
         server = await connected(house, script)
-        assert (server.eras, len(script.carriers)) == ({Era.HANDSHAKE}, 1)
-        links = await asyncio.gather(*(server.modern_link() for _ in range(4)))
-        assert len({id(link) for link in links}) == 1
-        assert (len(script.carriers), server.eras) == (2, {Era.HANDSHAKE, Era.MODERN})
-        script.last.dies()
-        assert (await server.modern_link()).is_open
-        assert server.state is State.CONNECTED
-        assert len(script.carriers) == 3
+        assert (server.reached.eras, len(script.carriers)) == ({Era.HANDSHAKE}, 1)
+        assert script.last.asked(mcp.DISCOVER) == []
 
 
 @pytest.mark.parametrize(
@@ -72,22 +61,9 @@ async def test_a_server_that_answers_discovery_oddly_still_works_in_its_own_era(
         script = Script(costs_a_process=process, replies={mcp.DISCOVER: answer})
         server = await connected(house, script, options(start_ms=400))
         with pytest.raises(Unavailable):
-            await server.modern_link()
-        server.require(Era.HANDSHAKE)
+            server.reached.modern_link()
+        server.require()
         assert len(script.open) == 1, "what was opened for the probe is closed"
-
-
-async def test_a_probe_under_way_does_not_outlive_its_server() -> None:
-    house = House()
-    script = Script(costs_a_process=True, replies={mcp.DISCOVER: SILENCE})
-    server = await connected(house, script)
-    probing = asyncio.ensure_future(server.modern_link())
-    await until(lambda: len(script.open) == 2)
-    async with asyncio.timeout(10):
-        await house.servers.stop()
-        assert script.open == []
-        with pytest.raises(Unavailable):
-            await probing
 
 
 async def test_a_changed_list_is_read_again() -> None:
@@ -135,18 +111,18 @@ async def test_over_http_each_session_has_a_link_of_its_own() -> None:
         sessions = [Session("", 0), Session("", 0)]
         for session in sessions:
             session.introduce({"who": Raw(b'"me"')})
-        links = [(await server.link_for(each, greeted=True)) for each in sessions]
+        links = [(await server.reached.link_for(each, greeted=True)) for each in sessions]
         assert links[0][0] is not links[1][0]
         assert [sharers for _, sharers in links] == [None, None]
         assert params_of(script.last.asked(mcp.INITIALIZE)[0]) == {"who": "me"}
-        assert (await server.link_for(sessions[0], greeted=True))[0] is links[0][0]
+        assert (await server.reached.link_for(sessions[0], greeted=True))[0] is links[0][0]
 
 
 async def test_a_link_that_its_client_greets_is_opened_without_a_word() -> None:
     async with standing() as house:
         script = Script()
         server = await connected(house, script)
-        await server.link_for(Session("", 0), greeted=False)
+        await server.reached.link_for(Session("", 0), greeted=False)
         assert script.last.sent == []
 
 
@@ -155,12 +131,12 @@ async def test_stdio_is_shared_unless_each_session_shall_have_a_process() -> Non
         script = Script(costs_a_process=True)
         server = await connected(house, script)
         for _ in range(3):
-            _, sharers = await server.link_for(Session("", 0), greeted=True)
+            _, sharers = await server.reached.link_for(Session("", 0), greeted=True)
             assert sharers is not None
         assert len(script.carriers) == 1
     async with standing() as house:
         script = Script(costs_a_process=True)
         server = await connected(house, script, options(own_process=True))
         for _ in range(3):
-            await server.link_for(Session("", 0), greeted=True)
+            await server.reached.link_for(Session("", 0), greeted=True)
         assert len(script.carriers) == 4

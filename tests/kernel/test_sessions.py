@@ -5,10 +5,11 @@ import asyncio
 import pytest
 from msgspec import Raw
 
-from comity.kernel.call import Call, Underway
+from comity.kernel.call import Call
 from comity.kernel.links import Link
 from comity.kernel.outbox import MOST_FRAMES, Outbox
 from comity.kernel.sessions import STREAMS_KEPT, Session, Sessions
+from comity.kernel.underway import Underway
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import EXHAUSTED, MalformedMessage, Unavailable
 from comity.wire.jsonrpc import LIMITS, Frame

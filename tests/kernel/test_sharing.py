@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
-from comity.kernel.call import Call, Underway
+from comity.kernel.call import Call
 from comity.kernel.links import Link
 from comity.kernel.outbox import Outbox
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import MOST_FOLLOWED, Sharers
+from comity.kernel.underway import Underway
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import EXHAUSTED, METHOD_NOT_FOUND, MalformedMessage
 from comity.wire.jsonrpc import LIMITS, Frame
@@ -57,6 +58,19 @@ def message(level: object) -> Frame:
 
 NOTE = jsonrpc.notification("vendor/note")
 ASK = jsonrpc.request("q", "vendor/ask")
+
+
+async def test_how_a_server_fares_is_told_to_all_who_agreed_with_it_and_to_nobody_else() -> None:
+    den = await opened(4)
+    declared = jsonrpc.to_raw({"mgp": {"version": "0.3.0", "extensions": ["lifecycle"]}})
+    for session in den.sessions[:3]:
+        session.introduce({"capabilities": declared})
+    den.sessions[2].sees_all_servers = True
+    call = den.call(den.sessions[3])
+    den.carrier.says(jsonrpc.notification("notifications/mgp.lifecycle", {}))
+    heard = [methods_in(session.standalone) for session in den.sessions]
+    assert heard == [["notifications/mgp.lifecycle"]] * 2 + [[], []]
+    assert methods_in(call.outbox) == []
 
 
 async def test_what_is_said_while_one_client_waits_is_that_clients() -> None:
@@ -135,13 +149,12 @@ async def test_a_client_that_left_is_not_told_and_not_asked() -> None:
     assert methods_in(den.sessions[1].standalone) == ["vendor/note"]
 
 
-async def test_changes_of_lists_are_told_to_all_and_read_again() -> None:
+async def test_changes_of_lists_are_told_to_all() -> None:
     den = await opened(3)
     den.sessions[2].sees_all_servers = True
     den.carrier.says(jsonrpc.notification(mcp.TOOLS_CHANGED))
     told = [methods_in(session.standalone) for session in den.sessions]
     assert told == [[mcp.TOOLS_CHANGED], [mcp.TOOLS_CHANGED], []]
-    assert den.changes == [mcp.TOOLS_CHANGED]
 
 
 async def test_a_server_that_began_anew_may_have_changed_everything() -> None:

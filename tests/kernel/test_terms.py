@@ -10,7 +10,14 @@ from msgspec import Raw
 from comity.kernel.links import Link
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
-from comity.kernel.terms import MOST_TERMS, Shared, SharedLinks, extended_terms, greeting
+from comity.kernel.terms import (
+    MOST_TERMS,
+    Shared,
+    SharedLinks,
+    extended_terms,
+    greeting,
+    with_stand_in,
+)
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import EXHAUSTED, MalformedMessage, Unavailable
 from comity.wire.jsonrpc import LIMITS
@@ -243,8 +250,29 @@ def test_terms_that_cannot_be_read_are_refused(declared: bytes) -> None:
 def test_the_gateway_introduces_itself_by_name() -> None:
     said = greeting({"roots": {}})
     assert said["protocolVersion"] == mcp.LATEST_HANDSHAKE
-    assert said["capabilities"] == {"roots": {}}
+    offered = {
+        "version": "0.3.0",
+        "extensions": ["audit", "bidirectional", "lifecycle", "security", "streaming"],
+    }
+    assert said["capabilities"] == {"roots": {}, "mgp": offered}
 
 
 def _welcome() -> dict[str, object]:
     return {"protocolVersion": mcp.LATEST_HANDSHAKE, "capabilities": {}}
+
+
+STAND_INS: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({}, {"form": {}}),
+    ({"elicitation": {"url": {}}}, {"url": {}}),
+]
+
+
+@pytest.mark.parametrize(("said", "heard"), STAND_INS)
+def test_where_people_stand_in_a_server_hears_so_but_for_what_its_client_said(
+    said: dict[str, object], heard: dict[str, object]
+) -> None:
+    hello = jsonrpc.to_raw({"protocolVersion": "1", "capabilities": {"roots": {}, **said}})
+    assert jsonrpc.value(with_stand_in(hello)) == {
+        "protocolVersion": "1",
+        "capabilities": {"roots": {}, "elicitation": heard},
+    }

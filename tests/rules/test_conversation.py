@@ -362,3 +362,38 @@ def test_a_notice_that_says_two_things_is_refused() -> None:
     with pytest.raises(MalformedMessage, match="repeated"):
         conversation.hear(frame_of(text), UNKNOWN)
     assert conversation.waiting == ["listener"]
+
+
+def test_whoever_wants_hears_once_of_each_errand_that_is_owed_nothing_any_more() -> None:
+    conversation = calls("answered", "withdrawn", "dropped", "closed")
+    ended: list[str] = []
+    conversation.on_end = ended.append
+    conversation.hear(jsonrpc.result(1, {}), UNKNOWN)
+    conversation.hear(jsonrpc.result(1, {}), UNKNOWN)
+    conversation.withdraw(2)
+    conversation.drop(3)
+    conversation.withdraw(3)
+    assert ended == ["answered", "withdrawn", "dropped"]
+    conversation.close()
+    assert ended[-1] == "closed"
+
+
+@pytest.mark.parametrize(("stream", "is_heard"), [(None, True), (0, True), (1, True), (2, False)])
+def test_what_is_told_of_a_call_by_its_id_is_believed_on_no_others_stream(
+    stream: int | None, is_heard: bool
+) -> None:
+    conversation: Conversation[str] = Conversation()
+    for errand in ("mine", "another's"):
+        conversation.ask(jsonrpc.request(errand, "tools/call", {}), errand)
+    notice = jsonrpc.notification("notifications/mgp.stream.chunk", {"request_id": 1})
+    heard = conversation.hear(notice, stream)
+    assert isinstance(heard, Notice)
+    assert heard.amid == ("mine" if is_heard else None)
+
+
+def test_a_question_of_the_peers_is_found_by_its_own_id_while_it_is_open() -> None:
+    conversation: Conversation[str] = Conversation()
+    conversation.take("a", "mine")
+    assert (conversation.taken("a"), conversation.taken("b")) == ("mine", None)
+    conversation.settle("a")
+    assert conversation.taken("a") is None

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from comity.rules.lifecycle import TRANSITIONS, Happened, after
+from comity.rules.lifecycle import TRANSITIONS, Happened, after, refusal_in
+from comity.wire import errors
 from comity.wire.lifecycle import State
 
 ROWS = """
@@ -13,7 +14,9 @@ registered   | asked to stop    | disconnected
 connecting   | shook hands      | connected
 connecting   | failed           | error
 connecting   | asked to stop    | disconnected
+connecting   | asked to restart | restarting
 connected    | failed           | error
+connected    | left             | disconnected
 connected    | asked to stop    | draining
 connected    | asked to restart | draining
 draining     | emptied          | disconnected
@@ -24,6 +27,7 @@ error        | asked to stop    | disconnected
 restarting   | started          | connecting
 restarting   | asked to stop    | disconnected
 disconnected | started          | connecting
+disconnected | asked to restart | restarting
 """
 WRITTEN = {
     (State(state), Happened(happened)): State(following)
@@ -47,3 +51,42 @@ def test_every_state_can_be_left_for_good() -> None:
     for state in State:
         stopping = after(state, Happened.ASKED_TO_STOP) or state
         assert (after(stopping, Happened.EMPTIED) or stopping) is State.DISCONNECTED
+
+
+def test_restarting_leads_through_connecting_and_nowhere_else_that_is_up() -> None:
+    following = {after(State.RESTARTING, happened) for happened in Happened} - {None}
+    assert following == {State.CONNECTING, State.DISCONNECTED}
+
+
+def test_no_way_leads_to_connected_but_a_handshake() -> None:
+    ways = {how for how, following in TRANSITIONS.items() if following is State.CONNECTED}
+    assert ways == {(State.CONNECTING, Happened.SHOOK_HANDS)}
+
+
+@pytest.mark.parametrize(
+    ("state", "was_connected", "starts_on_use", "error_type"),
+    [
+        (State.REGISTERED, False, False, "server_not_ready"),
+        (State.CONNECTING, False, False, "server_not_ready"),
+        (State.CONNECTING, True, False, "server_restarting"),
+        (State.RESTARTING, False, False, "server_not_ready"),
+        (State.RESTARTING, True, False, "server_restarting"),
+        (State.DRAINING, True, False, "server_draining"),
+        (State.DISCONNECTED, True, False, "server_stopped"),
+        (State.DISCONNECTED, True, True, "server_not_ready"),
+        (State.ERROR, False, False, "server_stopped"),
+        (State.ERROR, True, False, "server_stopped"),
+    ],
+)
+def test_each_state_has_its_refusal(
+    state: State, was_connected: bool, starts_on_use: bool, error_type: str
+) -> None:
+    assert refusal_in(state, was_connected, starts_on_use).error_type == error_type
+
+
+def test_only_what_passes_by_itself_is_worth_another_try() -> None:
+    stopped = {refusal_in(state, True, False) for state in (State.ERROR, State.DISCONNECTED)}
+    assert stopped == {errors.SERVER_STOPPED}
+    others = set(State) - {State.ERROR, State.DISCONNECTED}
+    assert all(refusal_in(state, True, False).retryable for state in others)
+    assert not errors.SERVER_STOPPED.retryable

@@ -39,7 +39,7 @@ def test_a_missing_variable_is_named_and_no_other() -> None:
         expand("${KEY} ${MISSING}", VARIABLES)
 
 
-@pytest.mark.parametrize("text", ["${", "${}", "${KEY", "${input:token}", "${KEY:other}", "${1}"])
+@pytest.mark.parametrize("text", ["${", "${}", "${KEY", "${KEY:other}", "${1}"])
 def test_what_looks_like_a_variable_and_is_none_is_refused(text: str) -> None:
     with pytest.raises(Misconfigured, match="no variable"):
         expand(text, VARIABLES)
@@ -53,3 +53,8 @@ def test_a_text_without_variables_is_left_alone(text: str) -> None:
 @given(st.text())
 def test_a_value_arrives_as_it_is(value: str) -> None:
     assert expand("<${V}>", {"V": value}) == f"<{value}>"
+
+
+def test_what_an_editor_would_ask_for_is_refused_with_what_to_write() -> None:
+    with pytest.raises(Misconfigured, match=r"nobody can be asked here; write \$\{NAME\}"):
+        expand("Bearer ${input:token}", VARIABLES)

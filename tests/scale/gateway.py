@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import re
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,6 +18,9 @@ from tests.interop.processes import answers, running
 type Frame = dict[str, Any]
 
 SECONDS = 60.0
+READY_SECONDS = 240.0
+"""A hundred servers at once, each with a thousand tools to look at, beside whatever else runs."""
+
 HELLO: Frame = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {}},
@@ -54,7 +58,7 @@ def many_servers(tools: int) -> Generator[str]:
 
 @contextmanager
 def gateway(upstream: str, servers: int, folder: Path) -> Generator[Gateway]:
-    """`comity serve` before the first so many of the servers, once each was tried."""
+    """`comity serve` before the first so many of the servers, once each is ready."""
     entries = {
         f"server-{number}": {"type": "http", "url": f"{upstream}/server-{number}/mcp"}
         for number in range(servers)
@@ -65,7 +69,12 @@ def gateway(upstream: str, servers: int, folder: Path) -> Generator[Gateway]:
     comity = str(Path(sys.executable).with_name("comity"))
     with running([comity, "serve", str(config), "--port", "0"]) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
-        program.wait_until(lambda: answers(f"{origin}/ready"))
+        program.wait_until(lambda: answers(f"{origin}/ready"), READY_SECONDS)
+        # On a busy machine one may have been tried in vain, and is tried again.
+        ready = re.compile(r"server '([^']+)' is ready")
+        program.wait_until(
+            lambda: set(ready.findall(program.said)) >= entries.keys(), READY_SECONDS
+        )
         yield Gateway(origin, program.pid)
 
 

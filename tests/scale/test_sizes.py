@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pace import at_length
 from tests.scale.gateway import (
     Gateway,
     calling,
@@ -20,14 +21,15 @@ from tests.scale.gateway import (
     open_sessions,
 )
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 SESSIONS = (2_500, 5_000, 10_000)
-SERVERS = (25, 50, 100)
+SERVERS = at_length((25, 50, 100), (10, 20, 40))
 TOOLS = 1_000
 ROUNDS = 15
 CALLS = 150
-MOST_RATIO = 1.3
+MOST_RATIO = 3.0
+"""What looks at each session or tool costs a hundred times more; a busy core, half more."""
 STRAIGHT = 1.6
 """How much steeper a straight line may seem in its second half: memory is taken in pieces."""
 
@@ -102,7 +104,7 @@ async def test_ten_thousand_idle_sessions_cost_memory_alone(
     assert times <= MOST_RATIO
 
 
-async def test_a_hundred_thousand_tools_cost_memory_alone(
+async def test_many_thousand_tools_cost_memory_alone(
     upstream: str, tmp_path: Path, tell: Tell
 ) -> None:
     memory: list[int] = []

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from comity.surfaces.connection import Limits
+from comity.surfaces.guard import Limits
 from tests.interop.processes import Program, answers, running
 from tests.surfaces.commands import by_command
 from tests.surfaces.piped import COMITY, STDIO_ENTRY, piped

@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from comity.config import load
+from comity.config import ServerSettings, load
 from tests.interop.processes import Program, answers, running
+from tests.surfaces.admitted import EVERYBODY_MAY_CALL
 from tests.surfaces.commands import ARGS, ROOT
+from tests.surfaces.credentials import GivenOut
 from tests.surfaces.piped import COMITY
 from tests.surfaces.upstream import Exchange, Upstream, scripted
 from tests.surfaces.visitor import ENVELOPE, Frame, Visitor, at, visiting, visiting_at
 
+GIVEN_OUT = GivenOut()
+KEY = GIVEN_OUT.give("agent:ci", label="canary")
 INBOUND = {
-    "authorization": "Bearer canary-inbound-token",
+    "authorization": f"Bearer {KEY}",
     "proxy-authorization": "Basic canary-inbound-proxy",
     "cookie": "session=canary-inbound-cookie",
     "x-api-key": "canary-inbound-key",
@@ -26,7 +30,11 @@ INBOUND = {
 
 
 async def test_attack_06_what_a_client_proves_itself_with_reaches_no_server() -> None:
-    async with scripted(modern=True) as server, visiting(at(server.url)) as visitor:
+    known = GIVEN_OUT.register
+    async with (
+        scripted(modern=True) as server,
+        visiting(at(server.url), register=known, grants=EVERYBODY_MAY_CALL) as visitor,
+    ):
         visitor.session = dict(INBOUND)
         await visitor.greet()
         visitor.session |= INBOUND
@@ -40,18 +48,19 @@ async def test_attack_06_what_a_client_proves_itself_with_reaches_no_server() ->
     sent = [(each.path, each.pairs, each.body) for each in server.heard]
     assert len(sent) > 6
     assert "canary" not in str(sent)
+    assert KEY[10:] not in str(sent)
 
 
-async def test_attack_06_no_token_of_a_client_reaches_a_process(tmp_path: Path) -> None:
-    entry = {"command": sys.executable, "args": list(ARGS), "cwd": str(ROOT)}
-    with _gateway(tmp_path, {"up": entry}) as (_, origin):
-        async with visiting_at(origin) as visitor:
-            visitor.session = dict(INBOUND)
-            await visitor.greet()
-            visitor.session |= INBOUND
-            told = [await _text(visitor, tool) for tool in ("plain", "heard")]
+async def test_attack_06_no_token_of_a_client_reaches_a_process() -> None:
+    up = ServerSettings("up", "up", "stdio", command=sys.executable, args=ARGS, cwd=str(ROOT))
+    async with visiting(up, register=GIVEN_OUT.register, grants=EVERYBODY_MAY_CALL) as visitor:
+        visitor.session = dict(INBOUND)
+        await visitor.greet()
+        visitor.session |= INBOUND
+        told = [await _text(visitor, tool) for tool in ("plain", "heard")]
     assert "arguments" in told[0]
     assert "canary" not in str(told)
+    assert KEY[10:] not in str(told)
 
 
 async def test_attack_06_the_environment_of_the_gateway_is_not_its_servers(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from comity.surfaces.connection import Limits
+from comity.surfaces.guard import Limits
 from comity.surfaces.listener import event_loop, listen
 
 type Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -6,15 +6,17 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from comity.kernel.call import Call, Underway
+from comity.kernel.call import Call
 from comity.kernel.outbox import Outbox
 from comity.kernel.sessions import Session, Sessions
+from comity.kernel.underway import Underway
 from comity.ports import Headers
 from comity.surfaces.doorway import Doorway, Message
 from comity.surfaces.gateway import Gateway
 from comity.surfaces.mcp_sse import McpSse
 from comity.wire import jsonrpc
 from comity.wire.jsonrpc import Frame, Limits
+from comity.wire.parties import Actor
 from comity.wire.sse import Event, EventParser
 
 HOST = (b"host", b"localhost:2664")
@@ -41,6 +43,9 @@ class WaitingDesk:
         else:
             self.calls.put_nowait(call)
         return call
+
+    def opens_to(self, actor: Actor) -> bool:
+        return True
 
     def hear(self, session: Session, frame: Frame) -> None:
         self.heard.append(frame)
@@ -112,7 +117,6 @@ class OldDoors:
                 **McpSse("", "", self.desk, self.sessions, LIMITS).doors,
                 **McpSse("a", "/servers/a", self.desk, self.sessions, LIMITS).doors,
             },
-            lambda: True,
         )
         self.streams: list[Stream] = []
         self._asking: list[asyncio.Future[None]] = []

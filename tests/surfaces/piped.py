@@ -40,6 +40,12 @@ class Piped:
         self.seen.append(json.loads(line))
         return self.seen[-1]
 
+    async def next_answer(self) -> Frame:
+        """The next answer; a server that has just come may have its lists told of before it."""
+        while "method" in (found := await self.next()):
+            pass
+        return found
+
     async def answer(self, named: object) -> Frame:
         """The answer to that request; what comes before it is only kept."""
         while (found := await self.next()).get("id") != named or "method" in found:

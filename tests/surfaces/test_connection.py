@@ -3,9 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-import pytest
-
-from comity.surfaces.connection import Limits, source_of
+from comity.surfaces.guard import Limits
 from tests.surfaces.listening import (
     GET,
     GET_AND_CLOSE,
@@ -277,18 +275,3 @@ async def test_a_finished_answer_that_nobody_reads_does_not_hold_its_connection(
         while b" 200 " not in await door.answer_to_a_stranger():
             pass
         assert len(await deaf.until_closed()) < 20_000_000
-
-
-@pytest.mark.parametrize(
-    ("address", "source"),
-    [
-        ("", ""),
-        ("192.0.2.1", "192.0.2.1"),
-        ("::1", "::1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-    ],
-)
-def test_connections_are_counted_by_whom_they_come_from(address: str, source: str) -> None:
-    assert source_of(address) == source

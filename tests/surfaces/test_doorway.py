@@ -108,6 +108,34 @@ def test_names_that_the_operator_added_are_ours_exactly() -> None:
             check(host, origin, **known)
 
 
+@pytest.mark.parametrize(
+    ("host", "origin", "is_let_in"),
+    [
+        ("gate.example", "https://gate.example", True),
+        ("gate.example:8443", "https://gate.example:8443", True),
+        ("gate.example", None, True),
+        ("localhost:2664", "http://localhost:2664", True),
+        ("localhost:2664", "http://localhost:3000", False),
+        ("localhost:2664", "http://127.0.0.1:2664", False),
+        ("gate.example", "https://app.example:8443", False),
+        ("gate.example", "null", False),
+        ("gate.example", "ftp://gate.example", False),
+        ("evil.example", "https://evil.example", False),
+        ("evil.example", None, False),
+    ],
+)
+def test_a_page_of_ours_is_posted_to_from_that_very_place_alone(
+    host: str, origin: str | None, is_let_in: bool
+) -> None:
+    way = Doorway(("gate.example",), ("https://app.example:8443",))
+    said = {b"host": host.encode()} | ({} if origin is None else {b"origin": origin.encode()})
+    if is_let_in:
+        way.check_page(said)
+    else:
+        with pytest.raises(MalformedMessage):
+            way.check_page(said)
+
+
 def test_what_was_found_good_is_remembered_and_what_was_refused_is_not() -> None:
     way = Doorway()
     good = {b"host": b"localhost", b"origin": b"http://localhost"}
@@ -185,3 +213,40 @@ async def test_a_refusal_is_json_rpc_under_its_status(
     told = json.loads(body["body"])
     assert (start["status"], told["id"], told["error"]["message"]) == (status, None, "m")
     assert dict(start["headers"])[b"content-length"] == b"%d" % len(body["body"])
+    data = told["error"]["data"]
+    assert (data["error_type"], data["reason"]) == (error.fault.error_type, "m")
+    assert len(bytes.fromhex(data["trace_id"])) == 16
+
+
+@pytest.mark.parametrize(
+    ("origin", "may"),
+    [
+        (None, True),
+        ("http://localhost:2664", True),
+        ("https://app.example.org", True),
+        ("http://localhost:3000", False),
+        ("http://127.0.0.1:2664", False),
+        ("https://evil.example", False),
+        ("null", False),
+    ],
+)
+def test_a_page_opens_a_websocket_only_from_here_or_from_where_it_was_named(
+    origin: str | None, may: bool
+) -> None:
+    headers = {b"host": b"localhost:2664"}
+    if origin is not None:
+        headers[b"origin"] = origin.encode()
+    way = Doorway(origins=("https://app.example.org",))
+    if may:
+        way.check_socket(headers)
+        return
+    with pytest.raises(MalformedMessage) as error:
+        way.check_socket(headers)
+    assert error.value.fault is ORIGIN_REFUSED
+
+
+def test_a_websocket_comes_to_a_name_of_ours() -> None:
+    way = Doorway(origins=("https://app.example.org",))
+    with pytest.raises(MalformedMessage) as error:
+        way.check_socket({b"host": b"evil.example", b"origin": b"https://app.example.org"})
+    assert error.value.fault is HOST_REFUSED

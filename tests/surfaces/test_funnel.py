@@ -30,7 +30,7 @@ def test_a_finished_inlet_says_nothing_more_and_is_forgotten() -> None:
 
 
 def test_every_source_pauses_while_the_stream_is_half_full_also_one_that_comes_later() -> None:
-    with patch.object(outbox, "MOST_FRAMES", 4):
+    with patch.object(outbox, "MOST_FRAMES", 4), patch.object(Outbox, "pause_frames", 2):
         stream = Outbox()
         funnel = Funnel(stream)
         told: list[tuple[str, bool]] = []

@@ -2,14 +2,17 @@
 
 import json
 import logging
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from comity.surfaces import doorway
 from comity.surfaces.doorway import Doorway, Message, Receive, Scope, Send
+from comity.surfaces.express import Express
 from comity.surfaces.gateway import Gateway
 from comity.wire.errors import MalformedMessage, Unavailable
+from comity.wire.parties import Actor
+from tests.surfaces.listening import Application, listening
 
 
 async def open_door(
@@ -47,7 +50,6 @@ class House:
     """A gateway with some doors, and what it last sent."""
 
     def __init__(self) -> None:
-        self.is_ready = False
         doors = {
             "/open": open_door,
             "/falling": falling_door,
@@ -57,7 +59,7 @@ class House:
         }
         self.heads: dict[bytes, bytes] = {}
         way = Doorway(origins=["https://console.example.org"])
-        self.gateway = Gateway(way, doors, lambda: self.is_ready)
+        self.gateway = Gateway(way, doors)
 
     async def visit(
         self, path: str, headers: list[tuple[bytes, bytes]] | None = None, kind: str = "http"
@@ -94,19 +96,30 @@ async def test_a_path_leads_to_its_door_exactly(house: House) -> None:
         assert "/mcp" in json.loads(body)["error"]["message"]
 
 
-async def test_health_is_told_at_once_and_readiness_when_it_is_so(house: House) -> None:
-    assert await house.visit("/health") == (200, b'{"status":"ok"}')
-    assert await house.visit("/ready") == (503, b'{"status":"starting"}')
-    house.is_ready = True
-    assert await house.visit("/ready") == (200, b'{"status":"ready"}')
+async def test_a_door_comes_and_goes_while_people_pass(house: House) -> None:
+    house.gateway.open({"/new": open_door})
+    assert await house.visit("/new") == (200, b"/new")
+    house.gateway.close(["/new", "/never-there"])
+    assert (await house.visit("/new"))[0] == 404
+    assert (await house.visit("/open"))[0] == 200
 
 
 async def test_nothing_is_told_to_a_page_that_was_lured_here(house: House) -> None:
-    for path in ("/open", "/health", "/ready", "/nowhere"):
+    for path in ("/open", "/falling", "/nowhere"):
         status, _ = await house.visit(path, [(b"host", b"evil.example")])
         assert status == 421
         lured = [(b"host", b"localhost"), (b"origin", b"null")]
         assert (await house.visit(path, lured))[0] == 403
+
+
+async def test_a_bug_is_logged_with_the_trace_that_met_it(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await house.visit("/falling", [(b"host", b"localhost"), (b"traceparent", parent)])
+    await house.visit("/falling")
+    traces = [getattr(record, "trace_id", None) for record in caplog.records]
+    assert traces == ["0af7651916cd43dd8448eb211c80319c", None]
 
 
 @pytest.mark.parametrize("name", [b"host", b"origin"])
@@ -156,7 +169,7 @@ async def test_pages_of_an_origin_that_was_named_may_ask_first_and_read(house: H
     assert b"POST" in house.heads[b"access-control-allow-methods"]
     assert await house.visit("/open", [host, CONSOLE]) == (200, b"/open")
     assert house.heads[b"access-control-allow-origin"] == CONSOLE[1]
-    assert house.heads[b"access-control-expose-headers"] == b"mcp-session-id"
+    assert house.heads[b"access-control-expose-headers"] == b"mcp-session-id, www-authenticate"
     # What went wrong can be read as well.
     assert (await house.visit("/picky", [host, CONSOLE]))[0] == 400
     assert house.heads[b"access-control-allow-origin"] == CONSOLE[1]
@@ -174,3 +187,23 @@ async def test_a_page_of_elsewhere_is_turned_away_also_when_it_asks_first(house:
     status, _ = await house.visit("/open", [(b"host", b"localhost"), page, PREFLIGHT])
     assert status == 403
     assert b"access-control-allow-origin" not in house.heads
+
+
+class BrokenDoor:
+    """A door with a bug, where calls are taken that have come as a whole."""
+
+    async def __call__(self, scope: Any, headers: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("what may have begun is begun again")
+
+    def serve(self, request: Express, actor: Actor) -> bool:
+        raise RuntimeError("secret of the bug")
+
+
+async def test_a_bug_in_the_express_lane_is_told_once_and_begins_nothing_again() -> None:
+    gateway = cast("Application", Gateway(Doorway(), {"/mcp": BrokenDoor()}))
+    async with listening(gateway) as door:
+        peer = await door.connect()
+        peer.say(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}")
+        said = await peer.reader.readuntil(b"}}")
+    assert said.startswith(b"HTTP/1.1 500 ")
+    assert b"secret" not in said

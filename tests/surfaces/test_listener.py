@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import pytest
 
-from comity.surfaces.connection import Limits
+from comity.surfaces.guard import Limits
 from comity.surfaces.listener import listen
 from comity.wire.errors import Misconfigured
 from tests.surfaces.listening import (
@@ -208,7 +208,7 @@ PROGRAM = textwrap.dedent(
     """
     import asyncio
     from datetime import timedelta
-    from comity.surfaces.connection import Limits
+    from comity.surfaces.guard import Limits
     from comity.surfaces.listener import event_loop, listen
     from tests.surfaces.test_listener import stream
 

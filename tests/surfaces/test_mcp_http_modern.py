@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from comity import app
+from comity.app import assembly
 from tests.surfaces.commands import by_command, heard_by
 from tests.surfaces.upstream import Exchange, Upstream, encode, scripted
 from tests.surfaces.visitor import BOTH, ENVELOPE, MODERN, SECONDS, Visitor, at, request, visiting
@@ -28,8 +28,8 @@ class Scene:
 @pytest.fixture(autouse=True)
 def _an_attentive_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the gateway does once a second it does at once, and patience is short."""
-    monkeypatch.setattr(app, "LOOK_EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(app, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(assembly, "LOOK_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(assembly, "PATIENCE_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def test_a_request_is_answered_without_any_session(scene: Scene) -> None:
 
 
 async def test_only_the_headers_that_repeat_the_body_go_on(scene: Scene) -> None:
-    strange = {"authorization": "Bearer mine", "cookie": "a=b", "x-forwarded-for": "10.0.0.1"}
+    strange = {"cookie": "a=b", "x-api-key": "mine", "referer": "http://10.0.0.1/"}
     params = {"mcp-param-region": "eu", "mcp-session-id": "stolen", "last-event-id": "1-1"}
     await scene.visitor.call_modern("plain", **strange, **params)
     (sent,) = scene.server.of("tools/call")
@@ -260,7 +260,7 @@ async def test_a_stream_that_the_server_breaks_off_is_an_error_at_once(scene: Sc
 
     frames = await (await scene.visitor.call_modern("broken", named=9)).frames()
     assert [frame.get("method") for frame in frames[:-1]] == ["notifications/message"]
-    assert (frames[-1]["id"], frames[-1]["error"]["code"]) == (9, -32603)
+    assert (frames[-1]["id"], frames[-1]["result"]["isError"]) == (9, True)
     assert [each for each in scene.server.heard if "last-event-id" in each.headers] == []
 
 

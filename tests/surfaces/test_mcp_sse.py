@@ -221,3 +221,14 @@ async def test_a_reader_that_stops_reading_is_given_up_after_a_while() -> None:
             await stream.task
             assert call.outbox.final
             assert len(doors.sessions) == 0
+
+
+async def test_a_trace_that_a_post_names_is_the_calls() -> None:
+    parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with old_doors() as doors:
+        _, endpoint = await doors.connect()
+        assert await doors.post(endpoint, _call(1), HOST, JSON, (b"traceparent", parent)) == 202
+        assert await doors.post(endpoint, _call(2)) == 202
+        traced, untraced = await doors.desk.calls.get(), await doors.desk.calls.get()
+        assert traced.trace_id() == parent[3:35].decode()
+        assert untraced.trace_id() is None

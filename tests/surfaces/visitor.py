@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
-from comity.app import Parts, assembled
+from comity.app.assembly import Parts, assembled
 from comity.config import ServerSettings, Settings
-from comity.surfaces.connection import Limits
+from comity.kernel.identity import Register
+from comity.surfaces.guard import Limits
 from comity.wire.sse import EventParser
 from tests.surfaces.listening import Application, Listening, Peer, listening
 
@@ -204,12 +205,15 @@ def request(named: object, method: str, params: object = None) -> Frame:
 
 @asynccontextmanager
 async def visiting(
-    *servers: ServerSettings, limits: Limits | None = None, **chosen: Any
+    *servers: ServerSettings,
+    limits: Limits | None = None,
+    register: Register | None = None,
+    **chosen: Any,
 ) -> AsyncGenerator[Visitor]:
     """A gateway before these servers, on a real socket, once each of them was tried."""
     settings = Settings(servers=servers, **chosen)
     async with (
-        assembled(settings) as parts,
+        assembled(settings, register) as parts,
         listening(cast("Application", parts.gateway), limits) as place,
     ):
         await parts.servers.first_tries(timedelta(seconds=SECONDS))

@@ -7,26 +7,23 @@ signal is not handled, since no handler would run before the compiler returns; i
 and `comity.adapters.schemas` starts another. (Decision 0006)
 """
 
-import resource
-import signal
-import sys
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, cast
 
 import jsonschema_rs
 import msgspec
 
+from comity.adapters.side_process import Bounds, answer_lines
+
 MOST_BYTES: Final = 64 * 1024
 MOST_DEPTH: Final = 32
 MOST_PARTS: Final = 10_000
 MOST_REFERENCES: Final = 2_000
 
-READY: Final = b"ready\n"
 ARGUMENTS: Final = b"a"
 RESULTS: Final = b"r"
 CPU_SECONDS: Final = 0.5
 WALL_SECONDS: Final = 30.0
-_MEMORY_BYTES: Final = 1024 * 1024 * 1024
 _REASON_LENGTH: Final = 200
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
@@ -122,21 +119,13 @@ def _one_line(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in kept)
 
 
+def _answer(line: bytes) -> bytes:
+    return msgspec.json.encode(check_encoded(line[1:], of_arguments=line[:1] == ARGUMENTS))
+
+
 def serve() -> None:
     """One schema a line, after a letter that says what it is of; one reason or null a line back."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    answers.write(READY)
-    answers.flush()
-    while line := requests.readline(2 * MOST_BYTES):
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
-        reason = check_encoded(line[1:], of_arguments=line[:1] == ARGUMENTS)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        answers.write(msgspec.json.encode(reason) + b"\n")
-        answers.flush()
+    answer_lines(_answer, Bounds(2 * MOST_BYTES, CPU_SECONDS, WALL_SECONDS))
 
 
 if __name__ == "__main__":

@@ -6,21 +6,16 @@ kills the compiler is known by being the first without an answer. (Decision 0006
 """
 
 import asyncio
-import contextlib
 import hashlib
-import os
-import signal
-import subprocess
-import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Final, cast
+from typing import Final
 
 import msgspec
 
-from comity.adapters.schema_compiler import ARGUMENTS, MOST_BYTES, READY, RESULTS
-from comity.wire.errors import Unavailable
+from comity.adapters.schema_compiler import ARGUMENTS, MOST_BYTES, RESULTS
+from comity.adapters.side_process import Death, SideProcess, command_of
 
 ROUND: Final = 64
 IDLE_SECONDS: Final = 60.0
@@ -29,10 +24,7 @@ MOST_DEATHS: Final = 4
 TOO_SLOW: Final = "it takes too long to compile"
 TOO_MUCH: Final = "it cannot be compiled within the limits of memory"
 NOT_TRIED: Final = "it was not examined, because others of its server took too long"
-_COMMAND: Final = (sys.executable, "-P", "-m", "comity.adapters.schema_compiler")
-# What an interpreter may need to find its libraries; no secret of the operator's.
-_INHERITED: Final = ("PYTHON", "LD_LIBRARY_PATH")
-_TIMERS: Final = (-signal.SIGPROF, -signal.SIGALRM)
+_COMMAND: Final = command_of("comity.adapters.schema_compiler")
 
 
 class Schemas:
@@ -41,7 +33,7 @@ class Schemas:
     def __init__(self) -> None:
         # One thread, so that the compiler and the memory have one user at a time, in order.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="schemas")
-        self._compiler = _Compiler()
+        self._compiler = SideProcess(lambda: _COMMAND, "schema compiler")
         self._verdicts: OrderedDict[bytes, str | None] = OrderedDict()
         self._rest: asyncio.TimerHandle | None = None
 
@@ -112,7 +104,8 @@ class Schemas:
         digests, deaths = list(unknown), 0
         while digests and deaths < most_deaths:
             answers = self._compiler.ask([unknown[digest] for digest in digests])
-            for digest, reason in zip(digests, answers, strict=False):
+            for digest, answer in zip(digests, answers, strict=False):
+                reason = _reason(answer)
                 self._verdicts[digest] = reason
                 deaths += reason in (TOO_SLOW, TOO_MUCH)
             digests = [digest for digest in digests if digest not in self._verdicts]
@@ -127,68 +120,7 @@ def _line(name: str, schema: object) -> bytes | None:
         return None
 
 
-class _Compiler:
-    """The process that compiles, or none."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._closed = False
-
-    def ask(self, lines: Sequence[bytes]) -> Iterator[str | None]:
-        """An answer for each line, up to and with the first that killed the compiler.
-
-        All are written before any answer is read: 64 answers fit into a pipe, so neither side can
-        wait for the other for ever.
-        """
-        process = self._process or self._start()
-        requests, answers = _pipes(process)
-        with contextlib.suppress(OSError):  # it has died: the answers tell of which line
-            requests.write(b"".join(lines))
-            requests.flush()
-        for _ in lines:
-            answer = answers.readline()
-            if not answer:
-                yield self._autopsy(process)
-                return
-            yield msgspec.json.decode(answer, type=str | None)
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        if self._closed:
-            raise Unavailable("the gateway is closing")
-        process = subprocess.Popen(
-            _COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if name.startswith(_INHERITED)},
-            start_new_session=True,
-        )
-        self._process = process
-        if _pipes(process)[1].readline() != READY:
-            self.end()
-            raise Unavailable("the schema compiler does not start; is the installation whole?")
-        return process
-
-    def _autopsy(self, process: subprocess.Popen[bytes]) -> str:
-        self.end()
-        if self._closed:
-            raise Unavailable("the gateway is closing")
-        return TOO_SLOW if process.returncode in _TIMERS else TOO_MUCH
-
-    def end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            # At the end of its input it ends by itself; a kill would hide what it died of.
-            for pipe in _pipes(process):
-                with contextlib.suppress(OSError):
-                    pipe.close()
-            process.wait()
-
-    def close(self) -> None:
-        self._closed = True
-        if self._process is not None:
-            self._process.kill()
-
-
-def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    return cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+def _reason(answer: bytes | Death) -> str | None:
+    if isinstance(answer, Death):
+        return TOO_SLOW if answer is Death.TOO_SLOW else TOO_MUCH
+    return msgspec.json.decode(answer, type=str | None)

@@ -1,60 +1,94 @@
-"""Calls and questions under way: who asked, who answers, and the stream the answer goes to.
+"""Calls under way: who asked, who answers, and the stream the answer goes to.
 
-A Call goes from a client to a server, a Question from a server to a client. Both are errands of two
-conversations at once: open in the answerer's, taken in the asker's.
+A Call goes from a client to a server, a Question (`kernel.question`) from a server to a client.
+Both are errands of two conversations at once: open in the answerer's, taken in the asker's.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import secrets
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 from msgspec import Raw
 
 from comity.kernel.outbox import Outbox
-from comity.rules.conversation import Conversation
+from comity.kernel.question import Answerer, Client, Question
+from comity.kernel.tallies import CANCELLED, NO_ERROR, OK, ServerTallies, name_in, outcome_of
+from comity.rules import negotiation, refusals
+from comity.rules.access import Judgement
+from comity.rules.ask_forms import Brought
+from comity.rules.negotiation import Terms
+from comity.rules.refusals import Asked, Refusal
 from comity.wire import jsonrpc
 from comity.wire.errors import (
     HTTP_STATUS_OF_CODE,
-    METHOD_NOT_FOUND,
+    TIMEOUT,
     UPSTREAM_FAILED,
-    UPSTREAM_TIMEOUT,
     Fault,
     MalformedMessage,
     Unavailable,
 )
 from comity.wire.jsonrpc import Frame, Id
-from comity.wire.mcp import CLIENT_CAPABILITY, LISTEN
+from comity.wire.negotiation import NOTICE_PREFIX
 
 log = logging.getLogger(__name__)
 
 
-class Errand(Protocol):
-    """Something that waits for an answer from a peer."""
-
-    def answered(self, frame: Frame, status: int) -> None: ...
-    def told(self, frame: Frame) -> None: ...
-    def asked(self, question: "Question", frame: Frame) -> None: ...
-    def failed(self, error: Unavailable | MalformedMessage) -> None: ...
-    def withdraw(self, reason: Raw | None) -> None: ...
-
-
-class Answerer(Protocol):
-    """The link that a call goes out on."""
+class Overseer(Protocol):
+    """Who knows every call under way."""
 
     @property
-    def conversation(self) -> Conversation[Errand]: ...
-    def tell(self, frame: Frame) -> None: ...
-    def forsake(self, minted: int, reason: Raw | None) -> None: ...
-    def throttle(self, minted: int, paused: bool) -> None: ...
+    def now(self) -> Callable[[], float]: ...
+    @property
+    def recorder(self) -> "Recorder | None": ...
+    def end(self, call: "Call", outcome: str, answer: Frame | None) -> None: ...
+    def left(self, call: "Call") -> float: ...
 
 
-class Client(Protocol):
-    """The client side of a session, as far as a question needs it."""
+class Recorder(Protocol):
+    """Who writes down how calls end, and says when their answers may go."""
+
+    def conclude(
+        self, call: "Call", outcome: str, refusal: Refusal | None, reply: Callable[[], None]
+    ) -> None: ...
+
+
+class Record(Protocol):
+    """What was written down of a call before it left, and whether it has."""
+
+    id: str
+    has_left: bool
+
+
+class Partial(Protocol):
+    """What a client hears of a call before its end, in the client's own words."""
+
+    def told(self, call: "Call", frame: Frame) -> bool:
+        """Whether a notice of the server's is taken care of."""
+        ...
+
+    def finished(self, call: "Call", frame: Frame) -> Frame:
+        """The answer, with what is to be said of what came before it."""
+        ...
+
+    def summary(self) -> dict[str, object]:
+        """What is written down of it."""
+        ...
+
+
+class Perseverance(Protocol):
+    """Who makes a call again that failed, where its operator allows it."""
 
     @property
-    def conversation(self) -> Conversation[Errand]: ...
-    def may_be_asked(self, capability: str) -> bool: ...
+    def idempotent(self) -> bool: ...
+    @property
+    def was_sent(self) -> bool: ...
+    @property
+    def fallback_tool(self) -> str: ...
+    def hears(self, call: "Call", frame: Frame) -> bool: ...
+    def survives(self, call: "Call", error: Unavailable | MalformedMessage) -> bool: ...
 
 
 class Call:
@@ -64,13 +98,40 @@ class Call:
     link: Answerer | None = None
     minted = 0
     adapt: Callable[[Frame], Frame] | None = None
-    retell: Callable[[Frame], Frame] | None = None
+    retell: Callable[[Frame], Frame | None] | None = None
     on_long: Callable[[], None] | None = None
-    underway: "Underway | None" = None
+    underway: Overseer | None = None
+    counted: ServerTallies | None = None
+    tool: str | None = None
+    target: tuple[str, str] | None = None
+    judged: Judgement | None = None
+    # What a person has said to it: the standing answer, or the ask that it used.
+    answered_by = ""
+    record: Record | None = None
+    is_concluded = False
+    # What its client says to a question of our own, and who hears that it is asked one by a server.
+    brought: Brought | None = None
+    on_round: Callable[[Frame], None] | None = None
+    # Whether it goes on apart from its client, which asks after it.
+    is_detached = False
+    trace = ""
+    retrying: Perseverance | None = None
+    is_for_all_servers = False
+    held: float | None = None
+    asking = 0
+    # What is told of it before its end, where its client can hear that; and whether its server
+    # was asked to tell it.
+    stream: Partial | None = None
+    is_streamed = False
 
     def __init__(self, frame: Frame, outbox: Outbox, client: Client | None, now: float) -> None:
         self.asker_id: Id = frame.id  # type: ignore[assignment]  # the door let only requests in
-        self.method: str = frame.method  # type: ignore[assignment]
+        self.method: str = frame.method  # type: ignore[assignment]  # likewise
+        params = frame.params
+        if params is not jsonrpc.UNSET and len(params) > refusals.MOST_KEPT_BYTES:
+            self.tool = name_in(params)
+            params = refusals.kept(params)
+        self.params = params
         self.client = client
         self.outbox = outbox
         self.began = self.touched = now
@@ -83,48 +144,148 @@ class Call:
             except MalformedMessage as error:
                 self.refuse(UPSTREAM_FAILED, f"the server sent a broken answer: {error}")
                 return
-        self._settle()
         if frame.error is not jsonrpc.UNSET:
-            status = self._status(frame, status)
-        self.outbox.finish(jsonrpc.encode(frame), status)
+            worded = self._worded(frame)
+            if worded is None:
+                return
+            frame, status = worded, self._status(worded, status)
+        elif self.stream is not None:
+            frame = self.stream.finished(self, frame)
+        encoded = jsonrpc.encode(frame)
+        if self.on_round is not None:
+            self.on_round(frame)
+        is_well = encoded.endswith(NO_ERROR)
+        outcome = OK if is_well else outcome_of(self.method, frame, encoded)
+        self._settle(outcome, frame)
+        self._reply(encoded, status, outcome)
+
+    def _worded(self, frame: Frame) -> Frame | None:
+        """A server's error as its client may hear it; None where it is dealt with already."""
+        if self.retrying is not None and self.retrying.hears(self, frame):
+            return None
+        if self.outbox.registry is not None:
+            self.turn_down(refusals.of_server(frame))
+            return None
+        if self.link is not None and self.link.mgp is not None and self.terms() is None:
+            return refusals.in_plain_words(self._as_asked(), frame)
+        return frame
 
     def told(self, frame: Frame) -> None:
         if self.underway is not None:
             self.touched = self.underway.now()
-        if self.retell is not None:
-            frame = self.retell(frame)
-        if not self.outbox.put(jsonrpc.encode(frame)) and self.outbox.overrun:
-            log.warning("a client reads %s too slowly; its stream is ended", self.method)
+        if self.stream is not None and self.stream.told(self, frame):
+            return
+        if str(frame.method).startswith(NOTICE_PREFIX) and not self.speaks_mgp_with_server():
+            log.debug("nobody here agreed with a server to be told %s", frame.method)
+            return
+        retold = frame if self.retell is None else self.retell(frame)
+        if retold is None:
+            return
+        if not self.outbox.put(jsonrpc.encode(retold)) and self.outbox.overrun:
+            told = {"trace_id": self.trace_id()}
+            log.warning("a client reads %s too slowly; it is ended", self.method, extra=told)
             self.withdraw(None)
 
-    def asked(self, question: "Question", frame: Frame) -> None:
+    def asked(self, question: Question, frame: Frame) -> None:
+        question.amid, question.settled = self, self.release
+        self.hold()
         if self.client is None:
-            question.refuse(METHOD_NOT_FOUND, "this client cannot be asked by a request")
+            question.decline(frame, "this client cannot be asked by a request")
         else:
             retold = frame if self.retell is None else self.retell(frame)
-            question.put_to(self.client, retold, self.outbox)
+            question.put_to(self.client, retold or frame, self.outbox)
 
     def failed(self, error: Unavailable | MalformedMessage) -> None:
-        self.refuse(error.fault, str(error))
+        if self.retrying is not None and self.retrying.survives(self, error):
+            return
+        after = error.retry_after if isinstance(error, Unavailable) else None
+        fallback = self.retrying.fallback_tool if self.retrying and error.fault.retryable else ""
+        self.turn_down(Refusal(error.fault, str(error), after, fallback_tool=fallback))
 
-    def refuse(self, fault: Fault, because: str) -> None:
-        """Answer with an error of ours."""
-        self._settle()
-        refusal = jsonrpc.failure(self.asker_id, fault, because)
-        self.outbox.finish(jsonrpc.encode(refusal), self._status(refusal, 200))
+    def refuse(self, fault: Fault, because: str, retry_after: timedelta | None = None) -> None:
+        """Answer in the server's stead that it was not done, and what can be done about that."""
+        self.turn_down(Refusal(fault, because, retry_after))
+
+    def turn_down(self, refusal: Refusal) -> None:
+        """The same, with all that is known of why."""
+        asked = self._as_asked()
+        trace = self.traced()
+        told = {"trace_id": trace}
+        log.debug("%s is refused: %s (trace %s)", self.method, refusal.because, trace, extra=told)
+        worded = refusals.word(asked, refusal, trace)
+        self._settle(refusal.fault.error_type, worded)
+        at_registry = asked.registry is not None
+        status = refusal.fault.reg_status if at_registry else self._status(worded, 200)
+        self._reply(jsonrpc.encode(worded), status, refusal.fault.error_type, refusal)
+
+    def put_off(self, answer: Frame, refusal: Refusal) -> None:
+        """Answer with something to do first: nothing was done yet, and why not is written down."""
+        self._settle(refusal.fault.error_type, answer)
+        self._reply(jsonrpc.encode(answer), 200, refusal.fault.error_type, refusal)
+
+    def cut_short(self, answer: Frame, reason: Raw | None) -> None:
+        """The client wants no more than has come so far: tell the server, and answer with that."""
+        self._settle(CANCELLED, answer)
+        if self.link is not None:
+            self.link.forsake(self.minted, reason)
+        self._reply(jsonrpc.encode(answer), 200, CANCELLED)
 
     def withdraw(self, reason: Raw | None) -> None:
         """The client no longer wants it: tell the server, and end the stream without an answer."""
-        self._settle()
+        self._settle(CANCELLED, None)
         if self.link is not None:
             self.link.forsake(self.minted, reason)
-        self.outbox.end()
+        if self.underway is not None and self.underway.recorder is not None:
+            self.underway.recorder.conclude(self, CANCELLED, None, self.outbox.end)
+        else:
+            self.outbox.end()
 
-    def expire(self) -> None:
+    def expire(self, waited: float = 0) -> None:
         """The deadline has passed: tell the server to stop, and the client that it did not."""
         if self.link is not None:
             self.link.forsake(self.minted, jsonrpc.to_raw("deadline exceeded"))
-        self.refuse(UPSTREAM_TIMEOUT, "the server did not answer before the call's deadline")
+        details: dict[str, object] = {"timeout_ms": round(waited * 1000)} if waited else {}
+        if self.tool is not None:
+            details["tool_name"] = self.tool
+        because = "the server did not answer before the call's deadline"
+        self.turn_down(Refusal(TIMEOUT, because, details=details))
+
+    def hold(self) -> None:
+        """Somebody is asked: until there is an answer, no deadline runs. (D-94)"""
+        if self.underway is not None:
+            self.held = self.underway.now() if self.held is None else self.held
+            self.asking += 1
+
+    def release(self) -> None:
+        """There is an answer; with the last one the deadlines go on where they stopped."""
+        self.asking -= 1
+        if self.underway is not None and self.held is not None and self.asking <= 0:
+            self.asking = 0
+            self.began += self.underway.now() - self.held
+            self.touched = self.underway.now()
+            self.held = None
+
+    def _as_asked(self) -> Asked:
+        modern, sent, tries = self.client is None, self.link is not None, self.retrying
+        return Asked(
+            self.asker_id,
+            self.method,
+            self.terms(),
+            modern,
+            sent or (tries is not None and tries.was_sent),
+            tries is not None and tries.idempotent,
+            self.outbox.registry,
+        )
+
+    def terms(self) -> Terms | None:
+        """What the client agreed on; in the modern era each request says it anew."""
+        return negotiation.of_request(self.params) if self.client is None else self.client.mgp
+
+    def speaks_mgp_with_server(self) -> bool:
+        """Whether the client itself negotiated with the server; at the door of all it cannot."""
+        if self.client is not None:
+            return self.client.speaks_mgp_with_servers
+        return not self.is_for_all_servers and self.terms() is not None
 
     def _status(self, frame: Frame, status: int) -> int:
         """The HTTP status of an answer: in the modern era an error's code decides it."""
@@ -133,143 +294,32 @@ class Call:
         error = jsonrpc.error_of(frame)
         return 200 if error is None else HTTP_STATUS_OF_CODE.get(error.code, 200)
 
-    def _settle(self) -> None:
+    def trace_id(self) -> str | None:
+        """The trace that the call is part of, as 32 hexadecimal digits; most are part of none."""
+        if self.trace:
+            return self.trace
+        found = refusals.trace_of(self.params)
+        trace = self.outbox.trace
+        named = None if found is not None or trace is None else trace.context
+        return found if named is None else named.trace_id
+
+    def traced(self) -> str:
+        """The same; from now on every call has one."""
+        self.trace = self.trace or self.trace_id() or secrets.token_hex(16)
+        return self.trace
+
+    def _reply(
+        self, data: bytes, status: int, outcome: str, refusal: Refusal | None = None
+    ) -> None:
+        """The last word to the client; where that must be proved later, once it can be."""
+        if self.underway is None or self.underway.recorder is None:
+            self.outbox.finish(data, status)
+        else:
+            reply = partial(self.outbox.finish, data, status)
+            self.underway.recorder.conclude(self, outcome, refusal, reply)
+
+    def _settle(self, outcome: str, answer: Frame | None) -> None:
         if self.client is not None:
             self.client.conversation.settle(self.asker_id)
         if self.underway is not None:
-            self.underway.remove(self)
-
-
-class OwnCall(Call):
-    """A request of the gateway's own, behind which no client stands."""
-
-    __slots__ = ("done", "on_told")
-
-    def __init__(self, frame: Frame, on_told: Callable[[Frame], None] | None) -> None:
-        super().__init__(frame, Outbox(), None, 0)
-        self.done: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self.on_told = on_told
-
-    def answered(self, frame: Frame, status: int = 200) -> None:
-        if not self.done.done():
-            self.done.set_result(frame)
-
-    def told(self, frame: Frame) -> None:
-        if self.on_told is not None:
-            self.on_told(frame)
-
-    def failed(self, error: Unavailable | MalformedMessage) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-
-
-class Question:
-    """One request of a server's, on its way to a client and back."""
-
-    __slots__ = ("asker_id", "client", "link", "method", "minted", "outbox", "respond")
-
-    def __init__(self, frame: Frame, link: Answerer, respond: Callable[[Frame], None]) -> None:
-        self.asker_id: Id = frame.id  # type: ignore[assignment]  # the conversation heard a request
-        self.method: str = frame.method  # type: ignore[assignment]
-        self.link = link
-        self.respond = respond
-        self.client: Client | None = None
-        self.outbox: Outbox | None = None
-        self.minted = 0
-
-    def put_to(self, client: Client, frame: Frame, outbox: Outbox) -> None:
-        """Ask the client on that stream, if it declared that it can be asked this. (MCP §5.4)"""
-        capability = CLIENT_CAPABILITY.get(self.method)
-        if capability is not None and not client.may_be_asked(capability):
-            self.refuse(METHOD_NOT_FOUND, f"this client did not declare {capability}")
-            return
-        try:
-            outgoing = client.conversation.ask(frame, self, mint_token=True)
-        except MalformedMessage as error:
-            self.refuse(error.fault, str(error))
-            return
-        self.client, self.outbox, self.minted = client, outbox, int(str(outgoing.id))
-        if not outbox.put(jsonrpc.encode(outgoing)):
-            client.conversation.drop(self.minted)
-            self.refuse(METHOD_NOT_FOUND, "this client is not listening")
-
-    def answered(self, frame: Frame, status: int = 200) -> None:
-        self.link.conversation.settle(self.asker_id)
-        self.respond(frame)
-
-    def told(self, frame: Frame) -> None:
-        self.link.tell(frame)
-
-    def asked(self, question: "Question", frame: Frame) -> None:
-        question.refuse(METHOD_NOT_FOUND, "a client cannot ask amid an answer")
-
-    def failed(self, error: Unavailable | MalformedMessage) -> None:
-        self.refuse(error.fault, str(error))
-
-    def refuse(self, fault: Fault, because: str) -> None:
-        self.answered(jsonrpc.failure(self.asker_id, fault, because))
-
-    def withdraw(self, reason: Raw | None) -> None:
-        """The server takes its question back: tell the client where it was asked."""
-        self.link.conversation.settle(self.asker_id)
-        if self.client is not None and self.outbox is not None:
-            told = self.client.conversation.withdraw(self.minted, reason)
-            if told is not None:
-                self.outbox.put(jsonrpc.encode(told))
-
-
-class Underway:
-    """Every call that waits, so that one slow look a second finds the late ones."""
-
-    def __init__(self, now: Callable[[], float], deadline: float, cap: float) -> None:
-        self.now = now
-        self._deadline = deadline
-        self._cap = cap
-        self._calls: set[Call] = set()
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def __iter__(self) -> Iterator[Call]:
-        return iter(list(self._calls))
-
-    def begin(self, frame: Frame, outbox: Outbox, client: Client | None) -> Call:
-        """A client's request becomes a call; one whose id is in use already is refused."""
-        call = Call(frame, outbox, client, self.now())
-        if client is not None:
-            client.conversation.take(call.asker_id, call)
-        call.underway = self
-        self._calls.add(call)
-        return call
-
-    def remove(self, call: Call) -> None:
-        self._calls.discard(call)
-
-    def look(self, patience: float) -> None:
-        """End what is past its deadline; progress puts the deadline off, up to the cap.
-
-        Who listens waits for ever, so no deadline is counted against that. A silent stream is
-        nudged once in `patience` seconds, so that no proxy takes it for dead.
-        """
-        now = self.now()
-        for call in list(self._calls):
-            late = now - call.touched > self._deadline or now - call.began > self._cap
-            if late and call.method != LISTEN:
-                call.expire()
-                continue
-            if call.on_long is not None:
-                watch, call.on_long = call.on_long, None
-                watch()
-            if now - call.began > patience:
-                call.outbox.nudge()
-
-
-async def tend(looks: Iterable[Callable[[float], None]], every: float, patience: float) -> None:
-    """Look after what waits, again and again, until cancelled; one bad look stops no other."""
-    while True:
-        await asyncio.sleep(every)
-        for look in looks:
-            try:
-                look(patience)
-            except Exception:
-                log.exception("a look after what waits failed")
+            self.underway.end(self, outcome, answer)

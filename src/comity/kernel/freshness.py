@@ -7,15 +7,17 @@ read as few times as it takes.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final
 
 from msgspec import Raw
 
 from comity.kernel.catalog import Kind
+from comity.kernel.chores import Chores
 from comity.kernel.links import Link
 from comity.kernel.listing import CHANGED_BY, METHODS, Listing, envelope
+from comity.kernel.patience import Patience
 from comity.rules.backoff import Backoff
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import MalformedMessage, Unavailable
@@ -47,30 +49,33 @@ class Freshness:
         self._backoff = backoff
         self._stale: set[Kind] = set()
         self._reading = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores(f"server {name!r}")
 
-    async def read(self, capabilities: Raw | None) -> None:
+    async def read(self, capabilities: Raw | None, patience: Patience) -> None:
         """Read all the lists that a server declared; it is asked for nothing else. (MCP §4.1)"""
         declared = _declared(capabilities)
         async with self._reading:
-            await self._read(
-                tuple(kind for kind in Kind if mcp.SERVER_CAPABILITY[METHODS[kind]] in declared)
-            )
+            kinds = (kind for kind in Kind if mcp.SERVER_CAPABILITY[METHODS[kind]] in declared)
+            await self._read(tuple(kinds), patience)
 
     def changed(self, method: str) -> None:
         """The server told that a list has changed."""
         if not self._stale:
-            self._spawn(self._reread())
+            self._chores.start(self._reread())
         self._stale.update(CHANGED_BY[method])
+
+    def changed_for_some(self, method: str) -> None:
+        """The server told it on a link that others share, where the list may be another."""
+        self._listing.announce(self._name, CHANGED_BY[method])
+        self.changed(method)
 
     def listen(self, link: Link) -> None:
         """Hear of changes the modern way, for as long as the link lives."""
-        self._spawn(self._listen(link))
+        self._chores.start(self._listen(link))
 
     def stop(self) -> None:
         """The server is let go; whoever starts it again reads everything anew."""
-        for task in self._tasks:
-            task.cancel()
+        self._chores.cancel()
         self._stale.clear()
 
     async def _listen(self, link: Link) -> None:
@@ -101,20 +106,15 @@ class Freshness:
             kinds = tuple(kind for kind in Kind if kind in self._stale)
             self._stale.clear()
             try:
-                async with asyncio.timeout(self._within.total_seconds()):
-                    await self._read(kinds)
+                async with asyncio.timeout(self._within.total_seconds()) as limit:
+                    await self._read(kinds, Patience(limit))
             except (Unavailable, MalformedMessage, TimeoutError) as error:
                 log.warning("server %r: its list could not be read again: %s", self._name, error)
 
-    async def _read(self, kinds: tuple[Kind, ...]) -> None:
+    async def _read(self, kinds: tuple[Kind, ...], patience: Patience) -> None:
         source = self._source()
         if source is not None:
-            await self._listing.read(*source, kinds)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            await self._listing.read(*source, kinds, patience)
 
 
 def _declared(capabilities: Raw | None) -> Mapping[str, Raw]:

@@ -8,27 +8,37 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec import Raw
 
-from comity.kernel.call import Call, Errand, OwnCall, Question
+from comity.kernel.call import Call
+from comity.kernel.own_call import OwnCall
+from comity.kernel.pulse import Pulse
+from comity.kernel.question import Errand, Question
 from comity.ports import Carrier, Headers
-from comity.rules.conversation import (
-    Answer,
-    Conversation,
-    Heard,
-    Notice,
-    Stray,
-    Withdrawal,
-)
+from comity.rules.conversation import Answer, Conversation, Heard, Notice, Stray, Withdrawal
 from comity.rules.conversation import Question as Asked
-from comity.wire import jsonrpc
-from comity.wire.errors import EXHAUSTED, MalformedMessage, Unavailable
+from comity.rules.negotiation import TO_SERVERS, Terms, agree
+from comity.wire import jsonrpc, mcp
+from comity.wire.callbacks import REQUEST as CALL_BACK
+from comity.wire.errors import (
+    EXHAUSTED,
+    METHOD_NOT_FOUND,
+    UPSTREAM_DOWN,
+    UPSTREAM_SLOW,
+    MalformedMessage,
+    Unavailable,
+)
 from comity.wire.jsonrpc import UNSET, Frame, Limits
-from comity.wire.mcp import HANDSHAKE_VERSIONS, INITIALIZED, PING, SET_LEVEL, UNKNOWN, Stream
+from comity.wire.mcp import LIST_CHANGES, LOG_LEVELS, UNKNOWN, Stream
+from comity.wire.negotiation import stated
+from comity.wire.security import NOT_YOURS, PERMISSION_PREFIX
+from comity.wire.streaming import TOLD as STREAMED
+from comity.wire.traces import with_trace_id
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +62,30 @@ class Audience(Protocol):
 class Link:
     """One conversation with one server."""
 
-    __slots__ = ("_audience", "_closed", "_limits", "carrier", "conversation", "hello", "server")
+    __slots__ = (
+        *("_audience", "_closed", "_limits", "carrier", "conversation", "hello", "is_for_plain"),
+        *("level", "mgp", "on_change", "on_hello", "pulse", "server"),
+    )
 
-    def __init__(self, server: str, carrier: Carrier, audience: Audience, limits: Limits) -> None:
+    def __init__(
+        self,
+        server: str,
+        carrier: Carrier,
+        audience: Audience,
+        limits: Limits,
+        pulse: Pulse | None = None,
+    ) -> None:
         self.server = server
         self.carrier = carrier
         self.conversation: Conversation[Errand] = Conversation()
         self.hello: dict[str, Raw] | None = None
+        self.level: str | None = None
+        self.mgp: Terms | None = None
+        # Whether MGP is spoken here only so that a plain client's calls can stream.
+        self.is_for_plain = False
+        self.on_change: Callable[[str], None] | None = None
+        self.on_hello: Callable[[Link], Awaitable[None]] | None = None
+        self.pulse = pulse or Pulse()
         self._audience = audience
         self._limits = limits
         self._closed = False
@@ -76,6 +103,7 @@ class Link:
         ]
 
     async def open(self) -> None:
+        self.pulse.links.add(self)
         await self.carrier.open(self)
 
     async def begin(
@@ -91,7 +119,7 @@ class Link:
         except BaseException as error:
             await self.close()
             if isinstance(error, TimeoutError):
-                raise Unavailable(f"server {self.server!r} is silent") from None
+                raise Unavailable(f"server {self.server!r} is silent", UPSTREAM_SLOW) from None
             raise
 
     def declares(self, capability: str) -> bool:
@@ -101,21 +129,45 @@ class Link:
         except MalformedMessage:
             return False
 
+    def changes(self) -> list[Frame]:
+        """What tells a client that the server began anew: each list it has may be another."""
+        declared = [change for name, change in mcp.CHANGE_OF.items() if self.declares(name)]
+        return [jsonrpc.notification(change) for change in declared]
+
     def ask(self, call: Call, frame: Frame, headers: Headers = ()) -> None:
         """Send a client's request; its answer finds the call by itself. Raises Unavailable."""
+        if self.pulse.bar is not None:
+            self.pulse.bar()
+        self._send(call, frame, headers)
+
+    def _send(self, call: Call, frame: Frame, headers: Headers) -> None:
         if self._closed:
-            raise Unavailable(f"the link to server {self.server!r} is closed")
-        if call.outbox.final:
+            raise Unavailable(f"the link to server {self.server!r} is closed", UPSTREAM_DOWN)
+        if call.outbox.final or call.is_concluded:
             # Withdrawn, or past its deadline, while its way was being found.
             return
-        carrier = self.carrier
+        carrier, streaming = self.carrier, self.pulse.streaming
+        if streaming is not None and frame.method == mcp.CALL_TOOL:
+            frame = streaming.attend(self, call, frame)
         outgoing = self.conversation.ask(frame, call, mint_token=not carrier.tells_streams_apart)
         call.minted = minted = outgoing.id  # type: ignore[assignment]  # minted ids are integers
         call.link = self
+        if (
+            self.mgp is not None
+            and not self.is_for_plain
+            and (call.is_for_all_servers or call.speaks_mgp_with_server())
+        ):
+            outgoing = with_trace_id(outgoing, call.traced())
+        trace = call.outbox.trace
+        if trace is not None:
+            in_headers = carrier.tells_streams_apart
+            outgoing, headers = trace.onward(outgoing, headers, self.server, in_headers)
         try:
-            carrier.send(outgoing, minted, headers)  # type: ignore[arg-type]
+            carrier.send(outgoing, minted, headers)  # type: ignore[arg-type]  # an integer
         except Unavailable:
             self.conversation.drop(call.minted)
+            # It was never sent, so nobody need doubt whether it was done.
+            call.link = None
             raise
 
     def tell(self, frame: Frame, headers: Headers = ()) -> None:
@@ -129,9 +181,12 @@ class Link:
 
     def forsake(self, minted: int, reason: Raw | None) -> None:
         """Nobody waits for this answer any more; say so to the server."""
+        errand = self.conversation.amid(minted)
         told = self.conversation.withdraw(minted, reason)
+        streaming = self.pulse.streaming
         if told is not None:
-            self.tell(told)
+            if streaming is None or not streaming.stops(self, errand, told):
+                self.tell(told)
             self.carrier.abandon(minted)
 
     def throttle(self, minted: int, paused: bool) -> None:
@@ -151,7 +206,7 @@ class Link:
         frame = jsonrpc.request("comity", method, params)
         call = OwnCall(frame, on_told)
         try:
-            self.ask(call, frame, headers)
+            self._send(call, frame, headers)
             return await call.done
         except MalformedMessage as error:
             raise Unavailable(str(error), error.fault) from None
@@ -160,7 +215,7 @@ class Link:
             raise
 
     async def greet(self, hello: object) -> dict[str, Raw]:
-        """The handshake: `initialize`, and only then `initialized`. (MCP §4.1)"""
+        """The handshake; only when all is decided, `initialized`. (MCP §4.1, D-07)"""
         answer = await self.request("initialize", hello)
         error = jsonrpc.error_of(answer)
         if error is not None:
@@ -168,19 +223,36 @@ class Link:
         assert answer.result is not UNSET
         self.welcome(answer.result)
         assert self.hello is not None
+        said = stated(jsonrpc.members(jsonrpc.to_raw(hello)).get("capabilities"))
+        if said is not None:
+            self.agree(self.hello, said.extensions)
         version = jsonrpc.text(self.hello.get("protocolVersion"))
-        if version not in HANDSHAKE_VERSIONS:
+        if version not in mcp.HANDSHAKE_VERSIONS:
             raise Unavailable(f"server {self.server!r} speaks another MCP: {version!r:.40}")
-        self.tell(jsonrpc.notification(INITIALIZED))
+        if self.on_hello is not None:
+            await self.on_hello(self)
+        self.tell(jsonrpc.notification(mcp.INITIALIZED))
         return self.hello
+
+    def agree(self, said: Mapping[str, Raw], offered: frozenset[str] = TO_SERVERS) -> None:
+        """Note what was agreed on of MGP, where the gateway itself has offered it. (MGP §2.4)"""
+        self.mgp = agree(stated(said.get("capabilities")), TO_SERVERS & offered)
 
     async def set_level(self, level: str | None) -> None:
         """Have the server log from this level on, where it logs at all. (MCP §4.1)"""
         if level is None or not self.declares("logging"):
             return
+        self.level = level
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(LEVEL_SECONDS):
-                await self.request(SET_LEVEL, {"level": level})
+                await self.request(mcp.SET_LEVEL, {"level": level})
+
+    async def lower_level(self, level: str | None) -> None:
+        """Have the server log from this level on too, where somebody else may want more."""
+        if level not in LOG_LEVELS:
+            return
+        if self.level is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(self.level):
+            await self.set_level(level)
 
     def welcome(self, result: Raw) -> None:
         """Note what the server said of itself in its answer to `initialize`."""
@@ -191,40 +263,67 @@ class Link:
         # What the server pushes from now on waits here, even if the client listens later.
         self.carrier.listen()
 
-    def heard(self, data: bytes, stream: Stream, status: int) -> None:
+    def heard(self, data: bytes, stream: Stream, status: int) -> bool:
         """One message from the server, which is a stranger: whatever it says, nothing is raised."""
+        self.pulse.heard += 1
         try:
             frame = jsonrpc.decode(data, self._limits)
             found = self.conversation.hear(frame, stream)
             if type(found) is Answer:
                 found.errand.answered(found.frame, status)
-            else:
-                self._hear_other(found)
+                return True
+            return self._hear_other(found)
         except MalformedMessage as error:
-            self._hear_broken(data, stream, error)
+            return self._hear_broken(data, stream, error)
 
-    def _hear_other(self, found: Heard[Errand]) -> None:
+    def _hear_other(self, found: Heard[Errand]) -> bool:
+        """Whether it belongs to a call."""
         if type(found) is Notice:
-            if found.amid is not None:
-                found.amid.told(found.frame)
-            else:
-                self._audience.told(self, found.frame)
-        elif type(found) is Asked:
+            return self._hear_notice(found.frame, found.amid)
+        if type(found) is Asked:
             self._hear_question(found.frame, found.amid)
-        elif type(found) is Withdrawal:
+            return found.amid is not None
+        if type(found) is Withdrawal:
             found.errand.withdraw(found.reason)
         elif type(found) is Stray:
             log.info("server %r: %s", self.server, found.because)
+        return False
 
-    def _hear_broken(self, data: bytes, stream: Stream, error: MalformedMessage) -> None:
+    def _hear_notice(self, frame: Frame, amid: Errand | None) -> bool:
+        if frame.method in STREAMED:
+            streaming = self.pulse.streaming
+            return streaming is not None and streaming.heard(self.server, frame, amid)
+        if frame.method in LIST_CHANGES:
+            self._hear_of_change(str(frame.method), amid)
+        elif (hear := self.pulse.notices.get(str(frame.method))) is not None:
+            hear(self, frame)
+        questions = self.pulse.questions if frame.method == CALL_BACK else None
+        if questions is not None and questions.called_back(self, frame, amid):
+            return amid is not None
+        if amid is not None:
+            amid.told(frame)
+            return not isinstance(amid, OwnCall)
+        self._audience.told(self, frame)
+        return False
+
+    def _hear_broken(self, data: bytes, stream: Stream, error: MalformedMessage) -> bool:
         """Fail the call that the broken message was to answer, and no other."""
-        log.warning("server %r: %s", self.server, error)
         named = jsonrpc.answers(data) if stream is UNKNOWN else stream
+        awaited = isinstance(named, int) and self.conversation.amid(named) is not None
+        # Garbage that nobody waits for may come in floods.
+        log.log(logging.WARNING if awaited else logging.INFO, "server %r: %s", self.server, error)
         if isinstance(named, int):
             self._fail(named, Unavailable(f"the server sent a broken message: {error}"))
+        return awaited
+
+    def _hear_of_change(self, method: str, amid: Errand | None) -> None:
+        """Some servers tell it on the stream of the call by which it came about."""
+        if self.on_change is not None and not isinstance(amid, OwnCall):
+            self.on_change(method)
 
     def _hear_question(self, frame: Frame, amid: Errand | None) -> None:
-        question = Question(frame, self, self.tell)
+        question, questions = Question(frame, self, self.tell), self.pulse.questions
+        question.instead = None if questions is None else questions.instead
         try:
             self.conversation.take(question.asker_id, question)
         except MalformedMessage as error:
@@ -232,8 +331,11 @@ class Link:
             if error.fault is EXHAUSTED:
                 self.tell(jsonrpc.failure(question.asker_id, error.fault, str(error)))
             return
-        if question.method == PING:
+        if question.method == mcp.PING:
             question.answered(jsonrpc.result(question.asker_id, {}))
+        elif question.method.startswith(PERMISSION_PREFIX):
+            log.warning("server %r sent %s: it counts for nothing", self.server, question.method)
+            question.answered(jsonrpc.failure(question.asker_id, METHOD_NOT_FOUND, NOT_YOURS))
         elif amid is not None:
             amid.asked(question, frame)
         else:
@@ -242,7 +344,7 @@ class Link:
     def stream_opened(self, stream: Stream) -> None:
         errand = self.conversation.amid(stream)
         if isinstance(errand, Call):
-            errand.outbox.throttle = _Throttle(self, errand.minted)
+            errand.outbox.throttle = partial(self.throttle, errand.minted)
             errand.outbox.stream()
 
     def stream_suspended(self, stream: Stream) -> None:
@@ -260,10 +362,14 @@ class Link:
         missing = Unavailable("the server ended its stream without an answer")
         self._fail(stream, because or missing)
 
+    def faltered(self, because: str, in_a_call: bool) -> None:
+        self.pulse.falter(because, in_a_call=in_a_call)
+
     def closed(self, because: str) -> None:
         if self._closed:
             return
         self._closed = True
+        self.pulse.links.discard(self)
         self._orphan(because)
         self._audience.gone(self, because)
 
@@ -272,6 +378,7 @@ class Link:
         if not self._closed:
             self._closed = True
             self._orphan("the link was closed")
+        self.pulse.links.discard(self)
         await self.carrier.close()
 
     def _fail(self, stream: Stream, error: Unavailable) -> None:
@@ -285,16 +392,3 @@ class Link:
             errand.failed(Unavailable(f"server {self.server!r} went away: {because}"))
         for errand in taken:
             errand.withdraw(None)
-
-
-class _Throttle:
-    """Stops and restarts the reading of one call's stream."""
-
-    __slots__ = ("_link", "_minted")
-
-    def __init__(self, link: Link, minted: int) -> None:
-        self._link = link
-        self._minted = minted
-
-    def __call__(self, paused: bool) -> None:
-        self._link.throttle(self._minted, paused)

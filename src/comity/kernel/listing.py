@@ -6,19 +6,23 @@ reason and the rest of its server works.
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from comity.kernel.catalog import Catalog, Kind, Offer
 from comity.kernel.links import Link
+from comity.kernel.patience import Patience
 from comity.ports import Headers, SchemaJudge
 from comity.rules.names import public_name
+from comity.rules.negotiation import TO_SERVERS, offer
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import MalformedMessage, Unavailable
 from comity.wire.jsonrpc import UNSET
 from comity.wire.mcp import Era
+from comity.wire.negotiation import EXTENSION_KEY
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,8 @@ MOST_TEMPLATES: Final = 1000
 MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_TOLD: Final = 10
 LONGEST_KEY: Final = 8192
+BREATH: Final = 250
+"""So many entries take some milliseconds."""
 
 METHODS: Final = {
     Kind.TOOL: mcp.LIST_TOOLS,
@@ -36,6 +42,7 @@ METHODS: Final = {
     Kind.RESOURCE: mcp.LIST_RESOURCES,
     Kind.TEMPLATE: mcp.LIST_TEMPLATES,
 }
+KIND_OF_LIST: Final = {method: kind for kind, method in METHODS.items()}
 KEYS: Final = {
     Kind.TOOL: "name",
     Kind.PROMPT: "name",
@@ -50,7 +57,12 @@ CHANGED_BY: Final = {
 OURSELVES: Final = {"name": "comity", "version": "0.1.0"}
 """How the gateway names itself to servers."""
 
+OFFERED: Final = {"mgp": offer(TO_SERVERS), "extensions": {EXTENSION_KEY: offer(TO_SERVERS)}}
+"""What the gateway offers of MGP in the modern era: as its document says, and as the era does."""
+
 SCHEMAS: Final = ("inputSchema", "outputSchema")
+
+type Entry = tuple[str, dict[str, Raw]]
 
 _list_of_objects = msgspec.json.Decoder(list[dict[str, Raw]])
 
@@ -59,35 +71,57 @@ def envelope() -> dict[str, object]:
     """The envelope of a request that the gateway itself makes in the modern era."""
     return {
         mcp.PROTOCOL_VERSION: mcp.LATEST_MODERN,
-        mcp.CLIENT_CAPABILITIES: {},
+        mcp.CLIENT_CAPABILITIES: OFFERED,
         mcp.CLIENT_INFO: OURSELVES,
     }
+
+
+class Vetting(Protocol):
+    """Who looks at a server's tools before anybody is shown them."""
+
+    async def vet(self, server: str, offers: Sequence[Offer]) -> None: ...
 
 
 class Listing:
     """Fills a server's shelves in the catalog over a link."""
 
-    def __init__(self, catalog: Catalog, judge: SchemaJudge) -> None:
+    def __init__(self, catalog: Catalog, judge: SchemaJudge, tools: Vetting | None = None) -> None:
         self._catalog = catalog
         self._judge = judge
+        self._tools = tools
 
-    async def read(self, link: Link, era: Era, kinds: tuple[Kind, ...]) -> None:
+    def announce(self, server: str, kinds: Iterable[Kind]) -> None:
+        """Have it told that these lists are other ones now for some who read them."""
+        for kind in kinds:
+            self._catalog.announce(server, kind)
+
+    async def read(
+        self, link: Link, era: Era, kinds: tuple[Kind, ...], patience: Patience | None = None
+    ) -> None:
         """Read these kinds and put them on their shelves; raises Unavailable."""
         for kind in kinds:
             entries = await self._entries(link, era, kind)
-            faults = await self._faults(kind, entries)
-            offers: dict[str, Offer] = {}
-            for name, entry in entries:
-                if name not in faults:
-                    offer = _offer(link.server, kind, name, entry)
-                    offers.setdefault(offer.key, offer)
-            for name, why in list(faults.items())[:MOST_TOLD]:
-                log.warning("server %r: tool %.100r is set aside: %.300s", link.server, name, why)
-            if len(faults) > MOST_TOLD:
-                log.warning("server %r: and %d more", link.server, len(faults) - MOST_TOLD)
-            self._catalog.put(link.server, kind, list(offers.values()), faults)
+            with (patience or Patience()).paused():
+                await self._shelve(link.server, kind, entries)
 
-    async def _entries(self, link: Link, era: Era, kind: Kind) -> list[tuple[str, dict[str, Raw]]]:
+    async def _shelve(self, server: str, kind: Kind, entries: Sequence[Entry]) -> None:
+        """Put what a server lists on its shelf, but for what is unusable."""
+        faults = await self._faults(kind, entries)
+        offers: dict[str, Offer] = {}
+        for number, (name, entry) in enumerate(entries):
+            await _breathe(number)
+            if name not in faults:
+                offer = _offer(server, kind, name, entry)
+                offers.setdefault(offer.key, offer)
+        for name, why in list(faults.items())[:MOST_TOLD]:
+            log.warning("server %r: tool %.100r is set aside: %.300s", server, name, why)
+        if len(faults) > MOST_TOLD:
+            log.warning("server %r: and %d more", server, len(faults) - MOST_TOLD)
+        if kind is Kind.TOOL and self._tools is not None:
+            await self._tools.vet(server, list(offers.values()))
+        self._catalog.put(server, kind, list(offers.values()), faults)
+
+    async def _entries(self, link: Link, era: Era, kind: Kind) -> list[Entry]:
         """The entries by name; of two with the same name the first is the one that is judged."""
         found: dict[str, dict[str, Raw]] = {}
         most = MOST_TEMPLATES if kind is Kind.TEMPLATE else MOST_OFFERS
@@ -131,14 +165,13 @@ class Listing:
         following = jsonrpc.text(result.get("nextCursor"))
         return entries, None if following == cursor else following
 
-    async def _faults(
-        self, kind: Kind, entries: list[tuple[str, dict[str, Raw]]]
-    ) -> dict[str, str]:
+    async def _faults(self, kind: Kind, entries: Sequence[Entry]) -> dict[str, str]:
         if kind is not Kind.TOOL:
             return {}
         faults: dict[str, str] = {}
         schemas: dict[str, object] = {}
-        for name, entry in entries:
+        for number, (name, entry) in enumerate(entries):
+            await _breathe(number)
             # One tool without a schema for its arguments makes some clients refuse the whole list.
             schemas.setdefault(f"inputSchema {name}", None)
             for member in SCHEMAS:
@@ -151,6 +184,12 @@ class Listing:
             member, _, name = label.partition(" ")
             faults[name] = f"{member}: {why}"
         return faults
+
+
+async def _breathe(number: int) -> None:
+    """Let others have their turn: a list may be long, and its server has no right to all of us."""
+    if number % BREATH == 0:
+        await asyncio.sleep(0)
 
 
 def _key(kind: Kind, entry: dict[str, Raw]) -> str | None:

@@ -4,6 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from comity.ports import Trace
+from comity.rules.refusals import AtRegistry
+from comity.wire.parties import NOBODY, Actor
+
 MOST_FRAMES: Final = 1024
 MOST_BYTES: Final = 16 * 1024 * 1024
 
@@ -23,12 +27,33 @@ class Outbox:
     suspended = False
     status = 200
     throttle: Callable[[bool], None] | None = None
+    # The trace of the call that is answered here: what its door was told of it, or its record.
+    trace: Trace | None = None
+    # Who reads it, and so who asks: what its door has made out.
+    actor: Actor = NOBODY
+    # Whether it is read at the registry's face, where refusals have numbers of their own.
+    registry: AtRegistry | None = None
+    # From where on the source is asked to pause; sooner for what comes piece by piece.
+    pause_frames = MOST_FRAMES // 2
+    pause_bytes = MOST_BYTES // 2
     _paused = False
     _size = 0
     _waiter: asyncio.Future[None] | None = None
+    # Called in the reader's stead, once, when there is something for it.
+    on_ready: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
+
+    @property
+    def size(self) -> int:
+        """How many bytes wait to be read."""
+        return self._size
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether a piece can wait here too, of which one more or less does not matter."""
+        most, bulk = 2 * self.pause_frames, 2 * self.pause_bytes
+        return len(self.frames) < most and self._size + size <= bulk
 
     def put(self, data: bytes) -> bool:
         """Queue one message; False if the reader has fallen too far behind."""
@@ -40,7 +65,7 @@ class Outbox:
             return False
         self.frames.append(data)
         self._size += len(data)
-        if len(self.frames) * 2 > MOST_FRAMES or self._size * 2 > MOST_BYTES:
+        if len(self.frames) > self.pause_frames or self._size > self.pause_bytes:
             self._throttle(True)
         self._wake()
         return True
@@ -51,7 +76,9 @@ class Outbox:
             self.frames.append(data)
             self.status = status
             self.final = True
-            if self._waiter is not None and not self._waiter.done():
+            if self.on_ready is not None:
+                self._ready()
+            elif self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
 
     def end(self) -> None:
@@ -101,6 +128,13 @@ class Outbox:
             self._paused = on
             self.throttle(on)
 
+    def _ready(self) -> None:
+        told, self.on_ready = self.on_ready, None
+        if told is not None:
+            told()
+
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self.on_ready is not None:
+            self._ready()
+        elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -12,16 +12,19 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 
 from msgspec import Raw
 
-from comity.kernel.call import Call, Errand, Question
+from comity.kernel.call import Call
 from comity.kernel.links import Link
 from comity.kernel.outbox import Outbox
+from comity.kernel.question import Errand, Question
 from comity.kernel.replay import Replay
 from comity.rules import tasks
 from comity.rules.conversation import Answer, Conversation, Notice, Withdrawal
+from comity.rules.negotiation import Terms, agree
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, Unavailable
 from comity.wire.jsonrpc import Frame
 from comity.wire.mcp import LATEST_HANDSHAKE, LIST_CHANGES, RESOURCE_UPDATED, UNKNOWN
+from comity.wire.negotiation import NOTICE_PREFIX, Statement, stated
 
 log = logging.getLogger(__name__)
 
@@ -47,31 +50,42 @@ class Session:
         "greeted",
         "hello",
         "id",
+        "info",
         "level",
         "links",
+        "mgp",
         "next_stream",
+        "party",
+        "reads",
         "sees_all_servers",
         "shared",
         "streams",
+        "tasks",
         "used",
         "version",
     )
 
-    def __init__(self, door: str, now: float) -> None:
+    def __init__(self, door: str, now: float, party: str = "") -> None:
         self.id = secrets.token_hex(16)
         self.door = door
+        self.party = party
+        self.tasks = tasks.PLAIN_NAMES
         self.used = now
         self.version = LATEST_HANDSHAKE
         self.hello: Raw = jsonrpc.to_raw({})
         self.capabilities: dict[str, Raw] = {}
+        self.info: Raw | None = None
         self.conversation: Conversation[Errand] = Conversation(limit=1024)
         self.links: dict[str, Link] = {}
         self.shared: dict[str, Link] = {}
         self.level: str | None = None
+        self.mgp: Terms | None = None
         self.closed = False
         self.greeted = False
         self.attached = 0
         self.sees_all_servers = False
+        # Whether its party may read what is at a URI; set by the desk that greeted it.
+        self.reads: Callable[[str], bool] | None = None
         self.farewells: dict[object, Callable[[], None]] = {}
         self.next_stream = 0
         self.streams: OrderedDict[int, Replay] | None = None
@@ -113,8 +127,23 @@ class Session:
     def introduce(self, params: Mapping[str, Raw]) -> None:
         """Note what the client said of itself in `initialize`. (MCP §4.1)"""
         self.hello = jsonrpc.to_raw(params)
+        self.info = params.get("clientInfo")
         declared = params.get("capabilities")
         self.capabilities = {} if declared is None else jsonrpc.members(declared)
+
+    def agree(self, hello: Mapping[str, Raw]) -> None:
+        """Note what the client negotiated with one server, which answered it. (MGP §2.4)"""
+        said = self._says_of_mgp()
+        offered = frozenset[str]() if said is None else said.extensions
+        self.mgp = None if said is None else agree(stated(hello.get("capabilities")), offered)
+
+    @property
+    def speaks_mgp_with_servers(self) -> bool:
+        """Whether it does so itself; at the door of all servers it speaks MGP with the gateway."""
+        return not self.sees_all_servers and self._says_of_mgp() is not None
+
+    def _says_of_mgp(self) -> Statement | None:
+        return stated(jsonrpc.to_raw(self.capabilities))
 
     @property
     def waits(self) -> bool:
@@ -127,6 +156,10 @@ class Session:
 
     def tell(self, frame: Frame) -> None:
         """Say something on the standalone stream; a client that never listens loses the rest."""
+        if self.reads is not None and frame.method == RESOURCE_UPDATED:
+            uri = jsonrpc.text(jsonrpc.params_of(frame).get("uri"))
+            if not self.reads(uri or ""):
+                return
         if not self.standalone.put(jsonrpc.encode(frame)):
             log.info("session of %s reads nothing; a notice to it is lost", self.door)
 
@@ -150,10 +183,15 @@ class Session:
         if call is not None and frame.method not in ABOUT_THE_SERVER:
             call.told(frame)
             return
-        if not self.sees_all_servers:
+        if str(frame.method).startswith(NOTICE_PREFIX) and not self.speaks_mgp_with_servers:
+            # What a server says of itself is for the gateway, which has its own eyes. (D-21)
+            log.debug("server %r: nobody agreed to be told %s", link.server, frame.method)
+        elif not self.sees_all_servers:
             self.tell(frame)
         elif frame.method == tasks.STATUS and frame.params is not jsonrpc.UNSET:
-            named = tasks.rename(frame.params, lambda task: tasks.public_task(link.server, task))
+            named = tasks.rename(
+                frame.params, lambda task: self.tasks.public(self.party, link.server, task)
+            )
             self.tell(jsonrpc.with_params(frame, named))
         elif frame.method not in LIST_CHANGES:
             # Changes of lists are told when the merged catalog has changed.
@@ -167,7 +205,11 @@ class Session:
             question.put_to(self, frame, self.standalone)
 
     def renewed(self, link: Link) -> None:
-        log.info("server %r had forgotten a session; it was opened again", link.server)
+        """The server began anew. Who sees all servers is told of it with the catalog."""
+        log.info("server %r began anew for a session", link.server)
+        if not self.sees_all_servers:
+            for change in link.changes():
+                self.tell(change)
 
     def gone(self, link: Link, because: str) -> None:
         if self.links.get(link.server) is link:
@@ -242,6 +284,9 @@ class Sessions:
 
     def __init__(self, now: Callable[[], float], most: int, idle_seconds: float) -> None:
         self.now = now
+        self.tasks = tasks.PLAIN_NAMES
+        # How sessions are named, where a name must tell other nodes at which one they are.
+        self.name: Callable[[], str] | None = None
         self._most = most
         self._idle_seconds = idle_seconds
         self._open: dict[str, Session] = {}
@@ -254,17 +299,19 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._open.values()))
 
-    def begin(self, door: str) -> Session:
+    def begin(self, door: str, party: str = "") -> Session:
         if len(self._open) >= self._most:
             raise Unavailable("too many sessions are open on this node; close some", EXHAUSTED)
-        session = Session(door, self.now())
+        session = Session(door, self.now(), party)
+        session.tasks = self.tasks
+        session.id = session.id if self.name is None else self.name()
         self._open[session.id] = session
         return session
 
-    def find(self, session_id: str, door: str) -> Session | None:
-        """The session of that name at that door, marked as used."""
+    def find(self, session_id: str, door: str, party: str = "") -> Session | None:
+        """The session of that name at that door, marked as used; to others there is none."""
         session = self._open.get(session_id)
-        if session is None or session.door != door:
+        if session is None or session.door != door or session.party != party:
             return None
         session.used = self.now()
         return session

@@ -5,13 +5,16 @@ session it can belong to; where there are two, nobody is guessed at: a question 
 notice dropped, so that no client ever sees what was meant for another.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
-from comity.kernel.call import Call, Client, Question
+from comity.kernel.call import Call
 from comity.kernel.links import Link
+from comity.kernel.question import Client, Question
 from comity.kernel.sessions import Session
-from comity.wire import jsonrpc
+from comity.wire import jsonrpc, lifecycle
 from comity.wire.errors import EXHAUSTED, METHOD_NOT_FOUND, MalformedMessage
 from comity.wire.jsonrpc import Frame
 from comity.wire.mcp import LIST_CHANGES, LOG_LEVELS, MESSAGE, RESOURCE_UPDATED
@@ -19,10 +22,17 @@ from comity.wire.mcp import LIST_CHANGES, LOG_LEVELS, MESSAGE, RESOURCE_UPDATED
 log = logging.getLogger(__name__)
 
 MOST_FOLLOWED = 4096
+MOST_LEVELS = 32
 AMBIGUOUS = (
     'several clients share this server; set sharing = "session" for it, '
     "so that each has a process of its own"
 )
+
+
+class Reader(Protocol):
+    """Who is told of a resource that it follows."""
+
+    def tell(self, frame: Frame) -> None: ...
 
 
 class Sharers:
@@ -31,17 +41,22 @@ class Sharers:
     def __init__(
         self, changed: Callable[[str], None] | None, gone: Callable[[Link, str], None]
     ) -> None:
+        self.anew = asyncio.Event()
         self._changed = changed
         self._gone = gone
         self._sessions: set[Session] = set()
-        self._readers: dict[str, set[Session]] = {}
-        self._followed: dict[Session, set[str]] = {}
+        self._readers: dict[str, set[Reader]] = {}
+        self._followed: dict[Reader, set[str]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def __contains__(self, session: object) -> bool:
         return session in self._sessions
+
+    @property
+    def sessions(self) -> frozenset[Session]:
+        return frozenset(self._sessions)
 
     def attach(self, session: Session) -> None:
         self._sessions.add(session)
@@ -52,25 +67,36 @@ class Sharers:
         followed = sorted(self._followed.get(session, ()))
         return [uri for uri in followed if self.unfollow(session, uri)]
 
-    def follow(self, session: Session, uri: str) -> None:
-        followed = self._followed.setdefault(session, set())
+    def follow(self, reader: Reader, uri: str) -> None:
+        followed = self._followed.setdefault(reader, set())
         if len(followed) >= MOST_FOLLOWED and uri not in followed:
             raise MalformedMessage("too many resources are followed at once", EXHAUSTED)
         followed.add(uri)
-        self._readers.setdefault(uri, set()).add(session)
+        self._readers.setdefault(uri, set()).add(reader)
 
-    def unfollow(self, session: Session, uri: str) -> bool:
-        """Whether this was the last session to follow the resource."""
+    def unfollow(self, reader: Reader, uri: str) -> bool:
+        """Whether this was the last to follow the resource."""
         readers = self._readers.get(uri)
-        if readers is None or session not in readers:
+        if readers is None or reader not in readers:
             return False
-        readers.discard(session)
-        self._followed[session].discard(uri)
-        if not self._followed[session]:
-            del self._followed[session]
+        readers.discard(reader)
+        self._followed[reader].discard(uri)
+        if not self._followed[reader]:
+            del self._followed[reader]
         if not readers:
             del self._readers[uri]
         return not readers
+
+    def _readers_of(self, uri: str) -> set[Reader]:
+        """Who follows a resource, or one that it is a part of. (MCP §5.2)"""
+        found = set(self._readers.get(uri, ()))
+        for _ in range(MOST_LEVELS):
+            cut = max(uri.rfind("/"), uri.rfind("#"), uri.rfind("?"))
+            if cut < 0:
+                break
+            found.update(self._readers.get(uri[: cut + 1], ()), self._readers.get(uri[:cut], ()))
+            uri = uri[:cut]
+        return found
 
     def lowest_level(self) -> str | None:
         """The most talkative level that any session asked for."""
@@ -80,11 +106,14 @@ class Sharers:
     def told(self, link: Link, frame: Frame) -> None:
         if frame.method in LIST_CHANGES:
             self._tell_all(frame)
-            if self._changed is not None:
-                self._changed(str(frame.method))
         elif frame.method == RESOURCE_UPDATED:
-            for session in self._readers.get(_uri(frame), ()):
-                session.tell(frame)
+            for reader in self._readers_of(_uri(frame)):
+                reader.tell(frame)
+        elif frame.method == lifecycle.CHANGED:
+            # How the server itself fares concerns everybody who agreed with it to be told.
+            for session in self._sessions:
+                if session.speaks_mgp_with_servers:
+                    session.tell(frame)
         else:
             self._tell_the_one(link, frame)
 
@@ -100,12 +129,19 @@ class Sharers:
 
     def renewed(self, link: Link) -> None:
         """The server began anew: all of its lists may have changed."""
+        self.forgotten()
         if self._changed is not None:
             for method in LIST_CHANGES:
                 self._changed(method)
 
     def gone(self, link: Link, because: str) -> None:
+        self.forgotten()
         self._gone(link, because)
+
+    def forgotten(self) -> None:
+        """The server no longer knows what was subscribed to on this link."""
+        forgotten, self.anew = self.anew, asyncio.Event()
+        forgotten.set()
 
     def _tell_all(self, frame: Frame) -> None:
         for session in self._sessions:

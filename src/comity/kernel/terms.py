@@ -7,28 +7,39 @@ link only with clients that declared exactly the same.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 import msgspec
+from msgspec import Raw
 
+from comity.kernel.chores import Chores
 from comity.kernel.links import Link
 from comity.kernel.listing import OURSELVES
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
+from comity.rules.negotiation import TO_SERVERS, offer
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import EXHAUSTED, SERVER_NOT_READY, Unavailable
+from comity.wire.negotiation import declare, without
 
 MOST_TERMS: Final = 16
+_NOTHING: Final = Raw(b"{}")
 GOODBYE_SECONDS: Final = 10.0
-STANDARD_TERMS: Final[Mapping[str, object]] = {
+STANDARD_TERMS: Final[Mapping[str, Mapping[str, object]]] = {
     "roots": {"listChanged": True},
     "sampling": {"context": {}, "tools": {}},
     "elicitation": {"form": {}, "url": {}},
 }
 """What a shared link declares: any client may sit behind it, and each is asked only what it can."""
+
+STAND_IN: Final[Mapping[str, object]] = {"form": {}}
+"""What is declared of elicitation where people are asked in the place of a client."""
+
+OFFERED: Final = declare({}, offer(TO_SERVERS))
+"""What the gateway offers of MGP to every server; a plain one takes no notice. (MGP §1.3)"""
 
 
 @dataclass(slots=True)
@@ -52,7 +63,7 @@ class SharedLinks:
         self._held: dict[bytes, Shared] = {}
         self._opening: dict[bytes, asyncio.Task[Shared]] = {}
         self._waiting: dict[bytes, list[Session]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores(f"server {name!r}")
 
     async def find(self, session: Session, plain: Shared) -> Shared:
         """The link this session shares; it is opened, once, by the first who needs it."""
@@ -63,6 +74,15 @@ class SharedLinks:
         assert shared is not None
         self._attach(shared, session)
         return shared
+
+    @property
+    def sharers(self) -> list[Sharers]:
+        return [shared.sharers for shared in self._held.values()]
+
+    def share_again(self, session: Session, plain: Shared) -> None:
+        """The link is a new one; a client with terms of its own opens another when it needs it."""
+        if extended_terms(session) is None:
+            self._attach(plain, session)
 
     async def close(self) -> None:
         held, opening = list(self._held.values()), list(self._opening.values())
@@ -120,33 +140,50 @@ class SharedLinks:
     def _detach(self, shared: Shared, session: Session) -> None:
         """Unsubscribe from what nobody follows any more; a link nobody shares is closed."""
         for uri in shared.sharers.detach(session):
-            self._spawn(_unsubscribe(shared.link, uri))
+            self._chores.start(_unsubscribe(shared.link, uri))
         idle = [terms for terms, held in self._held.items() if held is shared]
         if idle and not len(shared.sharers):
             self._drop(idle[0])
-            self._spawn(shared.link.close())
+            self._chores.start(shared.link.close())
 
     def _drop(self, terms: bytes) -> None:
         self._held.pop(terms, None)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def greeting(terms: Mapping[str, object]) -> dict[str, object]:
     """How the gateway introduces itself to a server."""
     return {
         "protocolVersion": mcp.LATEST_HANDSHAKE,
-        "capabilities": terms,
+        "capabilities": {**terms, **OFFERED},
         "clientInfo": OURSELVES,
     }
 
 
+def plain_terms(capabilities: Mapping[str, object]) -> dict[str, object]:
+    """What of a client's capabilities is plain MCP, in one spelling of the few there can be."""
+    terms: dict[str, object] = {}
+    for name, parts in STANDARD_TERMS.items():
+        said = capabilities.get(name)
+        if isinstance(said, dict):
+            # Nobody tells a server between two requests of a modern client's what has changed.
+            terms[name] = {part: {} for part in parts if part in said and part != "listChanged"}
+    return terms
+
+
+def with_stand_in(hello: Raw) -> Raw:
+    """A client's introduction to a server that may have people asked where the client cannot be."""
+    said = jsonrpc.members(hello)
+    declared = jsonrpc.members(said.get("capabilities", _NOTHING))
+    capabilities = {"elicitation": STAND_IN, **declared}
+    return jsonrpc.to_raw({**said, "capabilities": capabilities})
+
+
 def extended_terms(session: Session) -> bytes | None:
     """A key for what the client declared beyond plain MCP, or None if it declared no more."""
-    declared = {name: jsonrpc.value(raw) for name, raw in session.capabilities.items()}
+    said = session.capabilities
+    # Whoever stands at the door of all servers speaks MGP with the gateway, not with each.
+    plain = without(said) if session.sees_all_servers else said
+    declared = {name: jsonrpc.value(raw) for name, raw in plain.items()}
     if not any(
         said not in ({}, None) for name, said in declared.items() if name not in STANDARD_TERMS
     ):

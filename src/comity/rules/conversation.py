@@ -9,6 +9,7 @@ Rule 4: a stream is named by the minted id of the question that opened it. STAND
 Rule 5: no clock, no socket; `comity.kernel.links` owns both.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec import UNSET, Raw, Struct, structs
@@ -18,6 +19,7 @@ from comity.wire.errors import EXHAUSTED, INVALID_REQUEST, UPSTREAM_FAILED, Malf
 from comity.wire.jsonrpc import Frame, Id
 from comity.wire.lines import BACKSLASH
 from comity.wire.mcp import CANCELLED, LISTEN, PROGRESS, SUBSCRIPTION_ID, UNKNOWN, Stream
+from comity.wire.streaming import TOLD, named_in
 
 
 class Answer[Errand](Struct):
@@ -68,13 +70,15 @@ class _Open[Errand]:
 class Conversation[Errand]:
     """What is open between Comity and one peer. An errand is the caller's own object."""
 
-    __slots__ = ("_limit", "_next", "_open", "_taken")
+    __slots__ = ("_limit", "_next", "_open", "_taken", "on_end")
 
     def __init__(self, limit: int = 4096) -> None:
         self._next = 0
         self._limit = limit
         self._open: dict[int, _Open[Errand]] = {}
         self._taken: dict[Id, Errand] = {}
+        # Who hears that the peer owes nothing any more to an errand, before the errand does.
+        self.on_end: Callable[[Errand], None] | None = None
 
     def __len__(self) -> int:
         return len(self._open) + len(self._taken)
@@ -122,6 +126,8 @@ class Conversation[Errand]:
             return self._hear_withdrawal(frame)
         if frame.method == PROGRESS:
             return self._hear_progress(frame, stream)
+        if frame.method in TOLD:
+            return self._hear_streamed(frame, stream)
         return self._hear_notice(frame, stream)
 
     def amid(self, stream: Stream) -> Errand | None:
@@ -129,9 +135,13 @@ class Conversation[Errand]:
         entry = self._open.get(stream) if stream else None
         return entry.errand if entry is not None else None
 
+    def taken(self, asker_id: Id) -> Errand | None:
+        """The question of the peer's that has this id, if it is still open."""
+        return self._taken.get(asker_id)
+
     def withdraw(self, minted: int, reason: Raw | None = None) -> Frame | None:
         """Forget a question and word its cancellation; None if it is no longer open."""
-        if self._open.pop(minted, None) is None:
+        if self._end(minted) is None:
             return None
         told: dict[str, object] = {"requestId": minted}
         if reason is not None:
@@ -140,15 +150,22 @@ class Conversation[Errand]:
 
     def drop(self, stream: Stream) -> Errand | None:
         """The stream ended; whose question is left without an answer?"""
-        entry = self._open.pop(stream, None) if stream else None
+        entry = self._end(stream) if stream else None
         return entry.errand if entry is not None else None
 
     def close(self) -> tuple[list[Errand], list[Errand]]:
         """Everything that was open: questions to the peer, and questions of the peer."""
         asked, taken = self.waiting, list(self._taken.values())
-        self._open.clear()
+        for minted in list(self._open):
+            self._end(minted)
         self._taken.clear()
         return asked, taken
+
+    def _end(self, minted: int) -> _Open[Errand] | None:
+        entry = self._open.pop(minted, None)
+        if entry is not None and self.on_end is not None:
+            self.on_end(entry.errand)
+        return entry
 
     def _hear_answer(self, frame: Frame, stream: Stream) -> Heard[Errand]:
         minted = frame.id
@@ -157,6 +174,8 @@ class Conversation[Errand]:
         if stream is not UNKNOWN and stream != minted:
             return Stray(f"an answer to {minted} on another stream")
         entry = self._open.pop(minted)
+        if self.on_end is not None:
+            self.on_end(entry.errand)
         if entry.listens and frame.result is not UNSET:
             frame = _restore_end_of_listening(frame, entry.asker_id)
         return Answer(entry.errand, jsonrpc.with_id(frame, entry.asker_id))
@@ -183,6 +202,13 @@ class Conversation[Errand]:
         if stream is UNKNOWN or (beside is not None and beside.token is not None):
             return Stray("progress of nothing that is open")
         return self._hear_notice(frame, stream)
+
+    def _hear_streamed(self, frame: Frame, stream: Stream) -> Heard[Errand]:
+        """What names its call by an id; of none that is open, or amid another's, it is nobody's."""
+        named = named_in(frame.params)
+        entry = self._open.get(named) if type(named) is int else None
+        is_its_own = entry is not None and (not stream or stream == named)
+        return Notice(frame, entry.errand if entry is not None and is_its_own else None)
 
     def _hear_notice(self, frame: Frame, stream: Stream) -> Heard[Errand]:
         stamp = _subscription(frame) if stream is UNKNOWN else None

@@ -27,6 +27,11 @@ def public_name(server: str, name: str) -> str:
     return f"{fitting[: LONGEST - _MARK_LENGTH - 1]}_{mark}"
 
 
+def public_prefix(server: str) -> str:
+    """What stands before the separator in the public names of a server's offers."""
+    return _UNFIT.sub("_", server)
+
+
 def _is_ambiguous(server: str, name: str) -> bool:
     """Whether another server and name could be read into the plain form, or a mark."""
     return f"{server}{SEPARATOR}".find(SEPARATOR) != len(server) or bool(_MARKED.search(name))

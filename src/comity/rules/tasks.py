@@ -1,33 +1,66 @@
-"""Ids of long-running tasks behind the merged endpoint: `server:task`, so a poll finds its server.
+"""Long-running tasks: `server:task` as their public id, and tools that run only as a task.
 
 A task id is the server's own word and unique only there (MCP §8). Wherever a message holds one, it
 is said in public form to clients and in the server's form to the server.
 """
 
+import hashlib
+import hmac
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Raw
 
 from comity.wire import jsonrpc
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage
+from comity.wire.jsonrpc import UNSET, Frame
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
 EXTENSION: Final = b"io.modelcontextprotocol/tasks"
 STATUS: Final = "notifications/tasks/status"
-METHODS: Final = frozenset({"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"})
+GET: Final = "tasks/get"
+RESULT: Final = "tasks/result"
+CANCEL: Final = "tasks/cancel"
+METHODS: Final = frozenset({GET, RESULT, "tasks/update", CANCEL})
 
 
-def public_task(server: str, task: str) -> str:
-    return f"{server}:{task}"
+@dataclass(frozen=True, slots=True, repr=False)
+class TaskNames:
+    """Public ids of tasks, good for the party they were given to and no other. (attack 7)
+
+    Whoever has no key here, or is nobody, gives plain ones: `server:task`.
+    """
+
+    key: bytes = b""
+
+    def public(self, party: str, server: str, task: str) -> str:
+        mark = self._mark(party, server, task)
+        return f"{server}:{mark}:{task}" if mark else f"{server}:{task}"
+
+    def own(self, party: str, public: str | None) -> tuple[str, str]:
+        """The server that a public id names, and the id that server knows; raises."""
+        server, colon, task = (public or "").partition(":")
+        if colon and self.key and party:
+            mark, colon, task = task.partition(":")
+            said = mark.encode(errors="surrogatepass")
+            if not hmac.compare_digest(said, self._mark(party, server, task).encode()):
+                colon = ""
+        if not colon or not server or not task:
+            raise MalformedMessage(NO_SUCH_TASK, INVALID_PARAMS)
+        return server, task
+
+    def _mark(self, party: str, server: str, task: str) -> str:
+        if not self.key or not party:
+            return ""
+        said = f"{party}\0{server}\0{task}".encode(errors="surrogatepass")
+        return hmac.digest(self.key, said, hashlib.sha256).hex()[:_MARK_LENGTH]
 
 
-def own_task(public: str | None) -> tuple[str, str]:
-    """The server that a public task id names, and the id that server knows."""
-    server, colon, task = (public or "").partition(":")
-    if not colon or not server or not task:
-        raise MalformedMessage("no such task; use the id that was given out here", INVALID_PARAMS)
-    return server, task
+NO_SUCH_TASK: Final = "no such task; use the id that was given out here"
+PLAIN_NAMES: Final = TaskNames()
+_MARK_LENGTH: Final = 16
 
 
 def rename(raw: Raw, change: Callable[[str], str]) -> Raw:
@@ -44,6 +77,35 @@ def rename(raw: Raw, change: Callable[[str], str]) -> Raw:
         if RELATED in meta and _is_object(meta[RELATED]):
             changed["_meta"] = {**meta, RELATED: rename(meta[RELATED], change)}
     return jsonrpc.to_raw({**found, **changed}) if changed else raw
+
+
+@lru_cache(1024)
+def must_be_task(definition: bytes) -> bool:
+    """Whether a tool of the handshake era runs as a task or not at all."""
+    if b"taskSupport" not in definition:
+        return False
+    try:
+        execution = jsonrpc.members(jsonrpc.members(definition).get("execution", b"{}"))
+        return jsonrpc.text(execution.get("taskSupport")) == "required"
+    except MalformedMessage:
+        return False
+
+
+def as_task(frame: Frame) -> Frame:
+    """The same call, to be run as a task."""
+    params: dict[str, object] = {**jsonrpc.params_of(frame), "task": {}}
+    return jsonrpc.with_params(frame, jsonrpc.to_raw(params))
+
+
+def task_in(answer: Frame) -> str | None:
+    """The task that a server began instead of giving the result."""
+    if answer.result is UNSET:
+        return None
+    try:
+        task = jsonrpc.members(answer.result).get("task")
+        return None if task is None else jsonrpc.text(jsonrpc.members(task).get("taskId"))
+    except MalformedMessage:
+        return None
 
 
 def _is_object(raw: Raw) -> bool:

@@ -6,6 +6,7 @@ followed at once, as the bits of one number, so nothing is tried twice whatever 
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -98,10 +99,13 @@ class Index[Owner]:
 
     def find(self, uri: str) -> Owner | None:
         """The owner of the template with the longest literal beginning that the URI fits."""
+        return next(self.fitting(uri), None)
+
+    def fitting(self, uri: str) -> Iterator[Owner]:
+        """The owners of all templates that the URI fits, those with longer beginnings first."""
         if len(uri) > LONGEST:
-            return None
+            return
         for length in sorted(self._heads_of_length, reverse=True):
             for template, owner in self._by_head.get(uri[:length], ()):
                 if template.fits(uri):
-                    return owner
-        return None
+                    yield owner

@@ -22,6 +22,11 @@ def _value(found: re.Match[str], variables: Mapping[str, str]) -> str:
     whole = found.group()
     if whole.startswith("$$"):
         return whole[1:]
+    if found.string.startswith("input:", found.start() + 2):
+        raise Misconfigured(
+            "an ${input:...} is asked for by an editor, and nobody can be asked here; "
+            "write ${NAME} and set that variable"
+        )
     name: str | None = found[1]
     default: str | None = found[2]
     if name is None:

@@ -8,117 +8,26 @@ Rule 2: deadlines stand in one queue that one timer sweeps; no request has a tim
 """
 
 import asyncio
-import ipaddress
-from dataclasses import dataclass
-from datetime import timedelta
 from http import HTTPStatus
-from itertools import takewhile
+from typing import Any
 
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
+
+from comity.surfaces.doorway import Receive, Send
+from comity.surfaces.express import BODY_BYTES, Continuation, Express
+from comity.surfaces.guard import GUARD, HANDED, Guard, Upgraded, source_of
 
 PIPELINED_AT_MOST = 16
 DISCARDED_AT_MOST = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much of one listener its peers may hold."""
-
-    connections: int = 20_000
-    connections_per_address: int = 1_000
-    # A reverse proxy on the same machine speaks for everybody behind it.
-    uncounted_addresses: frozenset[str] = frozenset({"127.0.0.1", "::1"})
-    header_time: timedelta = timedelta(seconds=10)
-    # How long a peer may leave its side of the connection full.
-    send_time: timedelta = timedelta(seconds=30)
-    header_bytes: int = 64 * 1024
-    url_bytes: int = 8 * 1024
-    keep_alive: timedelta = timedelta(seconds=75)
-    grace: timedelta = timedelta(seconds=5)
-
-
-class Guard:
-    """What the connections of one listener share: who is here, and who still owes a head."""
-
-    def __init__(self, limits: Limits, state: ServerState) -> None:
-        self.limits = limits
-        self.state = state
-        self.emptied = asyncio.Event()
-        # Every deadline is the same length, so the order of insertion is the order of expiry.
-        self.heads_due: dict[Connection, float] = {}
-        self.reads_due: dict[Connection, float] = {}
-        self._held_by: dict[str, int] = {}
-        self._loop = asyncio.get_running_loop()
-        self._header_seconds = limits.header_time.total_seconds()
-        self._send_seconds = limits.send_time.total_seconds()
-
-    def admit(self, source: str) -> bool:
-        """Count a connection; whether it may stay."""
-        held = self._held_by[source] = self._held_by.get(source, 0) + 1
-        within = held <= self.limits.connections_per_address
-        crowded = len(self.state.connections) > self.limits.connections
-        return (within or source in self.limits.uncounted_addresses) and not crowded
-
-    def release(self, source: str) -> None:
-        held = self._held_by[source] - 1
-        if held:
-            self._held_by[source] = held
-        else:
-            del self._held_by[source]
-        if not self.state.connections:
-            self.emptied.set()
-
-    def expect_head(self, connection: "Connection") -> None:
-        self.heads_due[connection] = self._loop.time() + self._header_seconds
-
-    def expect_reading(self, connection: "Connection") -> None:
-        self.reads_due[connection] = self._loop.time() + self._send_seconds
-
-    async def sweep(self) -> None:
-        """Close what owes a head for too long, and what nobody reads, or reads the end of."""
-        pause = min(1.0, self._header_seconds / 4)
-        unread: dict[Connection, int] = {}
-        next_look_at_closing = self._loop.time() + self._header_seconds
-        while True:
-            await asyncio.sleep(pause)
-            now = self._loop.time()
-            self._close_late_heads(now)
-            for connection in _late(self.reads_due, now):
-                connection.transport.abort()
-            if now >= next_look_at_closing:
-                unread = self._abort_stuck(unread)
-                next_look_at_closing = now + self._header_seconds
-
-    def _close_late_heads(self, now: float) -> None:
-        for connection in _late(self.heads_due, now):
-            if connection.flow.read_paused:
-                # We are the one not reading (requests are queued before this one).
-                self.expect_head(connection)
-            else:
-                connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "The request's head came too slowly.")
-
-    def _abort_stuck(self, unread_before: dict["Connection", int]) -> dict["Connection", int]:
-        """A closed transport lives until its last byte is read; a peer that never reads, forever.
-
-        Returns what is unread now, for the next look.
-        """
-        unread: dict[Connection, int] = {}
-        for connection in self.state.connections:
-            if isinstance(connection, Connection) and connection.transport.is_closing():
-                unread[connection] = connection.transport.get_write_buffer_size()
-        for connection, size in unread.items():
-            if size >= unread_before.get(connection, size + 1):
-                connection.transport.abort()
-        return unread
 
 
 class Connection(HttpToolsProtocol):
     """One client connection: uvicorn's, within the listener's limits."""
 
     def __init__(self, config: Config, guard: Guard) -> None:
-        super().__init__(config, guard.state, {})
+        super().__init__(config, guard.state, {GUARD: guard})
         self._guard = guard
         self._source = ""
         self._refusal = HTTPStatus.BAD_REQUEST
@@ -129,6 +38,13 @@ class Connection(HttpToolsProtocol):
         # Bytes read since then that were no part of its body, and its body when last seen.
         self._wasted = 0
         self._body: tuple[bytearray, int] = (bytearray(), 0)
+        # A request in the express lane: its head and what came of its body; then itself.
+        self._named: dict[bytes, bytes] = {}
+        self._body_parts: bytes | None = None
+        self._request: Express | None = None
+        self._served = False
+        # Who reads and writes here since the connection was upgraded.
+        self._upgraded: Upgraded | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -140,8 +56,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._guard.heads_due.pop(self, None)
-        self._guard.reads_due.pop(self, None)
+        request, self._request = self._request, None
+        if request is not None:
+            request.lose()
+        self._guard.forget(self)
         self._guard.release(self._source)
 
     def pause_writing(self) -> None:
@@ -156,19 +74,29 @@ class Connection(HttpToolsProtocol):
         if len(data) > self._head_room:
             self._receive_in_pieces(data)
             return
+        self._guard.requests_due.pop(self, None)
         super().data_received(data)
+        if self._served or self._body_parts is not None:
+            self._see_head()
+            return
         latest = self._latest
         if latest is None or latest.scope is not self.scope or latest.response_complete:
             self._owe_head(len(data))
             return
-        if self._awaiting_head:
-            self._awaiting_head = False
-            self._head_room = self._guard.limits.header_bytes
-            self._guard.heads_due.pop(self, None)
+        self._see_head()
         if latest.more_body:
             self._watch_body(latest.body, len(data))
         if self.pipeline and len(self.pipeline) > PIPELINED_AT_MOST:
             self.transport.abort()
+
+    def _see_head(self) -> None:
+        """The head of a request is whole; of its body there may be more to come."""
+        if self._awaiting_head:
+            self._awaiting_head = False
+            self._head_room = self._guard.limits.header_bytes
+            self._guard.heads_due.pop(self, None)
+        if self._body_parts is not None:
+            self._guard.expect_body(self)
 
     def _receive_in_pieces(self, data: bytes) -> None:
         """No piece is longer than what is left for a head, so that the cap is exact."""
@@ -215,15 +143,160 @@ class Connection(HttpToolsProtocol):
             self._refusal = HTTPStatus.REQUEST_URI_TOO_LONG
             raise ValueError("URL too long")  # httptools stops, uvicorn calls send_400_response
 
+    @property
+    def address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        # No scope yet: most requests are answered without one.
+        self.scope = None  # type: ignore[assignment]  # its library does so too
+        self._served = False
+
+    def on_body(self, body: bytes) -> None:
+        if self._body_parts is None:
+            super().on_body(body)
+        else:
+            self._body_parts = self._body_parts + body if self._body_parts else body
+
+    def on_message_complete(self) -> None:
+        body, self._body_parts = self._body_parts, None
+        if body is None:
+            super().on_message_complete()
+            return
+        self._guard.bodies_due.pop(self, None)
+        assert self.parser is not None
+        assert self._guard.serve is not None
+        keep_alive = self.parser.should_keep_alive()
+        request = Express(self, self.url, self._named, self.headers, body, keep_alive)
+        self._request, self._served = request, True
+        if not self._guard.serve(request):
+            self._request, self._served = None, False
+            self._start_asgi(body)
+            super().on_message_complete()
+
+    def leave_to_asgi(self) -> None:
+        """The body takes its time: let the application wait for it."""
+        if self._body_parts is not None:
+            body, self._body_parts = self._body_parts, None
+            self._start_asgi(body)
+
+    def _start_asgi(self, body: bytes) -> None:
+        self._on_head(upgrading=False)
+        super().on_body(body)
+
+    def _is_express(self) -> bool:
+        """Whether this may be answered without a cycle: a short body, and nothing before it."""
+        if self._guard.serve is None or self._request is not None or self.pipeline:
+            return False
+        if self._latest is not None and not self._latest.response_complete:
+            return False
+        named = self._named = dict(self.headers)
+        length = named.get(b"content-length", b"")
+        return (
+            length.isdigit()
+            and len(length) < 6
+            and int(length) <= BODY_BYTES
+            and b"transfer-encoding" not in named
+            and not self.expect_100_continue
+            and not self.flow.write_paused
+        )
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if self._request is not None:
+            # It was sent before the one in the express lane was answered.
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, app))
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def written(self, request: Express, data: bytes) -> None:
+        """The request in the express lane has its answer."""
+        self._request = None
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.transport.write(data)
+        if not request.keep_alive:
+            self.transport.close()
+        elif self.pipeline:
+            self.flow.resume_reading()
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._guard.expect_request(self)
+
+    def continued(self, request: Express, continuation: Continuation) -> None:
+        """The request in the express lane turns out to need more than one answer."""
+        self._request = None
+
+        async def app(scope: object, receive: Receive, send: Send) -> None:
+            await continuation(receive, send)
+
+        path = request.path.decode("ascii", "replace")
+        scope: Any = {"type": "http", "method": "POST", "path": path, "headers": request.listed}
+        cycle = RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=[],
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=request.keep_alive,
+            on_response=self.on_response_complete,
+        )
+        cycle.more_body = False
+        if not self.pipeline:
+            self.cycle = self._latest = cycle
+            self.scope = scope
+            self._served = False
+        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]  # a plain callable
+
+    def hand_over(self, protocol: Upgraded) -> None:
+        """Have somebody else read and write here; the connection is still counted."""
+        self._upgraded = protocol
+        self._guard.forget(self)
+        cycle = self._latest
+        if cycle is not None:
+            cycle.response_started = cycle.response_complete = True
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+
+    def shutdown(self) -> None:
+        if self._upgraded is not None:
+            self._upgraded.shutdown()
+        elif self._request is not None:
+            self._request.keep_alive = False
+        else:
+            super().shutdown()
+
     def on_headers_complete(self) -> None:
-        upgrading = self.parser is not None and self.parser.should_upgrade()
+        assert self.parser is not None
+        upgrading = self.parser.should_upgrade()
         if upgrading and _announces_body(self.headers):
             # The parser would skip the body and read it as the next request: smuggling.
             raise ValueError("upgrade with a body")
+        if not upgrading and self.parser.get_method() == b"POST" and self._is_express():
+            self._body_parts = b""
+        else:
+            self._on_head(upgrading=upgrading)
+
+    def _on_head(self, *, upgrading: bool) -> None:
+        """Have uvicorn see the head of a request, as if it came just now."""
+        url, headers, expected = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expected
+        self.headers = self.scope["headers"] = headers
         super().on_headers_complete()
         self._latest = self.cycle
         self._wasted = 0
-        if not upgrading:
+        if upgrading:
+            self.scope[HANDED] = self  # type: ignore[typeddict-unknown-key]  # ours
+        else:
             # uvicorn would append trailers to the headers that the application already trusts.
             self.headers = []
 
@@ -232,8 +305,9 @@ class Connection(HttpToolsProtocol):
 
     def refuse(self, status: HTTPStatus, because: str) -> None:
         """Say why, if a response can still be said here, and close."""
+        self._guard.refused[status] += 1
         answering = self._latest is not None and not self._latest.response_complete
-        if answering or self.transport.get_write_buffer_size():
+        if self._request is not None or answering or self.transport.get_write_buffer_size():
             self.transport.abort()
             return
         self.transport.write(
@@ -245,28 +319,8 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-def _late(due: dict[Connection, float], now: float) -> list[Connection]:
-    """Take out whatever is past its time; the first to come is the first to be due."""
-    late = [connection for connection, _ in takewhile(lambda item: item[1] <= now, due.items())]
-    for connection in late:
-        del due[connection]
-    return late
-
-
 def _announces_body(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
         for name, value in headers
     )
-
-
-def source_of(address: str) -> str:
-    """Whom an address stands for when connections are counted: of IPv6, the whole /64."""
-    if ":" not in address:
-        return address
-    parsed = ipaddress.IPv6Address(address.partition("%")[0])
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    if parsed.is_loopback:
-        return str(parsed)
-    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))

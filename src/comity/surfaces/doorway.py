@@ -5,7 +5,11 @@ Origin, where there is one, must be too. (MCP §3.2, attack 8)
 """
 
 import asyncio
+import logging
+import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from comity.wire import jsonrpc
@@ -14,11 +18,17 @@ from comity.wire.errors import (
     BODY_TOO_SLOW,
     EXHAUSTED,
     HOST_REFUSED,
+    INTERNAL_ERROR,
     INVALID_REQUEST,
+    NOTHING_HERE,
     ORIGIN_REFUSED,
+    Fault,
     MalformedMessage,
     Unavailable,
 )
+from comity.wire.jsonrpc import Id
+
+log = logging.getLogger(__name__)
 
 type Scope = dict[str, Any]
 type Message = dict[str, Any]
@@ -28,6 +38,9 @@ type HeaderList = list[tuple[bytes, bytes]]
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 BODY_SECONDS: Final = 30.0
+TOO_MANY: Final = 429
+SECOND: Final = timedelta(seconds=1)
+MILLISECOND: Final = timedelta(milliseconds=1)
 JSON_TYPE: Final = (b"content-type", b"application/json")
 STREAM_HEADERS: Final[HeaderList] = [
     (b"content-type", b"text/event-stream"),
@@ -50,16 +63,46 @@ class Doorway:
         if said in self._seen:
             return
         host, origin = said
-        if host is None or _name(host) not in self._hosts:
-            raise MalformedMessage(
-                "this Host is not served here; add it to allowed_hosts", HOST_REFUSED
-            )
+        self._check_host(host)
         if origin is not None and not self._is_ours(origin):
             raise MalformedMessage(
                 "this Origin is not allowed; add it to allowed_origins", ORIGIN_REFUSED
             )
         if len(self._seen) < 256:
             self._seen.add(said)
+
+    def check_page(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise unless Host is ours and Origin, where there is one, is the very same place.
+
+        For pages of our own, which no page of another site, or another port, may post to.
+        """
+        host, origin = headers.get(b"host", b""), headers.get(b"origin")
+        self._check_host(host)
+        scheme, _, named = ("", "", "") if origin is None else _origin(origin).partition("://")
+        is_own = scheme in ("http", "https") and named == _origin(host)
+        if origin is not None and not is_own:
+            raise MalformedMessage(
+                "pages of other sites may do nothing here; where this one should be able to join "
+                "topics, add its origin to allowed_origins",
+                ORIGIN_REFUSED,
+            )
+
+    def check_socket(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise unless Host is ours and Origin, where there is one, is that very place or named.
+
+        A browser lets every page open a WebSocket without asking: so one that another program
+        serves on this machine may not, unless an operator has said so.
+        """
+        if self.lets_read(headers.get(b"origin", b"")):
+            self._check_host(headers.get(b"host"))
+        else:
+            self.check_page(headers)
+
+    def _check_host(self, host: bytes | None) -> None:
+        if host is None or _name(host) not in self._hosts:
+            raise MalformedMessage(
+                "this Host is not served here; add it to allowed_hosts", HOST_REFUSED
+            )
 
     def lets_read(self, origin: bytes) -> bool:
         """Whether pages of this origin may read what is answered: only those the operator named.
@@ -78,14 +121,32 @@ class Doorway:
 
 
 def refuse_repeated(headers: HeaderList) -> None:
-    """Two Hosts, or two Origins, are what two readers of one request would each choose from."""
+    """Of two Hosts, Origins or credentials, two readers of one request would each choose one."""
     names = [name for name, _ in headers]
-    if names.count(b"host") > 1 or names.count(b"origin") > 1:
-        raise MalformedMessage("Host and Origin may appear only once", INVALID_REQUEST)
+    if any(names.count(name) > 1 for name in _ONCE):
+        raise MalformedMessage(
+            "Host, Origin and Authorization may appear only once", INVALID_REQUEST
+        )
+
+
+_ONCE: Final = (b"host", b"origin", b"authorization")
+
+
+@lru_cache(256)
+def is_loopback_name(host: bytes) -> bool:
+    """Whether a Host is what a machine calls itself, which no other machine is called."""
+    return _name(host) in LOOPBACK
 
 
 def _origin(header: bytes) -> str:
     return header.decode("latin-1").strip().lower().rstrip("/")
+
+
+def nothing_here() -> MalformedMessage:
+    """Said at a path without a door, and at a door that is not for whoever asks."""
+    return MalformedMessage(
+        "nothing is here; all servers are at /mcp, one of them at /servers/{id}/mcp", NOTHING_HERE
+    )
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
@@ -193,7 +254,7 @@ def shared_with(send: Send, origin: bytes) -> Send:
     """The same way out, readable by pages of this origin."""
     readable = (
         (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", b"mcp-session-id"),
+        (b"access-control-expose-headers", b"mcp-session-id, www-authenticate"),
         (b"vary", b"origin"),
     )
     return with_headers(send, readable)
@@ -212,6 +273,40 @@ async def permit(send: Send, headers: Mapping[bytes, bytes]) -> None:
 
 async def refuse(send: Send, error: MalformedMessage | Unavailable) -> None:
     """Word a refusal as JSON-RPC without an id, under its HTTP status."""
-    otherwise = 503 if isinstance(error, Unavailable) or error.fault is EXHAUSTED else 400
-    status = error.fault.http_status if error.fault.http_status != 200 else otherwise
-    await answer(send, status, jsonrpc.encode(jsonrpc.failure(None, error.fault, str(error))))
+    after = error.retry_after if isinstance(error, Unavailable) else None
+    later = () if after is None else ((b"retry-after", b"%d" % -(-after // SECOND)),)
+    await answer(send, *refusal(error), later)
+
+
+def refusal(error: MalformedMessage | Unavailable) -> tuple[int, bytes]:
+    """The status and the words of a refusal."""
+    fault = error.fault
+    otherwise = 503 if isinstance(error, Unavailable) or fault is EXHAUSTED else 400
+    if fault.reg_status == TOO_MANY:
+        otherwise = TOO_MANY
+    status = fault.http_status if fault.http_status != 200 else otherwise
+    told: dict[str, object] = _in_mgp(fault) or {}
+    if isinstance(error, Unavailable) and error.retry_after is not None and fault.retryable:
+        told |= {"retryable": True, "retry_after_ms": error.retry_after // MILLISECOND}
+    return status, worded(None, fault, str(error), told)
+
+
+def _in_mgp(fault: Fault) -> dict[str, object] | None:
+    """Who is not known yet has negotiated nothing; so it is told in MGP's words as well."""
+    if fault.category != "security" or fault.mgp is None:
+        return None
+    return {"_mgp": {"code": fault.mgp, "category": fault.category, "retryable": fault.retryable}}
+
+
+def oops() -> bytes:
+    """What is told of a bug of ours: that there was one, and nothing of it."""
+    return worded(None, INTERNAL_ERROR, "the gateway failed; see its log")
+
+
+def worded(
+    request_id: Id | None, fault: Fault, because: str, data: Mapping[str, object] | None = None
+) -> bytes:
+    """A refusal of the door's own, before anybody knows of a call; it has a trace all the same."""
+    trace = {"trace_id": secrets.token_hex(16)}
+    log.debug("the door refuses: %s", because, extra=trace)
+    return jsonrpc.encode(jsonrpc.failure(request_id, fault, because, {**(data or {}), **trace}))

@@ -2,15 +2,34 @@
 
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol, runtime_checkable
 
-from comity.surfaces import doorway
+from comity.kernel.tracing import named_in
+from comity.rules.ask_links import PATH as ASK_PAGES
+from comity.rules.resources import WELL_KNOWN
+from comity.surfaces import doorway, registry_words
 from comity.surfaces.doorway import Doorway, Receive, Scope, Send
-from comity.wire import jsonrpc
-from comity.wire.errors import INTERNAL_ERROR, NOTHING_HERE, MalformedMessage, Unavailable
+from comity.surfaces.express import Express
+from comity.surfaces.reception import (
+    CHALLENGED,
+    OPERATORS,
+    PARTICIPANTS,
+    SOCKETS,
+    Reception,
+)
+from comity.wire.errors import MalformedMessage, Unavailable
+from comity.wire.parties import NOBODY, Actor
+
+__all__ = ["ACTOR", "OPERATORS", "PARTICIPANTS", "Door", "Gateway"]
 
 log = logging.getLogger(__name__)
+
+FAMILIES: Final = (registry_words.BENEATH, ASK_PAGES, PARTICIPANTS)
+"""Paths of which one door has all that begin so."""
+
+ACTOR: Final = "actor"
+"""Where a request's scope holds who sent it."""
 
 
 class Door(Protocol):
@@ -21,19 +40,80 @@ class Door(Protocol):
     ) -> None: ...
 
 
-async def _permitting(
-    scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
-) -> None:
-    await doorway.permit(send, headers)
+@runtime_checkable
+class CallDoor(Protocol):
+    """A door where calls are taken that have come as a whole."""
+
+    def serve(self, request: Express, actor: Actor) -> bool: ...
+
+
+class Elsewhere(Protocol):
+    """Who knows the other nodes."""
+
+    async def take(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> bool:
+        """Whether a request is for another node, and was answered there."""
+        ...
 
 
 class Gateway:
     """The ASGI application: raw, because every call passes here."""
 
-    def __init__(self, way: Doorway, doors: dict[str, Door], is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        way: Doorway,
+        doors: Mapping[str, Door],
+        operators: Door | None = None,
+        reception: Reception | None = None,
+    ) -> None:
         self._way = way
-        self._doors = doors
-        self._is_ready = is_ready
+        self._doors: dict[str, Door] = {}
+        self._calls: dict[bytes, CallDoor] = {}
+        self.open(doors)
+        self._operators = operators
+        self._reception = reception
+        self.elsewhere: Elsewhere | None = None
+
+    def open(self, doors: Mapping[str, Door]) -> None:
+        """Let people in at these paths from now on."""
+        self._doors.update(doors)
+        for path, door in doors.items():
+            if isinstance(door, CallDoor):
+                self._calls[path.encode()] = door
+
+    def close(self, paths: Iterable[str]) -> None:
+        """Have nothing at these paths any more; whoever went in already is not disturbed."""
+        for path in paths:
+            self._doors.pop(path, None)
+            self._calls.pop(path.encode(), None)
+
+    def serve(self, request: Express) -> bool:
+        """Take a call at the door it is for, or leave the request to be served as any other."""
+        door, headers = self._calls.get(request.path), request.headers
+        if door is None or b"origin" in headers or len(headers) != len(request.listed):
+            return False
+        path = request.path.decode("latin-1")
+        try:
+            self._way.check(headers)
+            actor = NOBODY if self._reception is None else self._reception.recognise(request, path)
+            if actor is None or not self._opens(path, actor):
+                return False
+            return door.serve(request, actor)
+        except (MalformedMessage, Unavailable):
+            return False
+        except Exception:
+            # The call may have begun, so nobody else may begin it again.
+            log.exception("a request ended in a bug of ours")
+            request.answer(500, doorway.oops())
+            return True
+
+    def _door_at(self, path: str, actor: Actor) -> Door:
+        door = self._doors.get(path)
+        return self._elsewhere if door is None or not self._opens(path, actor) else door
+
+    def _opens(self, path: str, actor: Actor) -> bool:
+        return self._reception is None or self._reception.opens(path, actor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,36 +122,69 @@ class Gateway:
             headers: dict[bytes, bytes] = dict(scope["headers"])
             if len(headers) != len(scope["headers"]):
                 doorway.refuse_repeated(scope["headers"])
-            self._way.check(headers)
+            self._check(scope["path"], headers)
             origin = headers.get(b"origin")
-            door = self._doors.get(scope["path"])
-            if origin is not None and self._way.lets_read(origin):
+            if origin is not None and self._lets_read(scope["path"], origin):
                 send = doorway.shared_with(send, origin)
                 if b"access-control-request-method" in headers:
-                    door = _permitting
-            if door is not None:
-                await door(scope, headers, receive, send)
-            else:
-                await self._elsewhere(scope["path"], send)
+                    await doorway.permit(send, headers)
+                    return
+            await self._enter(scope, headers, receive, send)
         except (MalformedMessage, Unavailable) as error:
-            await doorway.refuse(send, error)
+            await self._refuse(scope, send, error)
         except Exception:
-            log.exception("a request ended in a bug of ours")
-            oops = jsonrpc.failure(None, INTERNAL_ERROR, "the gateway failed; see its log")
+            trace = named_in(dict(scope["headers"]))
+            told = None if trace is None else {"trace_id": trace.context.trace_id}
+            log.exception("a request ended in a bug of ours", extra=told)
             with contextlib.suppress(RuntimeError):
                 # The response had begun; there is no second one.
-                await doorway.answer(send, 500, jsonrpc.encode(oops))
+                await doorway.answer(send, 500, doorway.oops())
 
-    async def _elsewhere(self, path: str, send: Send) -> None:
-        if path == "/health":
-            await doorway.answer(send, 200, b'{"status":"ok"}')
-        elif path == "/ready":
-            ready = self._is_ready()
-            body = b'{"status":"ready"}' if ready else b'{"status":"starting"}'
-            await doorway.answer(send, 200 if ready else 503, body)
+    def _check(self, path: str, headers: Mapping[bytes, bytes]) -> None:
+        """Raise unless Host and Origin are such as may come to this path."""
+        if path.startswith(ASK_PAGES):
+            self._way.check_page(headers)
+        elif path == SOCKETS:
+            self._way.check_socket(headers)
+        else:
+            self._way.check(headers)
+
+    async def _enter(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        scope[ACTOR] = NOBODY
+        if self._reception is not None and not self._reception.is_open(scope["path"]):
+            scope[ACTOR] = await self._reception.admit(scope, headers)
+        elsewhere = self.elsewhere
+        if elsewhere is None or not await elsewhere.take(scope, headers, receive, send):
+            await self._door_at(scope["path"], scope[ACTOR])(scope, headers, receive, send)
+
+    async def _refuse(
+        self, scope: Scope, send: Send, error: MalformedMessage | Unavailable
+    ) -> None:
+        if error.fault in CHALLENGED and self._reception is not None:
+            said = self._reception.challenge(scope, dict(scope["headers"]), error.fault)
+            send = doorway.with_headers(send, said)
+        if registry_words.is_at_registry(scope["path"]):
+            await registry_words.refuse(send, error)
+        else:
+            await doorway.refuse(send, error)
+
+    def _lets_read(self, path: str, origin: bytes) -> bool:
+        """A page that may call tools may not therefore stop servers."""
+        return self._way.lets_read(origin) and not path.startswith((OPERATORS, PARTICIPANTS))
+
+    async def _elsewhere(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        path: str = scope["path"]
+        family = next((each for each in FAMILIES if path.startswith(each)), "")
+        if path.startswith(OPERATORS) and self._operators is not None:
+            await self._operators(scope, headers, receive, send)
+        elif path.startswith(WELL_KNOWN) and self._reception is not None:
+            await self._reception.metadata(scope, headers, receive, send)
+        elif family in self._doors:
+            await self._doors[family](scope, headers, receive, send)
         else:
             # Which servers there are is for those to know who may use them.
-            raise MalformedMessage(
-                "nothing is here; all servers are at /mcp, one of them at /servers/{id}/mcp",
-                NOTHING_HERE,
-            )
+            raise doorway.nothing_here()

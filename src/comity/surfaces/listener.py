@@ -14,7 +14,8 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from comity.surfaces.connection import Connection, Guard, Limits
+from comity.surfaces.connection import Connection
+from comity.surfaces.guard import Guard, Limits
 from comity.wire.errors import Misconfigured
 
 try:
@@ -45,7 +46,7 @@ async def listen(
     """
     limits = limits or Limits()
     config = _uvicorn_config(app, limits)
-    guard = Guard(limits, ServerState())
+    guard = Guard(limits, ServerState(), getattr(app, "serve", None))
     loop = asyncio.get_running_loop()
     try:
         server = await loop.create_server(

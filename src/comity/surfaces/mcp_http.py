@@ -4,7 +4,7 @@ The version header tells the eras apart. A handshake client has a session, named
 modern request stands alone, and closing its stream withdraws it.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from comity.kernel.call import Call
@@ -12,9 +12,15 @@ from comity.kernel.forwarding import Desk
 from comity.kernel.outbox import Outbox
 from comity.kernel.replay import place_of
 from comity.kernel.sessions import Session, Sessions
-from comity.rules.eras import Refusal, era_of, refuse_envelope
+from comity.kernel.tracing import named_in
+from comity.rules.envelopes import Refusal, era_of, refuse_envelope
 from comity.surfaces import doorway, streams
+from comity.surfaces.auth_member import AuthMember
 from comity.surfaces.doorway import HeaderList, Receive, Scope, Send
+from comity.surfaces.express import Express
+from comity.surfaces.gateway import ACTOR
+from comity.surfaces.reception import UNSHOWN
+from comity.surfaces.replying import Reply
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import (
     HEADER_MISMATCH,
@@ -27,6 +33,8 @@ from comity.wire.errors import (
 )
 from comity.wire.jsonrpc import UNSET, Frame, Limits
 from comity.wire.mcp import Era
+from comity.wire.parties import NOBODY, Actor
+from comity.wire.traces import PARENT_HEADER
 
 ROUTING: Final = (mcp.VERSION_HEADER, mcp.METHOD_HEADER, mcp.NAME_HEADER)
 PRIMED_SINCE: Final = "2025-11-25"
@@ -44,11 +52,19 @@ _SESSION_METHODS: Final = ((b"allow", b"GET, POST, DELETE"),)
 class McpHttp:
     """The door at one path: to one server, or to all of them."""
 
-    def __init__(self, name: str, desk: Desk, sessions: Sessions, limits: Limits) -> None:
+    def __init__(
+        self,
+        name: str,
+        desk: Desk,
+        sessions: Sessions,
+        limits: Limits,
+        auth: AuthMember | None = None,
+    ) -> None:
         self._name = name
         self._desk = desk
         self._sessions = sessions
         self._limits = limits
+        self._auth = auth or AuthMember()
 
     async def __call__(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
@@ -57,13 +73,13 @@ class McpHttp:
         era = era_of(stated if stated is None else stated.strip())
         method = scope["method"]
         if method == "POST":
-            await self._post(era, scope["headers"], headers, receive, send)
+            await self._post(era, scope, headers, receive, send)
         elif era is Era.MODERN:
             await doorway.empty(send, 405, _POST_ONLY)
         elif method == "GET":
-            await self._get(headers, receive, send)
+            await self._get(scope, headers, receive, send)
         elif method == "DELETE":
-            await self._sessions.end(self._session(headers))
+            await self._sessions.end(self._session(headers, scope.get(ACTOR, NOBODY)))
             await doorway.empty(send, 200)
         else:
             await doorway.empty(send, 405, _SESSION_METHODS)
@@ -71,7 +87,7 @@ class McpHttp:
     async def _post(
         self,
         era: Era,
-        all_headers: HeaderList,
+        scope: Scope,
         headers: dict[bytes, bytes],
         receive: Receive,
         send: Send,
@@ -79,25 +95,66 @@ class McpHttp:
         accepted = _accepted(headers.get(b"content-type", b""), headers.get(b"accept", b"*/*"))
         body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
         frame = jsonrpc.decode(body, self._limits)
+        actor: Actor = scope.get(ACTOR, NOBODY)
+        if type(frame) is not Frame or actor is UNSHOWN:
+            frame, actor = await self._auth.take(frame, actor, scope["path"])
+            if not self._desk.opens_to(actor):
+                raise doorway.nothing_here()
+        outbox = _outbox(headers, actor)
         if era is Era.MODERN:
-            await self._post_modern(frame, all_headers, headers, receive, send)
+            await self._post_modern(frame, outbox, scope["headers"], headers, receive, send)
         elif frame.method is UNSET or frame.id is UNSET:
-            self._desk.hear(self._session(headers), frame)
+            self._desk.hear(self._session(headers, actor), frame)
             await doorway.empty(send, 202)
         elif frame.method == mcp.INITIALIZE:
-            await self._initialize(frame, accepted, receive, send)
+            await self._initialize(frame, outbox, accepted, receive, send)
         else:
-            session = self._session(headers)
-            outbox = Outbox()
+            session = self._session(headers, actor)
             call = await self._desk.ask(session, frame, outbox)
             await self._reply(session, call, accepted, receive, send)
 
+    def serve(self, request: Express, actor: Actor) -> bool:
+        """Take a call that has come as a whole; what is not in order is left to be refused."""
+        headers = request.headers
+        stated = headers.get(mcp.VERSION_HEADER)
+        era = era_of(stated if stated is None else stated.strip())
+        try:
+            accept = headers.get(b"accept", b"*/*")
+            accepted = _accepted(headers.get(b"content-type", b""), accept)
+            frame = jsonrpc.decode(request.body, self._limits)
+            if not _is_plain_call(frame):
+                return False
+            if era is Era.MODERN:
+                return self._serve_modern(request, frame, actor)
+            session = self._session(headers, actor)
+        except MalformedMessage:
+            return False
+        if accepted.startswith(b"text/event-stream"):
+            return False
+        outbox = _outbox(headers, actor)
+        reply = Reply(request, outbox, lambda call: partial(self._reply, session, call, accepted))
+        reply.ask(self._desk.ask(session, frame, outbox))
+        return True
+
+    def _serve_modern(self, request: Express, frame: Frame, actor: Actor) -> bool:
+        if _refuse(frame, request.listed, request.headers) is not None:
+            return False
+        outbox = _outbox(request.headers, actor)
+        reply = Reply(request, outbox, lambda call: partial(self._reply_modern, call))
+        passed_on = _passed_on(request.headers, request.listed)
+        reply.ask(self._desk.ask_modern(frame, outbox, passed_on), ends_with_client=True)
+        return True
+
     async def _initialize(
-        self, frame: Frame, accepted: bytes, receive: Receive, send: Send
+        self,
+        frame: Frame,
+        outbox: Outbox,
+        accepted: bytes,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Begin a session; one whose handshake the server refused is forgotten again."""
-        session = self._sessions.begin(self._name)
-        outbox = Outbox()
+        session = self._sessions.begin(self._name, outbox.actor.party)
         call = await self._desk.ask(session, frame, outbox)
         await outbox.until_final()
         if not session.greeted:
@@ -125,6 +182,7 @@ class McpHttp:
     async def _post_modern(
         self,
         frame: Frame,
+        outbox: Outbox,
         all_headers: HeaderList,
         headers: dict[bytes, bytes],
         receive: Receive,
@@ -139,10 +197,9 @@ class McpHttp:
             return
         refusal = _refuse(frame, all_headers, headers)
         if refusal is not None:
-            told = jsonrpc.failure(frame.id, refusal.fault, refusal.because, refusal.data)
-            await doorway.answer(send, refusal.fault.http_status, jsonrpc.encode(told))
+            told = doorway.worded(frame.id, refusal.fault, refusal.because, refusal.data)
+            await doorway.answer(send, refusal.fault.http_status, told)
             return
-        outbox = Outbox()
         call = await self._desk.ask_modern(frame, outbox, _passed_on(headers, all_headers))
         await self._reply_modern(call, receive, send)
 
@@ -161,11 +218,13 @@ class McpHttp:
         elif gone or not await streams.stream_once(send, receive, outbox):
             call.withdraw(None)
 
-    async def _get(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+    async def _get(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
         """The stream of what belongs to no call, or a broken stream taken up again."""
         if not _accepts(headers.get(b"accept", b"*/*"), b"text/event-stream"):
             raise MalformedMessage("accept text/event-stream to open a stream", NOT_ACCEPTABLE)
-        session = self._session(headers)
+        session = self._session(headers, scope.get(ACTOR, NOBODY))
         last = headers.get(mcp.LAST_EVENT_HEADER, b"").decode("latin-1")
         place = place_of(last)
         replay = session.streams.get(place[0]) if place and session.streams else None
@@ -178,13 +237,14 @@ class McpHttp:
         finally:
             session.attached -= 1
 
-    def _session(self, headers: dict[bytes, bytes]) -> Session:
+    def _session(self, headers: dict[bytes, bytes], actor: Actor) -> Session:
+        """The session it names, if it is its own: an id proves nothing. (attack 7)"""
         session_id = headers.get(mcp.SESSION_HEADER)
         if session_id is None:
             raise MalformedMessage(
                 "the Mcp-Session-Id header is missing; begin with initialize", INVALID_REQUEST
             )
-        session = self._sessions.find(session_id.strip().decode("latin-1"), self._name)
+        session = self._sessions.find(session_id.strip().decode("latin-1"), self._name, actor.party)
         if session is None:
             raise MalformedMessage("no such session; begin again with initialize", SESSION_UNKNOWN)
         return session
@@ -202,6 +262,21 @@ def _refuse(frame: Frame, all_headers: HeaderList, headers: dict[bytes, bytes]) 
         # A server that speaks both eras on one pipe must not be led into the other one.
         return Refusal(METHOD_NOT_FOUND, "2026-07-28 has no initialize")
     return refusal
+
+
+def _is_plain_call(frame: Frame) -> bool:
+    """A request with nothing to be taken out of it, that begins neither session nor stream."""
+    if type(frame) is not Frame or frame.method is UNSET or frame.id is UNSET:
+        return False
+    return frame.method not in (mcp.INITIALIZE, mcp.LISTEN)
+
+
+def _outbox(headers: dict[bytes, bytes], actor: Actor) -> Outbox:
+    outbox = Outbox()
+    outbox.actor = actor
+    if PARENT_HEADER in headers:
+        outbox.trace = named_in(headers)
+    return outbox
 
 
 @lru_cache(256)
@@ -223,18 +298,14 @@ def _passed_on(
     headers: dict[bytes, bytes], all_headers: HeaderList
 ) -> tuple[tuple[bytes, bytes], ...]:
     """The headers a modern request repeats its body in; nothing else of the client's goes on."""
-    passed = [
-        (mcp.METHOD_HEADER, headers[mcp.METHOD_HEADER].strip()),
-        *(
-            [(mcp.NAME_HEADER, headers[mcp.NAME_HEADER].strip())]
-            if mcp.NAME_HEADER in headers
-            else []
-        ),
-    ]
-    if not _USUAL.issuperset(headers):
-        passed += [
-            (name, value.strip())
-            for name, value in all_headers
-            if name.startswith(mcp.PARAM_HEADER_PREFIX)
-        ]
-    return tuple(passed)
+    method = (mcp.METHOD_HEADER, headers[mcp.METHOD_HEADER].strip())
+    named = headers.get(mcp.NAME_HEADER)
+    passed = (method,) if named is None else (method, (mcp.NAME_HEADER, named.strip()))
+    if _USUAL.issuperset(headers):
+        return passed
+    arguments = (
+        (name, value.strip())
+        for name, value in all_headers
+        if name.startswith(mcp.PARAM_HEADER_PREFIX)
+    )
+    return (*passed, *arguments)

@@ -9,10 +9,13 @@ from urllib.parse import parse_qs
 
 from comity.kernel.forwarding import Desk
 from comity.kernel.sessions import Session, Sessions
+from comity.kernel.tracing import named_in
 from comity.surfaces import doorway, streams
+from comity.surfaces.auth_member import AuthMember
 from comity.surfaces.doorway import Receive, Scope, Send
-from comity.surfaces.funnel import Funnel
-from comity.surfaces.gateway import Door
+from comity.surfaces.funnel import Funnel, Inlet
+from comity.surfaces.gateway import ACTOR, Door
+from comity.surfaces.reception import UNSHOWN
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import (
     EXHAUSTED,
@@ -23,6 +26,7 @@ from comity.wire.errors import (
     MalformedMessage,
 )
 from comity.wire.jsonrpc import UNSET, Frame, Limits
+from comity.wire.parties import NOBODY
 from comity.wire.sse import encode_event
 
 _BEFORE_THE_HANDSHAKE: Final = frozenset({mcp.INITIALIZE, mcp.PING})
@@ -32,7 +36,13 @@ class McpSse:
     """The two doors of the old transport: to one server, or to all of them."""
 
     def __init__(
-        self, name: str, folder: str, desk: Desk, sessions: Sessions, limits: Limits
+        self,
+        name: str,
+        folder: str,
+        desk: Desk,
+        sessions: Sessions,
+        limits: Limits,
+        auth: AuthMember | None = None,
     ) -> None:
         # No server's name holds a colon, so no session of another door has this name.
         self._door = f"sse:{name}"
@@ -40,6 +50,7 @@ class McpSse:
         self._desk = desk
         self._sessions = sessions
         self._limits = limits
+        self._auth = auth or AuthMember()
         self._funnels: dict[str, Funnel] = {}
 
     @property
@@ -56,7 +67,7 @@ class McpSse:
             return
         if not _accepts_streams(headers.get(b"accept", b"*/*")):
             raise MalformedMessage("accept text/event-stream to open a stream", NOT_ACCEPTABLE)
-        session = self._sessions.begin(self._door)
+        session = self._sessions.begin(self._door, scope.get(ACTOR, NOBODY).party)
         funnel = self._funnels[session.id] = Funnel(session.standalone)
         endpoint = f"{self._folder}/messages?session_id={session.id}"
         opening = encode_event(endpoint.encode(), event="endpoint")
@@ -78,32 +89,36 @@ class McpSse:
             raise MalformedMessage("send application/json", WRONG_CONTENT_TYPE)
         session_id = _session_id(scope["query_string"])
         body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
-        session = self._sessions.find(session_id, self._door)
+        frame, actor = jsonrpc.decode(body, self._limits), scope.get(ACTOR, NOBODY)
+        if type(frame) is not Frame or actor is UNSHOWN:
+            frame, actor = await self._auth.take(frame, actor, scope["path"])
+            if not self._desk.opens_to(actor):
+                raise doorway.nothing_here()
+        session = self._sessions.find(session_id, self._door, actor.party)
         funnel = self._funnels.get(session_id)
         if session is None or funnel is None:
             raise MalformedMessage("no such session; open the stream again", SESSION_UNKNOWN)
-        frame = jsonrpc.decode(body, self._limits)
         if frame.method is UNSET or frame.id is UNSET:
             self._desk.hear(session, frame)
             await doorway.empty(send, 202)
         else:
             await doorway.empty(send, 202)
-            await self._ask(session, funnel, frame)
+            inlet = funnel.inlet()
+            inlet.actor, inlet.trace = actor, named_in(headers)
+            await self._ask(session, frame, inlet)
 
-    async def _ask(self, session: Session, funnel: Funnel, frame: Frame) -> None:
+    async def _ask(self, session: Session, frame: Frame, inlet: Inlet) -> None:
         """From here on the stream is the only place to answer."""
         assert isinstance(frame.id, int | str)
-        inlet = funnel.inlet()
         try:
             if not session.greeted and frame.method not in _BEFORE_THE_HANDSHAKE:
-                early = jsonrpc.failure(frame.id, INVALID_REQUEST, "begin with initialize")
-                inlet.finish(jsonrpc.encode(early))
+                inlet.finish(doorway.worded(frame.id, INVALID_REQUEST, "begin with initialize"))
                 return
             await self._desk.ask(session, frame, inlet)
         except MalformedMessage as error:
             # An id in use belongs to the call that has it: the second must not answer the first.
             named = frame.id if error.fault is EXHAUSTED else None
-            inlet.finish(jsonrpc.encode(jsonrpc.failure(named, error.fault, str(error))))
+            inlet.finish(doorway.worded(named, error.fault, str(error)))
 
 
 def _session_id(query: bytes) -> str:

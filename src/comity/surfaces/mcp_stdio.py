@@ -6,28 +6,31 @@ that stops reading stops only itself.
 
 import asyncio
 import sys
-from collections.abc import Coroutine
 from typing import Final
 
 from msgspec import Raw
 
 from comity.kernel.call import Call
+from comity.kernel.chores import Chores
 from comity.kernel.forwarding import Desk
 from comity.kernel.outbox import Outbox
 from comity.kernel.sessions import Session, Sessions
-from comity.rules.eras import envelope_of, refuse_envelope
+from comity.rules.envelopes import envelope_of, refuse_envelope
+from comity.surfaces.auth_member import AuthMember
+from comity.surfaces.doorway import worded
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import INVALID_REQUEST, UNSUPPORTED_VERSION, MalformedMessage
 from comity.wire.jsonrpc import UNSET, Frame, Id
 from comity.wire.lines import LineSplitter, Overlong
 from comity.wire.mcp import Era
+from comity.wire.parties import LOCAL, Actor
 
 READ_BYTES: Final = 256 * 1024
 LAST_WORDS_SECONDS: Final = 2.0
 BEFORE_THE_HANDSHAKE: Final = frozenset({mcp.INITIALIZE, mcp.PING})
 
 
-async def converse(desk: Desk, sessions: Sessions) -> None:
+async def converse(desk: Desk, sessions: Sessions, auth: AuthMember | None = None) -> None:
     """Serve the one client at stdin until it closes it."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=READ_BYTES)
@@ -36,20 +39,22 @@ async def converse(desk: Desk, sessions: Sessions) -> None:
         asyncio.streams.FlowControlMixin, sys.stdout
     )
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
-    await Conversing(desk, sessions).run(reader, writer)
+    await Conversing(desk, sessions, auth).run(reader, writer)
 
 
 class Conversing:
-    """One client on one pair of pipes."""
+    """One client on one pair of pipes: whoever started this program."""
 
-    def __init__(self, desk: Desk, sessions: Sessions) -> None:
+    def __init__(self, desk: Desk, sessions: Sessions, auth: AuthMember | None = None) -> None:
         self._desk = desk
-        self._session: Session = sessions.begin("")
+        self._auth = auth or AuthMember()
+        self._session: Session = sessions.begin("", LOCAL.party)
         self._sessions = sessions
         self._era: Era | None = None
-        self._modern: dict[Id, Call] = {}
+        # None while the way of a call is still being found.
+        self._modern: dict[Id, Call | None] = {}
         self._out: asyncio.Queue[bytes | None] = asyncio.Queue(4096)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking = Chores("the client on the pipes")
 
     async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         splitter = LineSplitter()
@@ -61,8 +66,7 @@ class Conversing:
                     await self._read(line)
         finally:
             standing.cancel()
-            for task in self._tasks:
-                task.cancel()
+            self._asking.cancel()
             await self._sessions.end(self._session)
             await self._finish(writing)
 
@@ -79,11 +83,14 @@ class Conversing:
             await self._refuse(None, MalformedMessage("the message is too long", INVALID_REQUEST))
             return
         try:
-            frame = jsonrpc.decode(line)
+            frame, actor = jsonrpc.decode(line), LOCAL
+            if type(frame) is not Frame:
+                frame, actor = await self._auth.take(frame, actor)
             if frame.method is UNSET or frame.id is UNSET:
                 self._hear(frame)
             else:
-                self._spawn(self._ask(frame))
+                # Begun at once, so that a cancellation in the same breath finds what it cancels.
+                self._asking.start(self._ask(frame, actor), at_once=True)
         except MalformedMessage as error:
             await self._refuse(None, error)
 
@@ -104,10 +111,11 @@ class Conversing:
         if call is not None:
             call.withdraw(None)
 
-    async def _ask(self, frame: Frame) -> None:
+    async def _ask(self, frame: Frame, actor: Actor) -> None:
         request_id = frame.id
         assert isinstance(request_id, int | str)
         outbox = Outbox()
+        outbox.actor = actor
         try:
             call = await self._begin(frame, outbox, request_id)
         except MalformedMessage as error:
@@ -128,13 +136,18 @@ class Conversing:
             raise MalformedMessage("this connection speaks 2026-07-28", UNSUPPORTED_VERSION)
         refusal = refuse_envelope(frame, None)
         if refusal is not None:
-            told = jsonrpc.failure(request_id, refusal.fault, refusal.because, refusal.data)
-            await self._out.put(jsonrpc.encode(told))
+            told = worded(request_id, refusal.fault, refusal.because, refusal.data)
+            await self._out.put(told)
             return None
         if request_id in self._modern:
             raise MalformedMessage(f"id {request_id!r} is already in use", INVALID_REQUEST)
         headers = ((mcp.METHOD_HEADER, str(frame.method).encode()),)
-        call = self._modern[request_id] = await self._desk.ask_modern(frame, outbox, headers)
+        self._modern[request_id] = None
+        call = await self._desk.ask_modern(frame, outbox, headers)
+        if request_id not in self._modern:
+            call.withdraw(None)
+        else:
+            self._modern[request_id] = call
         return call
 
     async def _stand(self) -> None:
@@ -152,15 +165,9 @@ class Conversing:
                 await self._out.put(data)
 
     async def _refuse(self, request_id: Id | None, error: MalformedMessage) -> None:
-        await self._out.put(jsonrpc.encode(jsonrpc.failure(request_id, error.fault, str(error))))
+        await self._out.put(worded(request_id, error.fault, str(error)))
 
     async def _write(self, writer: asyncio.StreamWriter) -> None:
         while (data := await self._out.get()) is not None:
             writer.write(data + b"\n")
             await writer.drain()
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        # Begun at once, so that a cancellation in the same breath finds what it cancels.
-        task = asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

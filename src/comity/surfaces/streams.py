@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from comity.kernel.outbox import Outbox
@@ -36,14 +37,20 @@ class Watch:
         self._task.cancel()
 
 
-async def stream_once(send: Send, receive: Receive, outbox: Outbox) -> bool:
+def _as_message(data: bytes) -> bytes:
+    return encode_event(data, event="message")
+
+
+async def stream_once(
+    send: Send, receive: Receive, outbox: Outbox, say: Callable[[bytes], bytes] = _as_message
+) -> bool:
     """A stream without resumption (modern era); False if the client left before its end."""
     watch = Watch(receive, outbox)
     try:
         await _begin(send)
         while not watch.gone:
             for data in outbox.take():
-                await _body(send, encode_event(data, event="message"))
+                await _body(send, say(data))
             if outbox.final and not outbox.frames:
                 await send({"type": "http.response.body", "body": b""})
                 return True

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -40,7 +41,7 @@ LIMITS = Limits()
 LARGEST_ID = 2**53
 
 
-class Frame(Struct, omit_defaults=True):
+class Frame(Struct, omit_defaults=True, dict=True):
     """One JSON-RPC message; what nobody here reads stays raw."""
 
     jsonrpc: Literal["2.0"]
@@ -50,8 +51,13 @@ class Frame(Struct, omit_defaults=True):
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
 
+    @cached_property
+    def parameters(self) -> dict[str, Raw]:
+        """The members of `params`; several look at them on the way, and nobody changes them."""
+        return {} if self.params is UNSET else members(self.params)
 
-class FrameWithMembers(Frame, omit_defaults=True):
+
+class FrameWithMembers(Frame, omit_defaults=True, dict=True):
     """A frame with top-level members that JSON-RPC does not know; they are kept. (MGP §6.5)"""
 
     members: dict[str, Raw] = {}
@@ -149,7 +155,7 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
 
 def params_of(frame: Frame) -> dict[str, Raw]:
     """The members of a frame's parameters; none where it has none."""
-    return {} if frame.params is UNSET else members(frame.params)
+    return frame.parameters
 
 
 def value(raw: Raw | bytes) -> object:
@@ -241,7 +247,9 @@ def is_response(frame: Frame) -> bool:
 def deeper_than(depth: int, data: bytes) -> bool:
     """Whether brackets nest deeper in valid JSON; each pass peels one level, in C."""
     plain = _ESCAPES.sub(b"", data) if BACKSLASH in data else data
-    brackets = _STRINGS.sub(b"", plain.translate(_ONE_BRACKET, _NOT_STRUCTURE))
+    # Two quotes side by side hold no bracket: most strings are gone before the slower look.
+    quoted = plain.translate(_ONE_BRACKET, _NOT_STRUCTURE).replace(b'""', b"")
+    brackets = _STRINGS.sub(b"", quoted)
     for _ in range(depth):
         if not brackets:
             return False

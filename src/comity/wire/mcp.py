@@ -58,8 +58,15 @@ RESOURCES_CHANGED: Final = "notifications/resources/list_changed"
 PROMPTS_CHANGED: Final = "notifications/prompts/list_changed"
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+ELICITED: Final = "notifications/elicitation/complete"
 
 LIST_CHANGES: Final = frozenset({TOOLS_CHANGED, RESOURCES_CHANGED, PROMPTS_CHANGED})
+CHANGE_OF: Final = {
+    "tools": TOOLS_CHANGED,
+    "resources": RESOURCES_CHANGED,
+    "prompts": PROMPTS_CHANGED,
+}
+"""By the capability that a server declares: what tells that its list has changed."""
 
 NAMED_BY: Final = {CALL_TOOL: "name", GET_PROMPT: "name", READ_RESOURCE: "uri"}
 """Which parameter the `Mcp-Name` header repeats."""
@@ -80,6 +87,7 @@ PROTOCOL_VERSION: Final = _PREFIX + "protocolVersion"
 CLIENT_CAPABILITIES: Final = _PREFIX + "clientCapabilities"
 CLIENT_INFO: Final = _PREFIX + "clientInfo"
 SERVER_INFO: Final = _PREFIX + "serverInfo"
+LOG_LEVEL: Final = _PREFIX + "logLevel"
 SUBSCRIPTION_ID: Final = _PREFIX + "subscriptionId"
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
@@ -88,6 +96,9 @@ NAME_HEADER: Final = b"mcp-name"
 PARAM_HEADER_PREFIX: Final = b"mcp-param-"
 SESSION_HEADER: Final = b"mcp-session-id"
 LAST_EVENT_HEADER: Final = b"last-event-id"
+
+COMPLETE_RESULT: Final = "complete"
+INPUT_REQUIRED: Final = "input_required"
 
 LOG_LEVELS: Final = (
     "debug",

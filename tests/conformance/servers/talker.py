@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from tests.conformance.servers import talker_words as words
 from tests.interop.servers.by_hand import STANDALONE, Conversation, Frame, serve
@@ -38,11 +39,40 @@ async def _initialize(talk: Conversation, frame: Frame) -> None:
     wanted = frame["params"]["protocolVersion"]
     known = wanted if wanted in words.VERSIONS else words.VERSIONS[-1]
     answer = {**words.INITIALIZED, "protocolVersion": os.environ.get("TALKER_VERSION", known)}
+    asked = frame["params"].get("capabilities", {}).get("mgp")
+    if words.MGP is not None and asked is not None:
+        both = [name for name in words.MGP["extensions"] if name in asked["extensions"]]
+        talk.memory["mgp"] = {**words.MGP, "extensions": both}
+        answer["capabilities"] = {**words.DECLARED, "mgp": talk.memory["mgp"]}
     talk.reply(frame, answer)
 
 
 async def _ping(talk: Conversation, frame: Frame) -> None:
     talk.reply(frame, {})
+
+
+async def _health(talk: Conversation, frame: Frame) -> None:
+    """Say how it is, if that was negotiated: to others there is no such method. (MGP §11.3)"""
+    if "lifecycle" in talk.memory.get("mgp", {}).get("extensions", ()):
+        well = {"status": "healthy", "timestamp": frame["params"].get("timestamp")}
+        talk.reply(frame, {**well, "uptime_secs": 1, "server_id": words.NAME, **words.HEALTH})
+    else:
+        talk.fail(frame, {"code": -32601, "message": "Method not found: mgp/health/ping"})
+
+
+async def _shut_down(talk: Conversation, frame: Frame) -> None:
+    """Write down why, and go, if that was negotiated and there is a diary. (MGP §11.4)"""
+    if "lifecycle" not in talk.memory.get("mgp", {}).get("extensions", ()) or not words.DIARY:
+        talk.fail(frame, {"code": -32601, "message": "Method not found: mgp/lifecycle/shutdown"})
+        return
+    _note_down({"server": words.NAME, **frame["params"]})
+    talk.reply(frame, {"accepted": True, "pending_requests": 0, "estimated_drain_ms": 0})
+    os._exit(0)
+
+
+def _note_down(entry: Frame) -> None:
+    with Path(words.DIARY).open("a") as diary:
+        diary.write(json.dumps(entry) + "\n")
 
 
 async def _set_level(talk: Conversation, frame: Frame) -> None:
@@ -211,9 +241,17 @@ async def _die(talk: Conversation, frame: Frame, _: Frame) -> None:
     os._exit(3)
 
 
+async def _leave(talk: Conversation, frame: Frame, _: Frame) -> None:
+    """Go as one does whose work is done."""
+    talk.reply(frame, words.text("goodbye"))
+    os._exit(0)
+
+
 _ANSWERS: dict[str, Callable[[Conversation, Frame], Awaitable[None]]] = {
     "initialize": _initialize,
     "ping": _ping,
+    "mgp/health/ping": _health,
+    "mgp/lifecycle/shutdown": _shut_down,
     "logging/setLevel": _set_level,
     "tools/list": _list_tools,
     "resources/list": _list_resources,
@@ -239,6 +277,7 @@ _VERBS: dict[str, Callable[[Conversation, Frame, Frame], Awaitable[None]]] = {
     "touch": _touch,
     "grow": _grow,
     "die": _die,
+    "leave": _leave,
 }
 
 if __name__ == "__main__":

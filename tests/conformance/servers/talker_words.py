@@ -21,6 +21,13 @@ CAPABILITIES: Frame = {
     "completions": {},
 }
 DECLARED: Frame = json.loads(os.environ.get("TALKER_CAPABILITIES", "null")) or CAPABILITIES
+MGP: Frame | None = json.loads(os.environ.get("TALKER_MGP", "null"))
+"""What it says of MGP to whoever speaks of it first; None for a server of plain MCP."""
+
+HEALTH: Frame = json.loads(os.environ.get("TALKER_HEALTH", "{}"))
+DIARY = os.environ.get("TALKER_DIARY", "")
+"""Where it writes down that it was asked to shut down; without a diary it does not know how."""
+
 INITIALIZED: Frame = {
     "capabilities": DECLARED,
     "serverInfo": {"name": NAME, "version": "2.0.0"},
@@ -78,7 +85,7 @@ _VERBS = ("echo", "seen", "answer", "ask", "ask_later", "ask_in_vain", "tell", "
 TOOLS: list[Frame] = [
     WEATHER,
     DELETE,
-    *(plain_tool(name) for name in (*_VERBS, "wait", "touch", "grow", "die")),
+    *(plain_tool(name) for name in (*_VERBS, "wait", "touch", "grow", "die", "leave")),
 ]
 
 TEXT = f"{NAME}://text"

@@ -48,7 +48,7 @@ SECURITY: Frame = {
     "risk_level": "dangerous",
     "permissions_required": ["filesystem.write"],
     "side_effects": ["filesystem"],
-    "validator": "sandbox",
+    "validator": "none",
     "confirmation_required": True,
 }
 TOOL: Frame = {

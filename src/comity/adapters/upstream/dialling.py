@@ -4,7 +4,7 @@ import asyncio
 import base64
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Self, cast
 from urllib.parse import unquote
@@ -40,13 +40,22 @@ class Proxy:
         return b"%b %b%b%b" % (method, str(origin).encode(), rest, self.credentials)
 
 
+type Find = Callable[[str], Awaitable[str]]
+"""The one address to connect to for a host; raises Unavailable where there is none to be used."""
+
+
+async def _as_named(host: str) -> str:
+    return host
+
+
 @dataclass(frozen=True, slots=True)
 class Dialler:
-    """The one way to open connections to one origin."""
+    """The one way to open connections to one origin; never through a proxy where `find` decides."""
 
     origin: Origin
     tls: ssl.SSLContext | None
     proxy: Proxy | None
+    find: Find = _as_named
 
     def __post_init__(self) -> None:
         if self.origin.scheme == "https" and self.tls is None:
@@ -60,7 +69,7 @@ class Dialler:
         if self.origin.scheme == "https":
             _, connection = await loop.create_connection(
                 make,
-                self.origin.host,
+                await self.find(self.origin.host),
                 self.origin.port,
                 ssl=self.tls,
                 server_hostname=self.origin.host,
@@ -68,7 +77,8 @@ class Dialler:
             )
             return connection
         target = self.origin if self.proxy is None else self.proxy.origin
-        _, connection = await loop.create_connection(make, target.host, target.port)
+        host = await self.find(target.host)
+        _, connection = await loop.create_connection(make, host, target.port)
         return connection
 
     async def _dial_through(self, proxy: Proxy, make: Callable[[], Connection]) -> Connection:

@@ -65,6 +65,7 @@ class HttpCarrier:
     """One session with a server (handshake), or requests that need none (modern)."""
 
     tells_streams_apart = True
+    ended_well = False
 
     def __init__(self, reach: HttpReach, pool: Pool, era: Era, limits: Limits) -> None:
         self.limits = limits
@@ -115,7 +116,9 @@ class HttpCarrier:
         if frame.method == mcp.INITIALIZE:
             self._greeting = body
         reply = self._open[stream] = Reply(self, stream, body, headers)
-        reply.sending = self._pool.send(self._reach.origin, head, body, reply)
+        # Who listens keeps its connection for ever: it may not take one from those who call.
+        pool = self._reach.standing if frame.method == mcp.LISTEN else self._pool
+        reply.sending = pool.send(self._reach.origin, head, body, reply)
 
     def _awaits_standing(self) -> bool:
         return self._standing is not None and not self._standing.is_answered

@@ -5,11 +5,12 @@ import ssl
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from comity.adapters.upstream.connection import Connection
 from comity.adapters.upstream.dialling import Dialler
 from comity.adapters.upstream.sending import Sending
-from comity.wire.errors import EXHAUSTED, Unavailable
+from comity.wire.errors import EXHAUSTED, UPSTREAM_DOWN, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,15 @@ class PoolLimits:
     # Node and uvicorn hang up after five idle seconds. A request that meets that moment has an
     # unknown outcome, so we hang up first.
     idle_time: timedelta = timedelta(seconds=4)
+
+
+class Load(NamedTuple):
+    """What an origin holds of us now: connections of each kind, and requests without one."""
+
+    busy: int
+    idle: int
+    opening: int
+    waiting: int
 
 
 class Lane:
@@ -100,6 +110,12 @@ class Lane:
     @property
     def is_deserted(self) -> bool:
         return not (self._connections or self._openings or self._waiting)
+
+    @property
+    def load(self) -> Load:
+        idle = len(self._idle)
+        busy = len(self._connections) - idle
+        return Load(busy, idle, len(self._openings), len(self._waiting))
 
     def expire(self) -> None:
         """Hang up on what has been idle since before the last time this was called."""
@@ -207,7 +223,8 @@ class Lane:
     def _unreachable(self, why: str) -> Unavailable:
         return Unavailable(
             f"{self._origin} cannot be reached ({why}); nothing was sent. Check that the server is "
-            "running and that its URL is right"
+            "running and that its URL is right",
+            UPSTREAM_DOWN,
         )
 
     def _overrun(self) -> Unavailable:

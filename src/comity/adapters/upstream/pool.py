@@ -7,9 +7,10 @@ here gives up on a response that is slow. Redirects are passed on, never followe
 
 import asyncio
 import ssl
+from dataclasses import replace
 
-from comity.adapters.upstream.dialling import Dialler, Proxy
-from comity.adapters.upstream.lane import Lane, PoolLimits
+from comity.adapters.upstream.dialling import Dialler, Find, Proxy
+from comity.adapters.upstream.lane import Lane, Load, PoolLimits
 from comity.adapters.upstream.origin import Origin, header_line, request_head
 from comity.adapters.upstream.sending import HeadSending, ResponseReader, Sending
 
@@ -37,12 +38,14 @@ class Pool:
         tls: ssl.SSLContext | None = None,
         limits: PoolLimits = _DEFAULT_LIMITS,
         proxy: Proxy | None = None,
+        find: Find | None = None,
     ) -> None:
         if tls is not None:
             tls.set_alpn_protocols(["http/1.1"])
         self._tls = tls
         self._limits = limits
         self._proxy = proxy
+        self._find = find
         self._lanes: dict[Origin, Lane] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
@@ -73,6 +76,14 @@ class Pool:
         lane.dispatch(sending)
         return sending
 
+    def like(self, find: Find) -> "Pool":
+        """Another with the same bounds, whose connections go where `find` says, and directly."""
+        return Pool(self._tls, self._limits, None, find)
+
+    def loads(self) -> dict[Origin, Load]:
+        """What each origin holds of us now."""
+        return {origin: lane.load for origin, lane in self._lanes.items()}
+
     async def close(self) -> None:
         """Fail what is under way and let go of every connection; later requests fail."""
         self._closed = True
@@ -83,7 +94,9 @@ class Pool:
             await asyncio.wait(leaving, timeout=_FAREWELL_SECONDS)
 
     def _new_lane(self, origin: Origin) -> Lane:
-        lane = Lane(Dialler(origin, self._tls, self._proxy), self._limits, self._closed)
+        way = Dialler(origin, self._tls, self._proxy)
+        way = way if self._find is None else replace(way, find=self._find)
+        lane = Lane(way, self._limits, self._closed)
         self._lanes[origin] = lane
         if self._sweeping is None and not self._closed:
             self._sweep_later()

@@ -1,22 +1,21 @@
 """A tool server as a process of this machine: lines in, lines out, and a certain end.
 
-Rule 1: nothing of the server's process group outlives its leader, nor `stop`.
+Rule 1: nothing of the server outlives its first process, nor `stop`, nor the gateway.
 Rule 2: `on_exit` is called exactly once, after the last `on_line`.
 Rule 3: whatever the server does or fails to do, every buffer has a bound and every wait an end.
 """
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import IO, Self, cast
+from typing import Self, cast
 
-from comity.adapters.upstream.command import Command, spawn
-from comity.adapters.upstream.exits import call_at_death
+from comity.adapters.upstream.command import Command, begin
+from comity.adapters.upstream.keeping import Child
 from comity.adapters.upstream.stderr import StderrTail
+from comity.rules.allowance import BURST, Allowance
 from comity.wire.errors import EXHAUSTED, Unavailable
 from comity.wire.lines import LINE_LIMIT, NEWLINE, RETURN, LineSplitter, Overlong
 
@@ -45,75 +44,82 @@ class ServerProcess:
     """A started server; make one with `start`.
 
     Callbacks run on the loop, must not raise, and may come before `start` returns. `on_line` gets
-    each line of stdout, be it JSON or not; `on_overlong` is told in its place of a line that was
+    each line of stdout, be it JSON or not, and says whether anybody waited for it: a server that
+    says much unasked is read more slowly. `on_overlong` is told in its place of a line that was
     dropped for its size. `on_exit` gets the reason, in words for people.
     """
 
     def __init__(
         self,
         command: Command,
-        on_line: Callable[[bytes], None],
+        child: Child,
+        on_line: Callable[[bytes], bool | None],
         on_exit: Callable[[str], None],
         on_overlong: Callable[[Overlong], None],
         limits: Limits,
     ) -> None:
         self._command = command
+        self._child = child
         self._on_line, self._on_exit, self._on_overlong = on_line, on_exit, on_overlong
         self._limits = limits
         self._splitter = LineSplitter(limits.line_bytes)
         self._tail = StderrTail()
         self._stdin: asyncio.WriteTransport | None = None
-        self._stdout = _Output(self._split, self._stdout_lost)
-        self._stderr = _Output(self._tail.feed, self._end_if_done)
-        self._paused = self._stopping = False
+        burst = max(BURST, 2 * limits.line_bytes)
+        self._stdout = _Output(self._split, self._stdout_lost, Allowance(burst))
+        self._stderr = _Output(self._tail.feed, self._end_if_done, Allowance())
+        self._stopping = False
         # Set when the server is ended for a reason that its status does not tell.
         self._fault: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._exited = self._loop.create_future()
         self._ended = self._loop.create_future()
-        self._process = spawn(command)
 
     @classmethod
     async def start(
         cls,
         command: Command,
-        on_line: Callable[[bytes], None],
+        on_line: Callable[[bytes], bool | None],
         on_exit: Callable[[str], None],
         on_overlong: Callable[[Overlong], None] = _ignore,
         limits: Limits = _USUAL_LIMITS,
     ) -> Self:
         """Raises `Unavailable`, saying what to look at, where the program cannot be run."""
-        self = cls(command, on_line, on_exit, on_overlong, limits)
-        call_at_death(self._process, self._leader_died, self._loop)
+        child = await begin(command)
+        self = cls(command, child, on_line, on_exit, on_overlong, limits)
+        child.call_at_death(self._leader_died)
         connecting = self._loop.create_task(self._connect())
         try:
             # Shielded: half-connected pipes cannot be undone, so a cancelled start completes them.
             await asyncio.shield(connecting)
         except BaseException:
             self._on_line = self._on_exit = self._on_overlong = _ignore
-            self._signal_group(signal.SIGKILL)
+            child.signal(signal.SIGKILL)
             raise
         return self
 
     async def _connect(self) -> None:
         # Stdin comes first, so that the very first line can be answered.
-        stdin = cast("IO[bytes]", self._process.stdin)
-        self._stdin, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, stdin)
-        stderr = cast("IO[bytes]", self._process.stderr)
-        await self._loop.connect_read_pipe(lambda: self._stderr, stderr)
-        stdout = cast("IO[bytes]", self._process.stdout)
-        await self._loop.connect_read_pipe(lambda: self._stdout, stdout)
+        child = self._child
+        self._stdin, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, child.stdin)
+        await self._loop.connect_read_pipe(lambda: self._stderr, child.stderr)
+        await self._loop.connect_read_pipe(lambda: self._stdout, child.stdout)
         if self._exited.done():
             self._close_stdin(at_once=True)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     @property
     def returncode(self) -> int | None:
-        return self._process.returncode
+        return self._child.returncode
+
+    @property
+    def containment(self) -> str:
+        """By which means it is held together: `namespace`, `reaper` or `group`."""
+        return self._child.kind
 
     def stderr_tail(self) -> list[str]:
         """The last lines, harmless to print; values of configured variables are shown by name."""
@@ -123,7 +129,9 @@ class ServerProcess:
         """Hand one message over; whether the server ever reads it is not known here."""
         stdin = self._stdin
         if stdin is None or stdin.is_closing():
-            raise Unavailable(f"{self._command.program!r} takes no more messages")
+            gone = self._exited.done()
+            why = _in_words(self.returncode) if gone else "takes no more messages"
+            raise Unavailable(f"{self._command.program!r} {why}")
         if stdin.get_write_buffer_size() + len(frame) > self._limits.unread_bytes:
             raise Unavailable(f"{self._command.program!r} does not read its messages", EXHAUSTED)
         if NEWLINE in frame or RETURN in frame:
@@ -134,13 +142,11 @@ class ServerProcess:
     def pause(self) -> None:
         """Read no more of stdout; lines that were read already may still be delivered."""
         if self._stdout.transport is not None and not self._stopping:
-            self._paused = True
-            self._stdout.transport.pause_reading()
+            self._stdout.pause(True)
 
     def resume(self) -> None:
-        if self._paused and self._stdout.transport is not None:
-            self._paused = False
-            self._stdout.transport.resume_reading()
+        if self._stdout.is_paused:
+            self._stdout.pause(False)
             if self._exited.done():
                 self._linger_for_output(turns=2)
 
@@ -156,16 +162,20 @@ class ServerProcess:
             for sign in (signal.SIGTERM, signal.SIGKILL):
                 if await done_within(self._exited, grace):
                     break
-                self._signal_group(sign)
+                self._child.signal(sign)
             if not await done_within(self._ended, _LAST_WAIT + self._limits.linger):
                 self._end(f"could not be ended (process {self.pid})")
         finally:
-            self._signal_group(signal.SIGKILL)
+            self._child.signal(signal.SIGKILL)
 
     def _split(self, data: bytes) -> None:
+        allowance = self._stdout.allowance
         for item in self._splitter.feed(data):
             if isinstance(item, bytes):
-                self._on_line(item)
+                if self._on_line(item):
+                    allowance.give_back(len(item) + 1)
+                else:
+                    allowance.spend_on_noise(0)
             else:
                 self._on_overlong(item)
 
@@ -180,14 +190,14 @@ class ServerProcess:
 
     def _end_the_mute(self) -> None:
         self._fault = "closed its output, and was ended"
-        self._signal_group(signal.SIGKILL)
+        self._child.signal(signal.SIGKILL)
 
     def _leader_died(self) -> None:
-        # What it leaves behind in its group goes with it. This is the one moment to say so: the id
-        # is still taken by the dead leader, and once that is collected it may be a stranger's.
-        _signal_group(self.pid, signal.SIGKILL)
-        self._process.poll()
+        if self._child.is_unexplained:
+            self._fault = "was ended, because the process that guarded it was killed"
         self._exited.set_result(None)
+        self._stdout.hurry()
+        self._stderr.hurry()
         self._close_stdin(at_once=True)
         self._stop_timer()
         self._linger_for_output(turns=2)
@@ -199,7 +209,7 @@ class ServerProcess:
         It takes two turns because uvloop, when late, runs timers before it reads: what the server
         said last is certainly read between them.
         """
-        if self._paused:
+        if self._stdout.is_paused:
             return
         if turns:
             wait = self._limits.linger.total_seconds() / 2
@@ -210,7 +220,9 @@ class ServerProcess:
 
     def _end_if_done(self) -> None:
         if self._exited.done() and self._stdout.is_lost and self._stderr.is_lost:
-            self._end(self._fault or _in_words(self._process.returncode))
+            # It may have left by itself just before it was to be ended.
+            was_killed = self._child.returncode == -signal.SIGKILL
+            self._end((was_killed and self._fault) or _in_words(self._child.returncode))
 
     def _end(self, reason: str) -> None:
         if self._ended.done():
@@ -234,17 +246,18 @@ class ServerProcess:
         else:
             stdin.close()
 
-    def _signal_group(self, sign: signal.Signals) -> None:
-        if self._process.returncode is None:
-            _signal_group(self.pid, sign)
-
 
 class _Output(asyncio.Protocol):
     """The reading end of one of the server's outputs."""
 
-    def __init__(self, take: Callable[[bytes], None], lost: Callable[[], None]) -> None:
+    def __init__(
+        self, take: Callable[[bytes], None], lost: Callable[[], None], allowance: Allowance
+    ) -> None:
         self.transport: asyncio.ReadTransport | None = None
         self.is_lost = False
+        self.is_paused = False
+        self.allowance = allowance
+        self._hurries = False
         self._take = take
         self._lost = lost
 
@@ -252,7 +265,32 @@ class _Output(asyncio.Protocol):
         self.transport = cast("asyncio.ReadTransport", transport)
 
     def data_received(self, data: bytes) -> None:
+        self.allowance.spend(len(data))
         self._take(data)
+        if self.allowance.is_spent and not self._hurries:
+            self._rest()
+
+    def pause(self, paused: bool) -> None:
+        self.is_paused = paused
+        if self.transport is not None and not self.transport.is_closing():
+            (self.transport.pause_reading if paused else self.transport.resume_reading)()
+
+    def _rest(self) -> None:
+        """A flood waits in its own pipe, and stops whoever pours it; all others go on."""
+        loop = asyncio.get_running_loop()
+        seconds = self.allowance.rest(loop.time())
+        if seconds and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            loop.call_later(seconds, self._wake)
+
+    def hurry(self) -> None:
+        """Nobody pours any more: read what is left without a rest."""
+        self._hurries = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self.is_paused:
+            self.pause(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
@@ -261,12 +299,6 @@ class _Output(asyncio.Protocol):
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
-
-
-def _signal_group(group: int, sign: signal.Signals) -> None:
-    # Gone already, or (elsewhere than on Linux) a group of zombies.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, sign)
 
 
 async def done_within(future: asyncio.Future[None], wait: timedelta) -> bool:

@@ -6,11 +6,19 @@ from typing import Final, Protocol
 
 from comity.adapters.upstream.sending import Sending
 from comity.ports import Headers, Receiver
+from comity.rules.allowance import Allowance
 from comity.wire import jsonrpc
-from comity.wire.errors import MalformedMessage, Unavailable
+from comity.wire.errors import (
+    EXHAUSTED,
+    UPSTREAM_DOWN,
+    UPSTREAM_FAILED,
+    UPSTREAM_SLOW,
+    MalformedMessage,
+    Unavailable,
+)
 from comity.wire.jsonrpc import Limits
 from comity.wire.mcp import SESSION_HEADER, STANDALONE
-from comity.wire.sse import EventParser
+from comity.wire.sse import Event, EventParser
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +29,7 @@ MOST_RESUMPTIONS: Final = 8
 _STREAM_TYPE: Final = b"text/event-stream"
 _LONGEST_SESSION: Final = 1024
 _LONGEST_EVENT_ID: Final = 1024
+_FAULTS: Final = {503: UPSTREAM_DOWN, 504: UPSTREAM_SLOW}
 
 type ResponseHeaders = list[tuple[bytes, bytes]]
 
@@ -53,6 +62,7 @@ class Reply:
     _resumptions = 0
     _retried = False
     _parser: EventParser | None = None
+    _allowance: Allowance | None = None
 
     def __init__(self, owner: Owner, stream: int, body: bytes, headers: Headers) -> None:
         self.stream = stream
@@ -95,6 +105,8 @@ class Reply:
             self._deliver(b"".join(self._chunks))
 
     def failed(self, error: Unavailable) -> None:
+        if error.fault is not EXHAUSTED:
+            self._owner.receiver.faltered(str(error), True)
         self._stream_broke(error)
 
     def _was_forgotten(self) -> bool:
@@ -114,18 +126,24 @@ class Reply:
             self._give_up(Unavailable(f"the server's stream is broken: {error}"))
             return
         for event in events:
-            if event.id is not None and self._owner.resumes:
-                self.last_event_id = _repeatable(event.id)
-            if event.retry is not None:
-                self.retry_seconds = event.retry / 1000
-            if event.data:
-                receiver.heard(event.data, self.stream, 200)
+            self._hear(event)
+        if self._allowance is not None and self.sending is not None:
+            self.sending.rest_if_spent(self._allowance)
         if self._resumptions and not receiver.awaits(self.stream):
             # A resumed stream may stay open after its answer; nothing more is for us there.
             self._owner.finished(self.stream)
             self.abort()
         elif parser.is_broken:
             self._feed(parser, b"")
+
+    def _hear(self, event: Event) -> None:
+        if event.id is not None and self._owner.resumes:
+            self.last_event_id = _repeatable(event.id)
+        if event.retry is not None:
+            self.retry_seconds = event.retry / 1000
+        if event.data and not self._owner.receiver.heard(event.data, self.stream, 200):
+            self._allowance = self._allowance or Allowance()
+            self._allowance.spend_on_noise(len(event.data))
 
     def _stream_broke(self, error: Unavailable | None) -> None:
         receiver = self._owner.receiver
@@ -156,8 +174,11 @@ class Reply:
             # Whether the gateway's own credentials or its server failed is no status of the door.
             status = self._status if self._status in (400, 404) else 200
             receiver.heard(jsonrpc.encode(frame), self.stream, status)
+        elif self._status >= 500:
+            receiver.faltered(_explain(self._status), True)
         if receiver.awaits(self.stream):
-            receiver.stream_ended(self.stream, Unavailable(_explain(self._status)))
+            fault = _FAULTS.get(self._status, UPSTREAM_FAILED)
+            receiver.stream_ended(self.stream, Unavailable(_explain(self._status), fault))
 
 
 class Standing:
@@ -171,6 +192,7 @@ class Standing:
         self._failures = 0
         self._status = 0
         self._parser: EventParser | None = None
+        self._allowance: Allowance | None = None
         self.is_answered = False
 
     def _answer(self) -> None:
@@ -204,14 +226,20 @@ class Standing:
             self._owner.listen_again(self, 0)
             return
         for event in events:
-            if event.id is not None:
-                self.last_event_id = _repeatable(event.id)
-            if event.retry is not None:
-                self._retry_seconds = event.retry / 1000
-            if event.data:
-                self._owner.receiver.heard(event.data, STANDALONE, 200)
+            self._hear(event)
+        if self._allowance is not None and self.sending is not None:
+            self.sending.rest_if_spent(self._allowance)
         if self._parser.is_broken:
             self.data(b"")
+
+    def _hear(self, event: Event) -> None:
+        if event.id is not None:
+            self.last_event_id = _repeatable(event.id)
+        if event.retry is not None:
+            self._retry_seconds = event.retry / 1000
+        if event.data and not self._owner.receiver.heard(event.data, STANDALONE, 200):
+            self._allowance = self._allowance or Allowance()
+            self._allowance.spend_on_noise(len(event.data))
 
     def ended(self) -> None:
         # A server that answers 200 with something else than a stream has none.
@@ -221,6 +249,7 @@ class Standing:
     def failed(self, error: Unavailable) -> None:
         self._answer()
         self._failures += 1
+        self._owner.receiver.faltered(str(error), False)
         self._owner.listen_again(self, 0)
 
     def abort(self) -> None:

@@ -1,8 +1,10 @@
 """One HTTP request under way, seen by the one who sent it and the one who reads its response."""
 
+import asyncio
 import logging
 from typing import Protocol
 
+from comity.rules.allowance import Allowance
 from comity.wire.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,15 @@ class Sending:
         if self.paused:
             self.paused = False
             self.carrier.apply_pause(self)
+
+    def rest_if_spent(self, allowance: Allowance) -> None:
+        """Read no more for a while from a server that says much that nobody asked for."""
+        if allowance.is_spent and not self.paused:
+            loop = asyncio.get_running_loop()
+            seconds = allowance.rest(loop.time())
+            if seconds:
+                self.pause()
+                loop.call_later(seconds, self.resume)
 
     def abort(self) -> None:
         """Give up: the connection is dropped and the reader hears nothing more."""

@@ -15,6 +15,7 @@ from comity.adapters.upstream.pool import Pool
 from comity.adapters.upstream.posts import Posts, explain
 from comity.adapters.upstream.sending import Sending
 from comity.ports import Carrier, Headers, Receiver
+from comity.rules.allowance import Allowance
 from comity.wire import jsonrpc
 from comity.wire.errors import EXHAUSTED, MalformedMessage, Misconfigured, Unavailable
 from comity.wire.jsonrpc import LIMITS, UNSET, Frame, Limits
@@ -72,7 +73,7 @@ class Incoming:
     """The stream: first the endpoint, then messages until its end."""
 
     def __init__(
-        self, limit: int, heard: Callable[[bytes], None], over: Callable[[str], None]
+        self, limit: int, heard: Callable[[bytes], bool], over: Callable[[str], None]
     ) -> None:
         self.endpoint: asyncio.Future[bytes | Unavailable] = (
             asyncio.get_running_loop().create_future()
@@ -82,6 +83,7 @@ class Incoming:
         self._heard = heard
         self._over = over
         self._ended = False
+        self._allowance = Allowance()
 
     def started(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         kinds = [value for name, value in headers if name == b"content-type"]
@@ -102,8 +104,10 @@ class Incoming:
             if not self.endpoint.done():
                 if event.event == "endpoint":
                     self.endpoint.set_result(event.data)
-            elif event.event == "message" and event.data:
-                self._heard(event.data)
+            elif event.event == "message" and event.data and not self._heard(event.data):
+                self._allowance.spend_on_noise(len(event.data))
+        if self.sending is not None:
+            self.sending.rest_if_spent(self._allowance)
 
     def ended(self) -> None:
         self._end("the server ended its stream")
@@ -131,6 +135,7 @@ class SseCarrier:
     """One stream, and the address that it named."""
 
     tells_streams_apart = False
+    ended_well = False
 
     def __init__(self, reach: SseReach, era: Era) -> None:
         self._reach = reach
@@ -196,8 +201,8 @@ class SseCarrier:
     def hints(self) -> Sequence[str]:
         return ()
 
-    def _heard(self, data: bytes) -> None:
-        self._receiver.heard(data, UNKNOWN, 200)
+    def _heard(self, data: bytes) -> bool:
+        return self._receiver.heard(data, UNKNOWN, 200)
 
     def _over(self, because: str) -> None:
         self._let_go()

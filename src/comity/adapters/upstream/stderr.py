@@ -7,15 +7,16 @@ operator's terminal, forge a line of the log, or never end its line.
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from comity.rules.known_secrets import spellings
+from comity.rules.secret_forms import without_secrets
 
 _ANSI = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"  # cursor and colours
     r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # titles and links
     r"|\x1b[ -/]*+[0-~]"  # the rest
 )
-# A shorter value ("1", "true", "en") would be found in every other line, and hides nothing.
-_SHORTEST_SECRET = 6
 
 
 class StderrTail:
@@ -53,7 +54,11 @@ class StderrTail:
     def read(self, hidden: Mapping[str, str]) -> list[str]:
         """The lines, oldest first, with each value of `hidden` replaced by its name."""
         raw = [*self._lines, self._partial] if self._partial.strip() else [*self._lines]
-        return [harmless(_hide(line.decode(errors="replace"), hidden)).strip() for line in raw]
+        known = _spelled(hidden)
+        return [
+            harmless(without_secrets(_hide(line.decode(errors="replace"), known))).strip()
+            for line in raw
+        ]
 
 
 def harmless(text: str) -> str:
@@ -66,11 +71,14 @@ def harmless(text: str) -> str:
     )
 
 
-def _hide(text: str, hidden: Mapping[str, str]) -> str:
-    # A key file is a value of many lines, and only one of them is in this text.
-    parts = [(part, name) for name, value in hidden.items() for part in value.splitlines()]
-    # The longest first, so that no value is spoilt by a shorter one that begins like it.
-    for part, name in sorted(parts, key=lambda known: len(known[0]), reverse=True):
-        if len(part) >= _SHORTEST_SECRET:
-            text = text.replace(part, f"${{{name}}}")
+def _spelled(hidden: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Every spelling of every value, with its name: the longest first, so that no value is spoilt
+    by a shorter one that begins like it."""
+    found = {spelled: name for name, value in hidden.items() for spelled in spellings([value])}
+    return sorted(found.items(), key=lambda known: len(known[0]), reverse=True)
+
+
+def _hide(text: str, known: Iterable[tuple[str, str]]) -> str:
+    for spelled, name in known:
+        text = text.replace(spelled, f"${{{name}}}")
     return text

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from comity.adapters.upstream.command import Command
+from comity.adapters.upstream.memory import held_by
 from comity.adapters.upstream.process import ServerProcess
 from comity.ports import Carrier, Headers, Receiver
 from comity.wire import jsonrpc
@@ -53,6 +54,10 @@ class StdioCarrier:
             raise Unavailable(f"server {self._name!r} has not been started")
         self._process.send(jsonrpc.encode(frame))
 
+    def memory(self) -> int:
+        """How many bytes its processes hold."""
+        return 0 if self._process is None else held_by(self._process.pid)
+
     def speaks(self, version: str) -> None:
         """Nothing on this transport repeats the version."""
 
@@ -70,15 +75,19 @@ class StdioCarrier:
         if self._process is not None:
             await self._process.stop(GRACE)
 
+    @property
+    def ended_well(self) -> bool:
+        return self._process is not None and self._process.returncode == 0
+
     def hints(self) -> Sequence[str]:
         return self._process.stderr_tail() if self._process is not None else ()
 
-    def _on_line(self, line: bytes) -> None:
+    def _on_line(self, line: bytes) -> bool:
         if line[:1] != b"{":
             # Servers print greetings to stdout; that is a mistake of theirs, and no message.
             log.info("server %r printed something that is no message", self._name)
-            return
-        self._receiver.heard(line, UNKNOWN, 200)
+            return False
+        return self._receiver.heard(line, UNKNOWN, 200)
 
     def _on_overlong(self, line: Overlong) -> None:
         log.warning("server %r: a line over the limit was dropped", self._name)

@@ -1,0 +1,102 @@
+"""A store as a large installation has it: parties, a key for each, and ten grants for each.
+
+What is written is what an operator's commands would write, through the same records; only the keys
+are drawn here, so that the load can show them.
+"""
+
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from comity.adapters.sql import postgres, sqlite
+from comity.kernel.minting import mint
+from comity.ports import Records
+from comity.rules.asks import new_ask_id
+from comity.wire.asks import Ask, Kind
+from comity.wire.grants import CALL, Effect, Grant
+from comity.wire.parties import Key, Party
+
+GRANTS_EACH = 10
+TARGET = "stub/echo"
+_SERVERS = 200
+_AT_ONCE = 5_000
+_A_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Realm:
+    """One store with its pepper, and the keys of the first parties in it."""
+
+    store: str
+    pepper: str
+    parties: int
+    keys: tuple[str, ...]
+    # How risky its operator says the tool is: from moderate on, calls wait for the journal.
+    risk: str = "safe"
+
+    @property
+    def grants(self) -> int:
+        return self.parties * GRANTS_EACH
+
+
+def party(order: int) -> str:
+    return f"agent:{order:05}"
+
+
+@contextlib.asynccontextmanager
+async def records(store: str) -> AsyncGenerator[Records]:
+    product = sqlite if store.startswith(sqlite.SCHEME) else postgres
+    opened = product.open_records(store)
+    await opened.open()
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def settle(store: str, parties: int, callers: int) -> Realm:
+    """Fills an empty store."""
+    pepper = secrets.token_hex(32)
+    async with records(store) as kept:
+        for first in range(0, parties, _AT_ONCE):
+            some = range(first, min(parties, first + _AT_ONCE))
+            await kept.parties.put(*(Party(party(order)) for order in some))
+            await kept.grants.put(*(grant for order in some for grant in _grants(order)))
+        keys = [await _key(kept, pepper, order) for order in range(callers)]
+    return Realm(store, pepper, parties, tuple(keys))
+
+
+async def ask(realm: Realm, count: int) -> None:
+    """Leave this many questions open in a store."""
+    now = datetime.now(UTC)
+    async with records(realm.store) as kept:
+        for number in range(count):
+            asked = Ask(
+                *(new_ask_id(now, number.to_bytes(10)), Kind.CONFIRM, party(number), "stub"),
+                *("other", f"{number:064x}", f"{party(number)} wants to call stub__other"),
+                *({"tool": "stub__other", "arguments": {"n": number}}, now, now + _A_DAY),
+            )
+            await kept.asks.open(asked)
+
+
+def _grants(order: int) -> list[Grant]:
+    """One is what the load calls; the others are of the same kind, about other servers' tools."""
+    others = [
+        Grant(
+            party(order),
+            CALL,
+            f"server-{(order + each) % _SERVERS}/tool-{each}",
+            Effect.DENY if each == 1 else Effect.ALLOW,
+        )
+        for each in range(1, GRANTS_EACH)
+    ]
+    return [Grant(party(order), CALL, TARGET, Effect.ALLOW), *others]
+
+
+async def _key(kept: Records, pepper: str, order: int) -> str:
+    now = datetime.now(UTC)
+    shown, key = mint(pepper.encode(), Key("", party(order), b"", created_at=now))
+    await kept.keys.put(key, now)
+    return shown

@@ -1,0 +1,209 @@
+"""What a run of the search bench amounts to: as text, as JSON, and on its page."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bench.page import machine, markdown, replace_between
+from bench.processes import ROOT
+from bench.search_quality import SETS, STRATEGIES, Asked, Findings
+
+PAGE = ROOT / "docs" / "operate" / "search.md"
+BEGIN, END = "<!-- quality: begin -->", "<!-- quality: end -->"
+# The best of any method that was tried before this was built: recall at 5.
+BEFORE = {
+    "livemcp.step": 0.76,
+    "livemcp.agent": 0.65,
+    "bfcl": 0.86,
+    "metatool.single": 0.77,
+    "seal.out": 0.84,
+}
+# Under which --short fails: what was reached, less what chance can do in so small sets.
+FLOORS = {
+    ("livemcp.step", "keyword"): 0.64,
+    ("livemcp.step", "hybrid"): 0.70,
+    ("livemcp.agent", "keyword"): 0.53,
+    ("livemcp.agent", "hybrid"): 0.58,
+}
+LEAST_SAVED = 0.985
+FITTED = ("bfcl", "metatool.single", "seal.in")
+_BINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def recall(asked: Iterable[Asked], at: int) -> float:
+    """How many of the right tools are among the first so many."""
+    return _mean(
+        fmean(place is not None and place < at for place in each.places)
+        for each in asked
+        if each.places
+    )
+
+
+def ndcg(asked: Iterable[Asked], at: int = 5) -> float:
+    """Recall in which an earlier place counts more."""
+    return _mean(
+        sum(1 / math.log2(place + 2) for place in each.places if place is not None and place < at)
+        / sum(1 / math.log2(place + 2) for place in range(min(at, len(each.places))))
+        for each in asked
+        if each.places
+    )
+
+
+def mrr(asked: Iterable[Asked]) -> float:
+    """One over the place of the first that is right."""
+    return _mean(
+        max((1 / (place + 1) for place in each.places if place is not None), default=0.0)
+        for each in asked
+        if each.places
+    )
+
+
+def coverage(asked: Iterable[Asked], at: int) -> float:
+    """How many of a task's tools were found by any of the queries that an agent wrote for it."""
+    found: dict[str, set[str]] = {}
+    wanted: dict[str, list[list[str]]] = {}
+    for each in asked:
+        if each.task_groups:
+            found.setdefault(each.task, set()).update(each.found[:at])
+            wanted[each.task] = each.task_groups
+    return _mean(
+        fmean(bool(found[task] & set(group)) for group in groups) for task, groups in wanted.items()
+    )
+
+
+def reliability(asked: Iterable[Asked]) -> list[tuple[float, int, float, float]]:
+    """By tenths of the score: from where, how many, the mean score, and how many were right."""
+    shown = [score for each in asked if each.places for score in each.scores]
+    rows: list[tuple[float, int, float, float]] = []
+    for low in _BINS:
+        inside = [
+            (said, right)
+            for said, right in shown
+            if low <= said < low + 0.1 or said == 1.0 == low + 0.1
+        ]
+        if inside:
+            means = fmean(said for said, _ in inside), fmean(right for _, right in inside)
+            rows.append((low, len(inside), *means))
+    return rows
+
+
+def auc(asked: Iterable[Asked]) -> float:
+    """How often a right tool has a higher score than a wrong one, over all questions."""
+    shown = sorted(score for each in asked if each.places for score in each.scores)
+    right = sum(is_right for _, is_right in shown)
+    wrong = len(shown) - right
+    if not right or not wrong:
+        return 0.5
+    total, at = 0.0, 0
+    while at < len(shown):
+        end = at
+        while end < len(shown) and shown[end][0] == shown[at][0]:
+            end += 1
+        total += (at + 1 + end) / 2 * sum(is_right for _, is_right in shown[at:end])
+        at = end
+    return (total - right * (right + 1) / 2) / (right * wrong)
+
+
+_MEASURES: dict[str, Callable[[Sequence[Asked]], float]] = {
+    "recall@1": lambda asked: recall(asked, 1),
+    "recall@5": lambda asked: recall(asked, 5),
+    "recall@10": lambda asked: recall(asked, 10),
+    "nDCG@5": ndcg,
+    "MRR": mrr,
+}
+
+
+def tables(found: Findings) -> list[str]:
+    rows = [["set, strategy", "questions", *_MEASURES, "best before, recall@5"]]
+    for name in SETS:
+        for strategy in STRATEGIES:
+            asked = found.asked.get((name, strategy))
+            if asked:
+                before = f"{BEFORE[name]:.2f}" if name in BEFORE else ""
+                count = sum(bool(each.places) for each in asked)
+                figures = [f"{measure(asked):.3f}" for measure in _MEASURES.values()]
+                rows.append([f"{name}, {strategy}", f"{count:,}", *figures, before])
+    said = [markdown(rows), *_coverage(found), *_tokens(found), *_calibration(found)]
+    return [*said, *(f"Not measured: {each}" for each in found.skipped)]
+
+
+def _coverage(found: Findings) -> list[str]:
+    parts = [
+        f"{strategy} {coverage(asked, 5):.3f} at 5 results a query, {coverage(asked, 8):.3f} at 8"
+        for strategy in STRATEGIES
+        if (asked := found.asked.get(("livemcp.agent", strategy)))
+    ]
+    return [f"Tools of a whole task that an agent's queries found: {'; '.join(parts)}."] * bool(
+        parts
+    )
+
+
+def _tokens(found: Findings) -> list[str]:
+    if not found.all_tokens:
+        return []
+    five, own = found.five_tokens, found.own_tokens
+    said = (
+        f"All 527 definitions of livemcp cost {found.all_tokens:,} tokens (by {found.counted_by}). "
+        f"Five found ones cost {five:,.0f}, with `search_tools` {five + found.search_tokens:,.0f}, "
+        f"with all of the gateway's own tools {five + own:,.0f}: "
+        f"{saved(found, found.search_tokens):.1%} and {saved(found, own):.1%} fewer."
+    )
+    return [said]
+
+
+def _calibration(found: Findings) -> list[str]:
+    asked = [each for name in SETS for each in found.asked.get((name, "hybrid"), ())]
+    if not asked:
+        return []
+    rows = [["score shown (hybrid, first ten)", "tools", "mean score", "right"]]
+    rows += [
+        [f"{low:.1f} to {low + 0.1:.1f}", f"{count:,}", f"{said:.2f}", f"{right:.2f}"]
+        for low, count, said, right in reliability(asked)
+    ]
+    return [markdown(rows), f"Area under the curve of that score: {auc(asked):.2f}."]
+
+
+def saved(found: Findings, own: int) -> float:
+    return 1 - (found.five_tokens + own) / found.all_tokens if found.all_tokens else 0.0
+
+
+def text(found: Findings) -> str:
+    return "\n\n".join(tables(found))
+
+
+def as_json(found: Findings) -> dict[str, Any]:
+    return {
+        "sets": {
+            f"{name}/{strategy}": {
+                measure: round(value(asked), 4) for measure, value in _MEASURES.items()
+            }
+            for (name, strategy), asked in found.asked.items()
+        },
+        "tokens": {"all": found.all_tokens, "five": round(found.five_tokens)},
+        "skipped": found.skipped,
+    }
+
+
+def wrong(found: Findings) -> list[str]:
+    """What is so much worse than it was that chance does not explain it."""
+    said = [
+        f"{name}, {strategy}: recall@5 {reached:.3f}, floor {floor}"
+        for (name, strategy), floor in FLOORS.items()
+        if (asked := found.asked.get((name, strategy))) and (reached := recall(asked, 5)) < floor
+    ]
+    if found.all_tokens and saved(found, found.search_tokens) < LEAST_SAVED:
+        said.append(f"only {saved(found, found.search_tokens):.1%} of the tokens are saved")
+    return said
+
+
+def write_page(found: Findings, page: Path = PAGE) -> None:
+    head = f"`scripts/bench search`, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
+    replace_between(page, BEGIN, END, [head, *tables(found)])
+
+
+def _mean(values: Iterable[float]) -> float:
+    held = list(values)
+    return fmean(held) if held else 0.0

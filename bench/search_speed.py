@@ -1,0 +1,192 @@
+"""How long a search takes among many tools, beside bare engines; and what a change costs."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from statistics import median
+
+import numpy as np
+
+from bench.progress import say
+from bench.search_corpus import PER_SERVER, fill, offer_of, queries, tools, words_of
+from bench.search_peers import DIMENSIONS, BareVectors, BareWords, Fts5
+from comity.adapters.embedders import open_meanings
+from comity.adapters.word_scores import fastest_scoring
+from comity.kernel.catalog import Catalog, Kind, Offer
+from comity.kernel.finding import Finder
+from comity.kernel.gate import Gate
+from comity.kernel.grants import Grants
+from comity.rules.access import Access
+from comity.rules.search import Query, Strategy
+from comity.rules.search_scores import PlainScoring
+from comity.wire.grants import CALL, Effect, Grant
+from comity.wire.parties import Actor
+
+ALL, FEW = Actor("agent:all"), Actor("agent:few")
+SEEN_ONE_IN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Among how many tools, with how many questions, how often each."""
+
+    sizes: tuple[int, ...] = (1_000, 10_000, 100_000)
+    questions: int = 60
+    rounds: int = 5
+    updates: int = 16
+
+
+SHORT = Plan((1_000, 10_000), 20, 3, 8)
+
+
+@dataclass(slots=True)
+class Timed:
+    """Every search of one kind: by the clock, and by the CPU of the whole process."""
+
+    wall: list[float] = field(default_factory=list[float])
+    cpu: list[float] = field(default_factory=list[float])
+
+    @property
+    def p50(self) -> float:
+        return median(self.wall)
+
+    @property
+    def cpu_p50(self) -> float:
+        return median(self.cpu)
+
+
+@dataclass(slots=True)
+class Cell:
+    """What was measured among one number of tools."""
+
+    size: int
+    kinds: dict[str, Timed] = field(default_factory=dict[str, Timed])
+    build_seconds: float = 0.0
+
+
+type Search = Callable[[str], Awaitable[object]]
+
+
+class _MadeUp:
+    """An embedder that costs nothing, so that what is measured is the search."""
+
+    name = "made-up"
+    size = DIMENSIONS
+
+    def __init__(self) -> None:
+        table = np.random.default_rng(3).standard_normal((4_096, DIMENSIONS), np.float32)
+        self._table = table / np.linalg.norm(table, axis=1, keepdims=True)
+
+    def one(self, text: str) -> Sequence[float]:
+        number = int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "little")
+        return self._table[number % len(self._table)]
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        return [self.one(text) for text in texts]
+
+    async def close(self) -> None:
+        return
+
+
+async def measure(plan: Plan) -> list[Cell]:
+    return [await _measure(plan, size) for size in plan.sizes]
+
+
+async def _measure(plan: Plan, size: int) -> Cell:
+    cell = Cell(size)
+    say(f"{size:,} tools")
+    catalog, embedder = Catalog(), _MadeUp()
+    fill(catalog, size)
+    similarity = open_meanings(embedder, None)
+    gate = Gate(catalog, Grants(Access.of(_grants(catalog))))
+    finder = Finder(gate, similarity, words_of, scoring=fastest_scoring())
+    began = time.process_time()
+    await finder.index.settle()
+    cell.build_seconds = time.process_time() - began
+    while not similarity.is_complete:
+        await finder.find(ALL, Query("anything"))
+    await _update(plan, cell, catalog, finder)
+    plain = Finder(gate, None, words_of, scoring=PlainScoring())
+    await plain.index.settle()
+    words, vectors = BareWords(finder.index), BareVectors(size, embedder.one)
+    fts5 = Fts5(finder.index)
+
+    async def bare_both(text: str) -> None:
+        words.search(text)
+        vectors.search(text)
+
+    await _search(
+        plan,
+        cell,
+        {
+            "keyword": _by(finder, ALL, Strategy.KEYWORD),
+            "keyword, 99 % hidden": _by(finder, FEW, Strategy.KEYWORD),
+            "FTS5": _bare(fts5.search),
+            "bare postings": _bare(words.search),
+            "hybrid": _by(finder, ALL, Strategy.HYBRID),
+            "hybrid, 99 % hidden": _by(finder, FEW, Strategy.HYBRID),
+            "bare postings and bare dot": bare_both,
+            "keyword without numpy": _by(plain, ALL, Strategy.KEYWORD),
+            "keyword without numpy, 99 % hidden": _by(plain, FEW, Strategy.KEYWORD),
+        },
+    )
+    for each in (finder, plain):
+        each.stop()
+    fts5.close()
+    await similarity.close()
+    return cell
+
+
+def _grants(catalog: Catalog) -> list[Grant]:
+    """Everything to one party; to another one server in a hundred."""
+    few = catalog.servers(Kind.TOOL)[::SEEN_ONE_IN]
+    return [
+        Grant(ALL.party, CALL, "*/*", Effect.ALLOW),
+        *(Grant(FEW.party, CALL, f"{server}/*", Effect.ALLOW) for server in few),
+    ]
+
+
+async def _search(plan: Plan, cell: Cell, kinds: dict[str, Search]) -> None:
+    """Every kind has its turn at every question, so that a slow moment is slow for all."""
+    asked = queries(plan.questions)
+    for search in kinds.values():
+        await search(asked[0])
+    for _ in range(plan.rounds):
+        for query in asked:
+            for kind, search in kinds.items():
+                cpu, wall = time.process_time(), time.perf_counter()
+                await search(query)
+                timed = cell.kinds.setdefault(kind, Timed())
+                timed.cpu.append(time.process_time() - cpu)
+                timed.wall.append(time.perf_counter() - wall)
+
+
+async def _update(plan: Plan, cell: Cell, catalog: Catalog, finder: Finder) -> None:
+    """One server lists other tools than before: until the index holds them. An even number of
+    times, so that those are there in the end that were there before."""
+    server = catalog.servers(Kind.TOOL)[len(catalog.servers(Kind.TOOL)) // 2]
+    before = list(catalog.offers(server, Kind.TOOL))
+    others = [offer_of(made) for made in tools(PER_SERVER)]
+    there = [Offer(o.key, server, o.name, o.definition) for o in others][: len(before)]
+    timed = cell.kinds["update"] = Timed()
+    for number in range(plan.updates):
+        cpu, wall = time.process_time(), time.perf_counter()
+        catalog.put(server, Kind.TOOL, before if number % 2 else there)
+        await finder.index.settle()
+        timed.cpu.append(time.process_time() - cpu)
+        timed.wall.append(time.perf_counter() - wall)
+
+
+def _by(finder: Finder, actor: Actor, strategy: Strategy) -> Search:
+    async def search(text: str) -> None:
+        await finder.find(actor, Query(text, strategy))
+
+    return search
+
+
+def _bare(found: Callable[[str], object]) -> Search:
+    async def search(text: str) -> None:
+        found(text)
+
+    return search

@@ -1,0 +1,38 @@
+"""An orchestrator: fulfils what people approve, learns from it, and later does it by itself.
+
+python examples/topics/orchestrator.py [URL]
+
+Say in the topic `approve ID` or `decline ID` to a proposal, `always RULE` to a rule it suggests.
+"""
+
+import asyncio
+import sys
+
+from comity.sdk.learning import Bounds, Learning
+from comity.sdk.orchestrator import Orchestrator
+from comity.sdk.participant import Options, Participant, join
+
+TOPIC = "ops"
+URL = "http://localhost:2664"
+WORKER = "local:worker"
+PEOPLE = ("local:ana",)
+
+
+def joined(url: str):
+    return join(url, TOPIC, options=Options(alias="orchestrator"))
+
+
+def made(me: Participant) -> Orchestrator:
+    """It fulfils calls of tools alone, ten in a minute at most, and hears nobody but `PEOPLE`."""
+    bounds = Bounds(methods=("tools/call",), contexts=("write_*",), per_minute=10)
+    return Orchestrator(me, WORKER, PEOPLE, learning=Learning(bounds))
+
+
+async def main(url: str) -> None:
+    async with joined(url) as me:
+        print(f"{me.id} is in {TOPIC}, and listens to {', '.join(PEOPLE)}")
+        await made(me).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:2] or [URL]))

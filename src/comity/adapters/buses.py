@@ -1,0 +1,57 @@
+"""The bus and the leases between nodes that an address names; the packages for it are an extra."""
+
+import importlib
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol, cast
+
+from comity.adapters.nats.addresses import Addresses
+from comity.ports.clustering import Bus, Leases
+from comity.wire.errors import Misconfigured
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Reached:
+    """Where the other nodes are found; the address may hold a secret."""
+
+    url: str
+    deployment: str
+    lifetime: timedelta
+    credentials_file: str = ""
+    authority_file: str = ""
+
+
+class _Buses(Protocol):
+    def NatsBus(self, addresses: Addresses) -> Bus: ...  # noqa: N802 - a class
+
+
+class _Leases(Protocol):
+    def NatsLeases(self, bus: Bus, lifetime: timedelta) -> Leases: ...  # noqa: N802 - a class
+
+
+def open_bus(where: Reached) -> tuple[Bus, Leases]:
+    """Raises Misconfigured where the extra for it is not installed; connects to nothing yet."""
+    addresses = Addresses.of(
+        [where.url],
+        where.deployment,
+        _path(where.credentials_file),
+        _path(where.authority_file),
+    )
+    bus = cast("_Buses", _room("bus")).NatsBus(addresses)
+    return bus, cast("_Leases", _room("leases")).NatsLeases(bus, where.lifetime)
+
+
+def _room(name: str) -> object:
+    try:
+        return importlib.import_module(f"comity.adapters.nats.{name}")
+    except ModuleNotFoundError as missing:
+        if not (missing.name or "").startswith("nats"):
+            raise
+        raise Misconfigured(
+            "to join several nodes, install what that needs: pip install 'comity[nats]'"
+        ) from None
+
+
+def _path(named: str) -> Path | None:
+    return Path(named) if named else None

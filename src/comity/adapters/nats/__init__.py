@@ -1,0 +1,1 @@
+"""NATS between nodes: a bus, and leases in JetStream."""

@@ -1,0 +1,142 @@
+"""What people are shown: tables and words on a terminal, or plain lines when it is none.
+
+Names, descriptions and reasons come from strangers: each is made harmless to a terminal, and none
+is ever read as rich's markup.
+"""
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from comity.adapters.upstream.stderr import harmless
+
+UNBOUNDED: Final = 100_000
+STATE_STYLES: Final = {
+    "connected": "green",
+    "connecting": "yellow",
+    "restarting": "yellow",
+    "draining": "yellow",
+    "error": "bold red",
+}
+_C1 = re.compile(r"[\x7f-\x9f]")
+
+
+def show(*things: RenderableType) -> None:
+    """Print for people: within the width of the terminal, or of COLUMNS; piped, without a bound."""
+    if sys.stdout.isatty():
+        Console(highlight=False).print(*things, sep="\n")
+        return
+    page = io.StringIO()
+    Console(file=page, highlight=False, width=width()).print(*things, sep="\n")
+    lines = (line.rstrip() for line in page.getvalue().splitlines())
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def width() -> int:
+    if sys.stdout.isatty():
+        return Console().width
+    said = os.environ.get("COLUMNS", "")
+    return max(20, int(said)) if said.isdigit() else UNBOUNDED
+
+
+@contextmanager
+def waiting(about: str) -> Generator[None]:
+    """Show on a terminal that something is under way; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(plain(about)):
+        yield
+
+
+def show_json(document: object) -> None:
+    """Print for programs; a terminal that shows it is not steered by what strangers wrote."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    safe = _C1.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+    sys.stdout.buffer.write(safe.encode("utf-8", "replace") + b"\n")
+
+
+def plain(said: object, style: str = "") -> Text:
+    """Somebody's words on one line."""
+    return Text(harmless(str(said)).strip(), style=style)
+
+
+def paragraphs(said: str, style: str = "") -> Text:
+    """Somebody's words with the line breaks they came with."""
+    return Text("\n".join(harmless(line).rstrip() for line in said.splitlines()), style=style)
+
+
+def first_line(said: str | None) -> str:
+    """The beginning of a description: up to the end of its first line that says something."""
+    return next((line.strip() for line in (said or "").splitlines() if line.strip()), "")
+
+
+def short(path: Path) -> str:
+    """A path as people write it."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except ValueError:
+        return str(path)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, cut: str = "") -> Table:
+    """Columns under their names, of which the last wraps, or is cut where the line ends if named.
+
+    The others keep their width, whatever the terminal: a name that is cut names nothing.
+    """
+    cells = [[each if isinstance(each, Text) else plain(each) for each in row] for row in rows]
+    found = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="bold",
+        show_header=any(columns),
+    )
+    left = width()
+    for place, column in enumerate(columns[:-1]):
+        widest = max([cell_len(column), *(row[place].cell_len for row in cells)])
+        found.add_column(column, no_wrap=True, min_width=widest)
+        left -= widest + 2
+    is_cut = bool(cut) and columns[-1] == cut
+    found.add_column(
+        columns[-1],
+        no_wrap=is_cut,
+        overflow="ellipsis" if is_cut else "fold",
+        max_width=max(left, 20),
+    )
+    for row in cells:
+        found.add_row(*row)
+    return found
+
+
+def state(said: str) -> Text:
+    return plain(said, STATE_STYLES.get(said, "dim"))
+
+
+def since(written: str | None) -> str:
+    """How long ago something was, in the one unit that people would name."""
+    if not written:
+        return ""
+    return length(datetime.now(UTC) - datetime.fromisoformat(written))
+
+
+def length(time: timedelta) -> str:
+    seconds = max(0.0, time.total_seconds())
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,58 @@
+"""Addresses that may hold a variable, since they may hold a secret, or be given by one."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from comity.config.kinds import Kind
+from comity.rules.documents import Mistakes, Written
+from comity.rules.variables import expand
+from comity.wire.errors import Misconfigured
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The `url` of one table: its form, how that is said, and the variable that goes before it."""
+
+    table: str
+    variable: str
+    shape: str
+    rule: str
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(self._read, {"type": "string", "pattern": rf"{self.shape}|\$\{{"})
+
+    def _read(self, written: Written) -> str:
+        text = written.text()
+        if "${" not in text and not re.search(self.shape, text):
+            raise written.wrong(self.rule)
+        return text
+
+    def found(self, told: str, environ: Mapping[str, str], mistakes: Mistakes) -> str:
+        """The address itself: as the environment says, or else as told, with its variables."""
+        named = Written(None, self.table, ("url",))
+        try:
+            url = environ.get(self.variable) or expand(told, environ)
+        except Misconfigured as problem:
+            mistakes.note(named.wrong(str(problem)))
+            return ""
+        if not re.search(self.shape, url):
+            mistakes.note(named.wrong(self.rule))
+        return url
+
+
+STORE_URL: Final = Address(
+    "[store]",
+    "COMITY_STORE_URL",
+    r"^(sqlite:///[^?]+|postgres(ql)?://.+)?$",
+    "must be as sqlite:///comity.db or postgresql://user@host:5432/database",
+)
+_NODE: Final = r"(nats|tls)://[^,\s]+"
+CLUSTER_URL: Final = Address(
+    "[cluster]",
+    "COMITY_CLUSTER_URL",
+    rf"^({_NODE}(,{_NODE})*)?$",
+    "must be as nats://host:4222, or several of them with commas between",
+)

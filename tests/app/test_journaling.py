@@ -1,0 +1,77 @@
+"""The journal as the settings say: signed, without secrets, and kept through an end."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from comity.adapters.signing import verify
+from comity.app.journaling import journaled, known_secrets, make_signer, node_of
+from comity.app.recording import recorded
+from comity.config import ServerSettings, Settings
+from comity.rules.chain import signed_part
+from comity.rules.proof import name_of
+from comity.wire.audit import Event, Type, event_of
+
+PEPPER = b"p" * 32
+
+
+def settings_for(folder: Path, **more: object) -> Settings:
+    return Settings(store_url=f"sqlite:///{folder}/c.db", **more)  # type: ignore[arg-type]  # any setting
+
+
+async def test_a_journal_on_disk_is_signed_and_goes_on_after_an_end(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.jsonl"
+    settings = settings_for(tmp_path, checkpoint_file=str(outside))
+    for _ in range(2):
+        async with (
+            recorded(settings) as snapshot,
+            journaled(settings, snapshot, PEPPER) as journaling,
+        ):
+            journal = journaling.journal
+            await journal.write(Event(Type.TOOL_EXECUTED, "agent:a", journal.clock()))
+            assert journaling.redact({"password": "hunter2hunter2"}) != "hunter2hunter2"
+    signer = make_signer(settings)
+    assert signer is not None
+    node = node_of(settings, signer)
+    assert node == name_of(signer.key)
+    async with recorded(settings) as snapshot:
+        store = snapshot.records.journal
+        lines = await store.page(node)
+        (*_, last) = await store.checkpoints(node)
+    assert [event_of(line.body).type for line in lines] == [
+        *(Type.JOURNAL_OPENED, Type.TOOL_EXECUTED, Type.JOURNAL_CLOSED) * 2
+    ]
+    assert last.seq == len(lines)
+    assert verify(signer.key, signed_part(last._replace(signature=b"")), last.signature)
+    assert len(outside.read_text().splitlines()) >= 2
+
+
+async def test_without_a_store_nobody_signs_and_the_machine_gives_the_name() -> None:
+    settings = Settings(journal_retention=timedelta(days=1))
+    assert make_signer(settings) is None
+    assert node_of(settings, None)
+    assert node_of(Settings(journal_node="web-1"), None) == "web-1"
+    async with recorded(settings) as snapshot, journaled(settings, snapshot, PEPPER) as journaling:
+        await journaling.journal.flush()
+
+
+def test_a_database_without_a_key_file_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert make_signer(Settings(store_url="postgresql://host/db")) is None
+    assert "key_file" in caplog.text
+
+
+def test_what_the_gateway_was_given_counts_as_known_secrets() -> None:
+    server = ServerSettings(
+        "a",
+        "a",
+        "http",
+        url="https://user:urlpassword@host/mcp",
+        headers={"Authorization": "Bearer header-secret", "X-Colour": "green"},
+        env={"API_KEY": "key-secret", "MODE": "production", "BLOB": "x" * 30},
+    )
+    settings = Settings(servers=(server,), store_url="postgresql://u:storepassword@host/db")
+    known = set(known_secrets(settings, PEPPER))
+    wanted = {"urlpassword", "header-secret", "key-secret", "x" * 30, "storepassword"}
+    assert wanted <= known
+    assert not known & {"green", "production"}

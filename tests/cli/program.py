@@ -1,0 +1,129 @@
+"""The real `comity` program in a home and a folder of its own, as somebody runs it."""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+COMITY = str(Path(sys.executable).with_name("comity"))
+SECONDS = 60.0
+EXAMPLE: dict[str, Any] = {"command": sys.executable, "args": ["-m", "comity.cli", "example"]}
+# What would make one machine's answers differ from another's.
+_NOT_INHERITED = ("COMITY_", "XDG_", "CODEX_", "CLAUDE_", "CLINE_", "NO_COLOR", "COLUMNS", "FORCE_")
+
+
+@dataclass
+class Ran:
+    """How one command ended, and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class Desk:
+    """Somebody's home and the folder they work in; both are empty at first."""
+
+    def __init__(self, root: Path, **env: str) -> None:
+        self.home = root / "home"
+        self.folder = root / "folder"
+        self.home.mkdir()
+        self.folder.mkdir()
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)
+        }
+        self.env = {**inherited, "HOME": str(self.home), **env}
+
+    def run(self, *arguments: str, said: str = "", **env: str) -> Ran:
+        done = subprocess.run(
+            [COMITY, *arguments],
+            cwd=self.folder,
+            env={**self.env, **env},
+            input=said,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def write(self, name: str, content: object) -> Path:
+        """A file of the folder, or of the home if its name begins with a tilde."""
+        path = self.home / name[2:] if name.startswith("~/") else self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content, indent=2))
+        return path
+
+
+def _heed_interruptions() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Terminal:
+    """The program at a terminal of its own, which a test reads and types at."""
+
+    def __init__(self, desk: Desk, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [COMITY, *arguments],
+            cwd=desk.folder,
+            env={**desk.env, "TERM": "xterm", "COLUMNS": "100"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            # Tests may run where somebody ignores it, which a program inherits.
+            preexec_fn=_heed_interruptions,  # noqa: PLW1509  # it takes no lock
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def until(self, text: str, seconds: float = SECONDS) -> None:
+        """Read until the text was seen after what was typed last."""
+        deadline = time.monotonic() + seconds
+        while text not in self.seen:
+            assert time.monotonic() < deadline, self.seen
+            if select.select([self._master], [], [], 0.5)[0]:
+                try:
+                    self.seen += os.read(self._master, 65536).decode(errors="replace")
+                except OSError:
+                    assert text in self.seen, self.seen
+
+    def type(self, text: str) -> None:
+        self.seen = ""
+        os.write(self._master, text.encode())
+
+    def end(self) -> int:
+        """Its exit status, once it has ended; what it still says is read, or it could not end."""
+        deadline = time.monotonic() + SECONDS
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.seen
+            if select.select([self._master], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):
+                    self.seen += os.read(self._master, 65536).decode(errors="replace")
+        return self.process.wait(SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)

@@ -1,0 +1,190 @@
+"""`comity journal`: at a gateway that runs, in the store where none does, and on files."""
+
+import json
+import random
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.program import EXAMPLE, Desk, Ran, Terminal
+from tests.interop.processes import comity
+from tests.rules.journals import DEEDS, PUBLIC, Journal, export
+
+NOBODY_THERE = {"COMITY_URL": "http://127.0.0.1:9"}
+SERVER = "\n".join(
+    (
+        "[[servers]]",
+        'id = "example"',
+        f"command = {json.dumps(EXAMPLE['command'])}",
+        f"args = {json.dumps(EXAMPLE['args'])}",
+    )
+)
+# Every command is a program of its own, on a machine that may have much else to do.
+pytestmark = pytest.mark.timeout(300)
+
+
+class Kept:
+    """A gateway that has been called twice, and what it left."""
+
+    def __init__(self, desk: Desk, config: Path) -> None:
+        self.desk = desk
+        self.config = config
+        self.checkpoints = config.with_name("checkpoints.jsonl")
+
+    def journal(self, *words: str) -> Ran:
+        return self.desk.run("journal", *words, "--config", str(self.config))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    root = tmp_path_factory.mktemp("journal")
+    desk = Desk(root)
+    checkpoints = root / "folder" / "checkpoints.jsonl"
+    config = desk.write(
+        "comity.toml",
+        f'[store]\nurl = "sqlite:///{root}/folder/comity.db"\n[journal]\narguments = "all"\n'
+        f'checkpoint_file = "{checkpoints}"\n{SERVER}\n',
+    )
+    with comity(config) as origin:
+        calls = (("message=password=hush-hush",), ("mesage=wrong",))
+        statuses = [
+            desk.run("call", "example__echo", *words, "--url", origin).status for words in calls
+        ]
+        assert statuses == [0, 1]
+        _at_a_gateway(desk, origin)
+    return Kept(desk, config)
+
+
+def _at_a_gateway(desk: Desk, origin: str) -> None:
+    """The same commands, asked of the gateway while it runs."""
+    told = _until(desk, origin, 3)
+    trace = told[-1]["trace"]
+    assert "agent" not in trace
+    assert desk.run("journal", "show", trace, "--url", origin).status == 0
+    proved = desk.run("journal", "verify", "--url", origin, "--json")
+    assert (proved.status, proved.json["whole"]) == (0, True), proved.out
+    key = desk.run("journal", "key", "--url", origin, "--json").json
+    assert key["node"].startswith("n-")
+
+
+def _until(desk: Desk, origin: str, count: int) -> list[Any]:
+    """What is told last, once there is enough of it: it is kept within a moment."""
+    told: list[Any] = []
+    for _ in range(20):
+        ran = desk.run("journal", "tail", "--url", origin, "--server", "example", "--json")
+        told = [json.loads(line) for line in ran.lines]
+        if len(told) >= count:
+            return told
+    raise AssertionError(told)
+
+
+def test_what_happened_is_shown_and_no_secret(kept: Kept) -> None:
+    shown = kept.journal("tail")
+    assert shown.status == 0, shown.err
+    for said in ("TIME", "person:local", "journal opened", "validation failed", "example/echo"):
+        assert said in shown.out
+    assert "hush" not in shown.out + kept.journal("search", "--json").out
+
+
+def test_it_is_searched_by_what_happened_to_whom(kept: Kept) -> None:
+    found = kept.journal("search", "--type", "tool_executed", "--json").json["entries"]
+    assert [entry["tool"] for entry in found] == ["echo"]
+    assert found[0]["details"]["arguments"]["message"].startswith("password=[secret:")
+    blocked = kept.journal(
+        "search", "--actor", "person:local", "--result", "blocked", "--since", "1h"
+    )
+    assert "validation failed" in blocked.out
+    nothing = kept.journal("search", "--actor", "agent:nobody")
+    assert (nothing.status, nothing.out) == (1, "Nothing like that is written down.\n")
+    assert kept.journal("search", "--until", "2000-01-01").status == 1
+    first = kept.journal("search", "--limit", "1", "--oldest")
+    assert "journal opened" in first.out
+    assert "--limit shows more" in first.out
+    assert kept.journal("search", "--since", "soon").status == 2
+
+
+def test_a_call_is_told_as_a_story(kept: Kept) -> None:
+    (entry,) = kept.journal("search", "--type", "tool_executed", "--json").json["entries"]
+    for name in (entry["trace"], entry["call"]):
+        told = kept.journal("show", name)
+        assert told.lines[0].startswith("person:local called example/echo: it succeeded after ")
+        assert "[secret:" in told.out
+        assert f"trace {entry['trace']}" in told.out
+    story = kept.journal("show", entry["trace"], "--json").json
+    assert {"headline", "happened", "unknown", "entries"} == set(story)
+    strange = kept.journal("show", "nothing-like-that")
+    assert strange.status == 2
+    assert "nothing is written down" in strange.err
+
+
+def test_it_is_proved_in_the_store_and_as_a_file(kept: Kept, tmp_path: Path) -> None:
+    key = kept.journal("key", "--json").json["key"]
+    known = ("--key", key, "--checkpoints", str(kept.checkpoints))
+    proved = kept.journal("verify", *known)
+    assert proved.status == 0, proved.out
+    assert "The journal is whole." in proved.out
+    assert "µs an entry" in proved.out
+    file = tmp_path / "journal.jsonl.gz"
+    assert kept.journal("export", "-o", str(file)).status == 0
+    assert kept.desk.run("journal", "verify", str(file), *known).status == 0
+    assert kept.journal("export", "-o", str(file)).status == 2, "nothing is overwritten"
+    piped = kept.journal("export").out
+    assert kept.desk.run("journal", "verify", "-", *known, said=piped).status == 0
+    altered = piped.replace("validation", "Validation").replace("example", "exemple", 1)
+    found = kept.desk.run("journal", "verify", "-", *known, "--json", said=altered)
+    assert found.status == 1
+    assert found.json["findings"][0]["kind"] in ("altered", "columns")
+    lines = piped.splitlines()
+    short = "\n".join((lines[0], lines[1], '{"end":1}'))
+    cut = kept.desk.run("journal", "verify", "-", *known, said=short)
+    assert cut.status == 1
+    assert "cut: entry 2 of" in cut.out
+
+
+@pytest.mark.parametrize("deed", range(len(DEEDS)))
+def test_tamperings_are_found_by_the_program_itself(desk: Desk, deed: int) -> None:
+    whole = Journal.of(40)
+    checkpoint = desk.write(
+        "outside.jsonl", export(Journal([], whole.checkpoints[-1:]))[1].decode()
+    )
+    forged = DEEDS[deed](whole, random.Random(deed))  # noqa: S311  # no secret is drawn
+    for journal, status in ((whole, 0), (forged.journal, 1)):
+        said = b"\n".join(export(journal)).decode()
+        options = ("--checkpoints", str(checkpoint), "--key", PUBLIC)
+        ran = desk.run("journal", "verify", "-", *options, said=said)
+        assert ran.status == status, ran.out
+
+
+@pytest.mark.parametrize("words", [("absent.jsonl",), ("-",), ("comity.toml",), ()])
+def test_what_cannot_be_proved_is_neither_whole_nor_not(desk: Desk, words: tuple[str, ...]) -> None:
+    desk.write("comity.toml", "[limits]\n")
+    ran = desk.run("journal", "verify", *words, **NOBODY_THERE)
+    assert ran.status == 2
+    assert ran.err.startswith("comity: ")
+
+
+def test_without_a_store_there_is_nothing_to_show(desk: Desk) -> None:
+    desk.write("comity.toml", "[limits]\n")
+    assert desk.run("journal", "tail", **NOBODY_THERE).status == 3
+    assert desk.run("journal", "key", "--config", "comity.toml").status == 2
+
+
+@pytest.fixture
+def running(desk: Desk) -> Generator[str]:
+    config = desk.write("served/comity.toml", SERVER)
+    with comity(config) as origin:
+        yield origin
+
+
+def test_it_is_followed_until_interrupted(desk: Desk, running: str) -> None:
+    with Terminal(desk, "journal", "tail", "--follow", "--url", running) as terminal:
+        terminal.until("journal opened")
+        desk.run("call", "example__now", "--url", running)
+        terminal.until("example/now")
+        terminal.process.send_signal(2)
+        assert terminal.end() == 130
+    unsigned = desk.run("journal", "key", "--url", running)
+    assert unsigned.status == 1
+    assert "Nobody signs this journal" in unsigned.out

@@ -1,0 +1,180 @@
+"""`comity keys` and `comity parties`: in a store alone, and at a gateway that asks who comes."""
+
+import json
+import re
+import urllib.request
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import COMITY, EXAMPLE, Desk, Ran
+from tests.interop.processes import Program, answers, running
+
+STORE = '[store]\nurl = "sqlite:///comity.db"\n'
+NOBODY_THERE = {"COMITY_URL": "http://127.0.0.1:9"}
+# Every command is a program of its own, on a machine that may have much else to do.
+pytestmark = pytest.mark.timeout(300)
+
+KEY = re.compile(r"cmty_live_[0-9A-Za-z]{11}_[0-9A-Za-z]{49}")
+
+
+def in_store(desk: Desk, *words: str) -> Ran:
+    return desk.run(*words, **NOBODY_THERE)
+
+
+def test_keys_are_made_in_the_store_where_no_gateway_runs(desk: Desk) -> None:
+    desk.write("comity.toml", STORE)
+    assert "comity keys create" in in_store(desk, "keys").out
+    ran = in_store(desk, "keys", "create", "agent:ci", "--label", "nightly", "--expires", "90d")
+    assert ran.status == 0, ran.err
+    assert KEY.fullmatch(ran.lines[0])
+    assert "no gateway runs" in ran.err
+    (listed,) = in_store(desk, "keys", "--json").json["keys"]
+    assert (listed["party"], listed["label"]) == ("agent:ci", "nightly")
+    ends = datetime.fromisoformat(listed["expires_at"]) - datetime.now(UTC)
+    assert timedelta(days=89) < ends < timedelta(days=91)
+    secret = ran.lines[0].split("_")[3]
+    assert secret not in in_store(desk, "keys").out
+    assert secret.encode() not in (desk.folder / "comity.db").read_bytes()
+
+
+def test_a_key_is_replaced_and_taken_back(desk: Desk) -> None:
+    desk.write("comity.toml", STORE)
+    made = in_store(desk, "keys", "create", "agent:ci", "--permission", "AdminRead", "--json").json
+    again = in_store(desk, "keys", "rotate", made["id"], "--json").json
+    assert again["permissions"] == ["AdminRead"]
+    assert again["key"] != made["key"]
+    assert in_store(desk, "keys", "revoke", again["id"]).status == 0
+    shown = in_store(desk, "keys").out
+    assert "revoked" in shown
+    assert "until" in shown
+    third = in_store(desk, "keys", "rotate", again["id"], "--grace", "0", "--json")
+    assert third.status == 0, third.err
+
+
+def test_parties_are_added_kept_out_and_let_in(desk: Desk) -> None:
+    desk.write("comity.toml", STORE)
+    added = in_store(desk, "parties", "add", "person:ana@example.org", "--label", "Ana")
+    assert added.status == 0, added.err
+    assert "kept out" not in in_store(desk, "parties").out
+    assert in_store(desk, "parties", "disable", "person:ana@example.org").status == 0
+    (ana,) = in_store(desk, "parties", "--json").json["parties"]
+    assert (ana["kind"], ana["disabled"]) == ("person", True)
+    assert in_store(desk, "parties", "enable", "person:ana@example.org").status == 0
+    assert in_store(desk, "parties", "add", "person:ana@example.org").status == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("keys", "create", "agent:ci", "--permission", "Everything"), "is no permission"),
+        (("keys", "create", "agent:ci", "--expires", "soon"), "must be a time of"),
+        (("keys", "create", "agent:ci", "--expires", "2020-01-01"), "in the past"),
+        (("keys", "create", "*"), "nobody who could hold a key"),
+        (("keys", "revoke", "nobody"), "there is no key"),
+        (("parties", "disable", "agent:none"), "there is no party"),
+    ],
+)
+def test_a_mistake_is_told_with_what_would_do(
+    desk: Desk, words: tuple[str, ...], told: str
+) -> None:
+    desk.write("comity.toml", STORE)
+    ran = in_store(desk, *words)
+    assert ran.status == 2
+    assert told in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_without_a_gateway_and_a_store_there_is_nothing_to_keep_a_key_in(desk: Desk) -> None:
+    ran = in_store(desk, "keys", "create", "agent:ci")
+    assert ran.status == 3
+    assert "comity serve" in ran.err
+    desk.write("comity.toml", "port = 0\n")
+    assert "[store]" in in_store(desk, "keys", "create", "agent:ci").err
+
+
+@dataclass
+class Guarded:
+    """A gateway that asks everybody, the program it is, and a key of its operator."""
+
+    desk: Desk
+    origin: str
+    program: Program
+    operator: str
+
+    def run(self, *words: str, key: str = "", **env: str) -> Ran:
+        shown = {"COMITY_KEY": key} if key else {}
+        return self.desk.run(*words, **{"COMITY_URL": self.origin, **shown, **env})
+
+
+@pytest.fixture
+def guarded(desk: Desk) -> Generator[Guarded]:
+    command, args = EXAMPLE["command"], json.dumps(EXAMPLE["args"])
+    desk.write(
+        "comity.toml",
+        f'port = 0\n{STORE}[identity]\nmode = "required"\n'
+        f'[[servers]]\nid = "try"\ncommand = "{command}"\nargs = {args}\n'
+        '[[grants]]\nsubject = "person:ops"\nverb = "*"\ntarget = "*"\n'
+        '[[grants]]\nsubject = "agent:ci"\ntarget = "try/echo"\n',
+    )
+    operator = in_store(desk, "keys", "create", "person:ops").lines[0]
+    config, folder = str(desk.folder / "comity.toml"), {"COMITY_STORE_URL": _store(desk.folder)}
+    with running([COMITY, "serve", config], {"LOG_LEVEL": "DEBUG", **folder}) as program:
+        origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
+        program.wait_until(lambda: answers(f"{origin}/ready"))
+        yield Guarded(desk, origin, program, operator)
+
+
+def _store(folder: Path) -> str:
+    return f"sqlite:///{folder}/comity.db"
+
+
+def test_a_gateway_that_asks_who_comes_is_asked_with_a_key(guarded: Guarded) -> None:
+    bare = guarded.run("status")
+    assert bare.status == 2
+    assert "COMITY_KEY" in bare.err
+    assert guarded.run("status", key=guarded.operator).status == 0
+    wrong = guarded.run("status", key=guarded.operator[:-1] + "0")
+    assert "does not take this key" in wrong.err
+    assert guarded.operator[20:] not in wrong.err
+    file = guarded.desk.folder / "key"
+    file.write_text(f"{guarded.operator}\n")
+    assert guarded.run("status", "--key-file", "key").status == 0
+    assert guarded.run("status", COMITY_KEY_FILE=str(file)).status == 0
+    absent = guarded.run("status", "--key-file", "none")
+    assert (absent.status, "cannot be read" in absent.err) == (2, True)
+
+
+def test_a_key_that_was_just_made_calls_what_its_party_was_granted(guarded: Guarded) -> None:
+    made = guarded.run("keys", "create", "agent:ci", "--json", key=guarded.operator).json
+    assert made["created_by"] == "person:ops"
+    request = urllib.request.Request(  # noqa: S310 - loopback only
+        f"{guarded.origin}/api/keys", headers={"Authorization": f"Bearer {guarded.operator}"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310 - loopback only
+        assert made["key"].split("_")[3] not in reply.read().decode()
+    refused = guarded.run("keys", "create", "agent:other", key=made["key"])
+    assert refused.status == 2
+    assert "for operators" in refused.err
+    assert guarded.run("keys", "revoke", made["id"], key=guarded.operator).status == 0
+    assert "does not take this key" in guarded.run("status", key=made["key"]).err
+    for secret in (made["key"], guarded.operator):
+        assert secret.split("_")[3] not in guarded.program.said
+
+
+def test_a_second_gateway_finds_the_first_one_that_asks_who_comes(guarded: Guarded) -> None:
+    port = guarded.origin.rpartition(":")[2]
+    ran = guarded.desk.run("serve", "comity.toml", "--port", port)
+    assert ran.status == 2
+    assert "a gateway runs at" in ran.err
+
+
+def test_an_address_that_others_reach_needs_identities(desk: Desk) -> None:
+    desk.write("comity.toml", 'host = "0.0.0.0"\nport = 0\n')
+    ran = desk.run("serve")
+    assert ran.status == 2
+    assert 'mode = "required"' in ran.err
+    assert "comity keys create" in ran.err.replace("\n", " ")

@@ -1,0 +1,136 @@
+"""`comity servers`: how each is, what it said, and whether it runs."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from comity.cli.servers import command, fresh, told_account
+from tests.cli.program import EXAMPLE, Desk
+from tests.interop.processes import comity
+
+
+def test_servers_are_listed_with_their_states_and_reasons(desk: Desk, gateway: str) -> None:
+    ran = desk.run("servers", "--url", gateway)
+    assert ran.status == 1, "one of them has failed"
+    assert ran.lines[0].split()[:3] == ["SERVER", "STATE", "TOOLS"]
+    assert ran.lines[1].split()[:4] == ["example", "connected", "4", "stdio"]
+    assert ran.lines[2].split()[0] == "absent"
+    assert "no such program" in ran.lines[2]
+
+
+def test_a_program_reads_every_server(desk: Desk, gateway: str) -> None:
+    servers = desk.run("servers", "list", "--json", "--url", gateway).json["servers"]
+    assert {each["id"]: each["state"] == "connected" for each in servers} == {
+        "example": True,
+        "absent": False,
+    }
+
+
+def test_one_server_is_shown_with_all_that_is_known(desk: Desk, gateway: str) -> None:
+    ran = desk.run("servers", "show", "example", "--url", gateway)
+    assert ran.status == 0
+    facts = {line.split("  ")[0]: line for line in ran.lines[1:]}
+    assert "connected" in facts["state"]
+    assert "comity-example" in facts["names itself"]
+    assert "4 tools" in facts["offers"]
+    sick = desk.run("servers", "show", "absent", "--url", gateway)
+    assert (sick.status, "no-such-program-anywhere" in sick.out) == (1, True)
+    whole = desk.run("servers", "show", "example", "--url", gateway, "--json").json
+    assert whole["info"]["name"] == "comity-example"
+
+
+def test_a_server_of_that_name_must_be_there(desk: Desk, gateway: str) -> None:
+    for word in ("show", "logs", "restart", "stop", "start"):
+        ran = desk.run("servers", word, "none", "--url", gateway)
+        assert (ran.status, ran.out, "'none'" in ran.err) == (2, "", True)
+
+
+def test_the_last_words_of_a_server_can_be_read(desk: Desk, gateway: str) -> None:
+    ran = desk.run("servers", "logs", "example", "--url", gateway)
+    assert (ran.status, ran.out) == (0, "")
+    assert "has said nothing" in ran.err
+    logs = desk.run("servers", "logs", "example", "--json", "--url", gateway).json
+    assert logs == {"id": "example", "lines": []}
+
+
+@pytest.fixture
+def alone(desk: Desk) -> Generator[str]:
+    """A gateway that a test may give orders to."""
+    failing = {"command": "sh", "args": ["-c", "echo I am not well >&2; read line; exit 3"]}
+    config = desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE, "failing": failing}})
+    with comity(config) as origin:
+        yield origin
+
+
+def test_a_server_is_stopped_started_and_restarted(desk: Desk, alone: str) -> None:
+    stopped = desk.run("servers", "stop", "example", "--url", alone)
+    assert (stopped.status, stopped.out.split()[:2]) == (0, ["example", "disconnected"])
+    assert desk.run("tools", "--url", alone, "--json").json["tools"] == []
+    started = desk.run("servers", "start", "example", "--url", alone)
+    assert (started.status, started.out.split()) == (0, ["example", "connected", "4", "tools"])
+    again = desk.run("servers", "restart", "example", "--url", alone, "--json")
+    assert (again.status, again.json["state"], again.json["restarts"]) == (0, "connected", 1)
+
+
+def test_a_server_that_does_not_come_back_is_told_with_its_reason(desk: Desk, alone: str) -> None:
+    ran = desk.run("servers", "restart", "failing", "--url", alone)
+    assert (ran.status, "I am not well" in ran.out) == (1, True)
+    logs = desk.run("servers", "logs", "failing", "--url", alone)
+    assert logs.out == "I am not well\n"
+    assert "I am not well" in desk.run("servers", "show", "failing", "--url", alone).out
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "new"),
+    [
+        ("", "", ""),
+        ("", "ab", "ab"),
+        ("ab", "ab", ""),
+        ("ab", "abcd", "cd"),
+        ("abcd", "cdef", "ef"),
+        ("abcd", "efgh", "efgh"),
+        ("aaaa", "aaaa", ""),
+        ("abx", "aby", "y"),
+        ("abcd", "", ""),
+    ],
+)
+def test_what_is_new_in_a_second_look_is_told_once(before: str, now: str, new: str) -> None:
+    assert fresh(list(before), list(now)) == list(new)
+
+
+@pytest.mark.parametrize(
+    ("account", "said"),
+    [
+        ({}, ""),
+        ({"problem": "it did not answer in time"}, "it did not answer in time"),
+        ({"status": "healthy", "checks": {"disk": True}}, "healthy"),
+        ({"status": "degraded", "checks": {"disk": "odd"}}, "degraded; not well: disk"),
+        (
+            {"status": None, "checks": {}, "told": {"new_state": "draining", "reason": "tired"}},
+            "draining: tired",
+        ),
+    ],
+)
+def test_a_servers_own_word_of_its_health_is_one_line(account: dict[str, Any], said: str) -> None:
+    assert told_account(account) == said
+
+
+def test_who_registered_a_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    brief: dict[str, Any] = {"state": "connected", "tools": 1, "transport": "stdio"}
+    brief |= {"restarts": 0, "reason": "", "since": "2026-01-01T00:00:00Z"}
+    found = [
+        {"id": "files", **brief},
+        {"id": "dynamic.stats", **brief, "registered_by": "agent:maker"},
+    ]
+
+    def get(*_: object) -> dict[str, Any]:
+        return {"servers": found}
+
+    monkeypatch.setattr("comity.cli.asking.Gateway.get", get)
+    ran = CliRunner().invoke(command, ["list"], standalone_mode=False)
+    lines = ran.output.splitlines()
+    assert lines[0].split()[-2:] == ["REGISTERED", "BY"]
+    assert lines[2].split()[-1] == "agent:maker"
+    assert "agent:maker" not in lines[1]

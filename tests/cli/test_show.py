@@ -1,0 +1,47 @@
+"""What strangers wrote, shown without harm; and lengths of time as people say them."""
+
+from datetime import timedelta
+
+import pytest
+from rich.console import Console
+
+from comity.cli.show import first_line, length, paragraphs, plain, table
+
+HOSTILE = "\x1b]0;owned\x07red\x1b[31m [bold]text[/bold]\x9b2J\r\nnext"
+
+
+def test_no_word_of_a_stranger_steers_the_terminal() -> None:
+    for shown in (plain(HOSTILE), paragraphs(HOSTILE)):
+        assert "\x1b" not in shown.plain
+        assert "\x9b" not in shown.plain
+        assert "[bold]text[/bold]" in shown.plain
+    assert "\n" not in plain(HOSTILE).plain
+    assert paragraphs(HOSTILE).plain.count("\n") == 1
+
+
+def test_a_name_is_never_cut_and_the_last_column_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [("a-rather-long-name", "about " * 20), ("b", "short")]
+    console = Console(width=40)
+    with console.capture() as captured:
+        console.print(table(("NAME", "ABOUT"), rows, cut="ABOUT"))
+    lines = captured.get().splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("a-rather-long-name")
+    assert lines[1].rstrip().endswith("…")
+    with console.capture() as captured:
+        console.print(table(("NAME", "WHY"), rows))
+    assert "…" not in captured.get()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-1, "0.0 s"), (0.25, "0.2 s"), (42, "42 s"), (119, "119 s"), (150, "2 min"), (7300, "2 h")],
+)
+def test_a_length_of_time_is_told_in_one_unit(seconds: float, said: str) -> None:
+    assert length(timedelta(seconds=seconds)) == said
+
+
+def test_a_description_is_known_by_its_first_line() -> None:
+    assert first_line("\n\n  It looks.\nAnd more.") == "It looks."
+    assert first_line(None) == ""

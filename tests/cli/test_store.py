@@ -1,0 +1,86 @@
+"""`comity store` with a file and a real database; and `serve` with a store it cannot use."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from comity.adapters import stores
+from tests.cli.program import Desk
+from tests.contracts.stores import a_database
+
+MEMORY = 'port = 0\n[[servers]]\nid = "a"\ncommand = "true"\n'
+
+
+@pytest.fixture
+async def database() -> AsyncGenerator[str]:
+    async with a_database() as url:
+        yield url
+
+
+def test_without_a_store_nothing_is_kept_and_that_is_told(desk: Desk) -> None:
+    desk.write("comity.toml", MEMORY)
+    ran = desk.run("store", "status")
+    assert (ran.status, ran.err) == (0, "")
+    assert "in memory while it runs" in ran.out
+    upgraded = desk.run("store", "upgrade")
+    assert upgraded.status == 2
+    assert "name a store first" in upgraded.err
+
+
+def test_a_file_is_made_and_brought_up_to_date(desk: Desk) -> None:
+    desk.write("comity.toml", f'{MEMORY}[store]\nurl = "sqlite:///here.db"\n')
+    before = desk.run("store", "status", "--json")
+    assert (before.status, before.json["schema"]) == (1, "base")
+    assert "SQLite, here.db: has schema" in desk.run("store", "upgrade").out
+    after = desk.run("store", "status")
+    assert after.status == 0
+    assert "up to date" in after.out
+    assert "already" in desk.run("store", "upgrade").out
+
+
+async def test_a_database_is_brought_up_to_date_and_no_password_is_shown(
+    desk: Desk, database: str
+) -> None:
+    url = database.replace("postgres@", "postgres:s3cret@")
+    desk.write("comity.toml", MEMORY)
+    named = {"COMITY_STORE_URL": url}
+    before = desk.run("store", "status", **named)
+    assert before.status == 1
+    assert "no tables yet" in before.out
+    ran = desk.run("store", "upgrade", **named)
+    assert (ran.status, ran.err) == (0, "")
+    after = desk.run("store", "status", "--json", **named)
+    assert after.json["schema"] == after.json["newest"]
+    assert "s3cret" not in before.out + ran.out + after.out
+    await stores.downgrade(database, "0001")
+    assert desk.run("store", "status", "--json", **named).json["schema"] == "0001"
+
+
+async def test_serve_refuses_a_database_that_is_not_up_to_date(desk: Desk, database: str) -> None:
+    desk.write("comity.toml", MEMORY)
+    named = {"COMITY_STORE_URL": database, "COMITY_PEPPER": "p" * 32}
+    ran = await asyncio.to_thread(desk.run, "serve", **named)
+    assert ran.status == 2
+    assert "no tables yet; run `comity store upgrade`" in ran.err
+    await stores.upgrade(database, "0001")
+    ran = await asyncio.to_thread(desk.run, "serve", **named)
+    assert ran.status == 2
+    assert "has schema 0001" in ran.err
+
+
+def test_a_store_that_cannot_be_reached_is_told_so(desk: Desk) -> None:
+    url = "postgresql://me:s3cret@127.0.0.1:1/x"
+    desk.write("comity.toml", MEMORY)
+    ran = desk.run("store", "status", COMITY_STORE_URL=url)
+    assert ran.status == 3
+    assert "does not answer" in ran.err
+    assert "s3cret" not in ran.err
+
+
+def test_a_file_that_cannot_be_made_is_the_operators_mistake(desk: Desk, tmp_path: Path) -> None:
+    desk.write("comity.toml", MEMORY)
+    ran = desk.run("store", "upgrade", COMITY_STORE_URL=f"sqlite:///{tmp_path}/no/such.db")
+    assert ran.status == 2
+    assert "cannot be written" in ran.err

@@ -1,0 +1,120 @@
+"""Keys at the registry's face: what each permission opens, and credentials inside a message."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from comity.wire.grants import Effect, Grant
+from tests.surfaces.credentials import GivenOut, bearer
+from tests.surfaces.upstream import Exchange, scripted
+from tests.surfaces.visitor import Visitor, at, visiting
+
+JSON = {"content-type": "application/json"}
+NAMES = ("add", "drop")
+
+
+@asynccontextmanager
+async def registry(**chosen: Any) -> AsyncGenerator[tuple[Visitor, GivenOut]]:
+    """A gateway that asks everybody for a key; whoever has one may use the server `up`."""
+    given = GivenOut()
+    async with scripted() as server:
+
+        @server.act("tools/list")
+        async def listed(exchange: Exchange) -> None:
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
+            await exchange.result({"tools": tools})
+
+        @server.act("tools/call")
+        async def called(exchange: Exchange) -> None:
+            await exchange.result({"content": []})
+
+        async with visiting(
+            at(server.url),
+            register=given.register,
+            identity_mode="required",
+            grants=(Grant("agent:a", "tools/call", "up/*", Effect.ALLOW),),
+            confirm="never",
+            **chosen,
+        ) as visitor:
+            yield visitor, given
+
+
+async def told(
+    visitor: Visitor, method: str, path: str, key: str | None, body: object = None
+) -> tuple[int, Any]:
+    headers = {**(JSON if method == "POST" else {}), **(bearer(key) if key else {})}
+    said = b"" if body is None else json.dumps(body).encode()
+    reply = await visitor.send(method, headers.items(), said, path)
+    return reply.status, await reply.json()
+
+
+async def opens(visitor: Visitor, key: str) -> tuple[list[str], list[int], list[int]]:
+    """What the catalogue shows, and whether each tool can be read, and called."""
+    _, catalogue = await told(visitor, "GET", "/tools", key)
+    shown = [tool["name"] for tool in catalogue["tools"]]
+    read = [(await told(visitor, "GET", f"/tools/up__{name}", key))[0] for name in NAMES]
+    called = [(await told(visitor, "POST", f"/tools/up__{name}", key, {}))[0] for name in NAMES]
+    return shown, read, called
+
+
+@pytest.mark.requirement(
+    "REG-perm-ToolInvoke", "REG-perm-ToolRead", "REG-perm-ToolsListAll", "REG-auth-authorize"
+)
+@pytest.mark.parametrize(
+    ("permissions", "shown", "read", "called"),
+    [
+        ((), ["up__add", "up__drop"], [200, 200], [200, 200]),
+        (("ToolInvoke(up/add)",), ["up__add"], [200, 403], [200, 403]),
+        (("ToolRead(up/add)",), ["up__add"], [200, 403], [403, 403]),
+        (("ToolsListAll",), ["up__add", "up__drop"], [200, 200], [403, 403]),
+        (("ToolsListAll", "ToolInvoke(drop)"), ["up__add", "up__drop"], [200, 200], [403, 200]),
+        (("AdminRead",), [], [403, 403], [403, 403]),
+    ],
+)
+async def test_a_key_opens_what_its_permissions_say(
+    permissions: tuple[str, ...], shown: list[str], read: list[int], called: list[int]
+) -> None:
+    async with registry() as (visitor, given):
+        key = given.give("agent:a", permissions=permissions)
+        assert await opens(visitor, key) == (shown, read, called)
+
+
+@pytest.mark.requirement("REG-auth-denied", "REG-err-32005")
+async def test_no_permission_of_a_key_gives_more_than_its_party_has() -> None:
+    async with registry() as (visitor, given):
+        key = given.give("agent:b", permissions=("ToolsListAll", "ToolInvoke(*)"))
+        assert await opens(visitor, key) == ([], [403, 403], [403, 403])
+        _, refused = await told(visitor, "POST", "/tools/up__add", key, {})
+        error = refused["error"]
+        assert (error["code"], error["data"]["error_type"]) == (-32005, "AuthorizationError")
+
+
+@pytest.mark.requirement("REG-auth-fail", "REG-err-32004")
+@pytest.mark.parametrize("path", ["/tools", "/tools/up__add", "/openapi.json", "/resources"])
+async def test_without_a_key_nothing_is_told(path: str) -> None:
+    async with registry() as (visitor, _):
+        status, refused = await told(visitor, "GET", path, None)
+        assert (status, refused["error"]["code"]) == (401, -32004)
+        assert refused["error"]["data"]["error_type"] == "AuthenticationError"
+
+
+@pytest.mark.requirement("REG-auth-bearer")
+async def test_credentials_may_stand_in_the_message_where_an_operator_says_so() -> None:
+    async with registry(accept_auth_member=True) as (visitor, given):
+        key = given.give("agent:a")
+        frame: dict[str, Any] = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "up__add", "arguments": {}},
+            "auth": {"type": "bearer", "token": key},
+        }
+        status, answer = await told(visitor, "POST", "/tools", None, frame)
+        assert (status, answer["result"]["content"]) == (200, [])
+        # At a tool's own path the body is its arguments, whatever is in them.
+        status, refused = await told(visitor, "POST", "/tools/up__add", None, frame)
+        assert (status, refused["error"]["code"]) == (401, -32004)
+        assert key not in json.dumps(refused)

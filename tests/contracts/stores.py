@@ -1,0 +1,90 @@
+"""Stores for tests: in memory, a SQLite file, and a database of a real PostgreSQL."""
+
+import os
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+from comity.adapters.memory.records import MemoryRecords
+from comity.adapters.sql import migrating, postgres, sqlite
+from comity.ports import Records
+
+SERVER = os.environ.get("COMITY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432")
+REMEMBERED = 200
+"""How many changes a store remembers in tests, where it can be told."""
+
+type Open = Callable[[], Awaitable[Records]]
+"""Opens the same store once more, as another process would."""
+
+
+async def run_on(url: str, *statements: str) -> list[Any]:
+    """What the last statement gives, each by itself."""
+    connection = await cast("Any", asyncpg).connect(url, timeout=10)
+    try:
+        rows: list[Any] = []
+        for statement in statements:
+            rows = await connection.fetch(statement)
+        return rows
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def a_database() -> AsyncGenerator[str]:
+    """The address of an empty database that is dropped afterwards."""
+    name = f"comity_test_{secrets.token_hex(8)}"
+    await run_on(f"{SERVER}/postgres", f'CREATE DATABASE "{name}"')
+    try:
+        yield f"{SERVER}/{name}"
+    finally:
+        await run_on(f"{SERVER}/postgres", f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@asynccontextmanager
+async def in_memory(_: Path) -> AsyncGenerator[Open]:
+    records = MemoryRecords(remembered=REMEMBERED)
+
+    async def again() -> Records:
+        return records
+
+    yield again
+
+
+@asynccontextmanager
+async def in_sqlite(folder: Path) -> AsyncGenerator[Open]:
+    async with _opened(sqlite.open_records, f"sqlite:///{folder / 'records.db'}") as again:
+        yield again
+
+
+@asynccontextmanager
+async def in_postgres(_: Path) -> AsyncGenerator[Open]:
+    async with a_database() as url:
+        fresh = postgres.product(url)
+        await migrating.upgrade(fresh.engine)
+        await fresh.close()
+        async with _opened(postgres.open_records, url) as again:
+            yield again
+
+
+@asynccontextmanager
+async def _opened(make: Callable[[str], Records], url: str) -> AsyncGenerator[Open]:
+    made: list[Records] = []
+
+    async def again() -> Records:
+        records = make(url)
+        made.append(records)
+        await records.open()
+        return records
+
+    try:
+        yield again
+    finally:
+        for records in made:
+            await records.close()
+
+
+STORES = {"memory": in_memory, "sqlite": in_sqlite, "postgres": in_postgres}

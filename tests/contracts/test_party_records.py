@@ -1,0 +1,146 @@
+"""Parties and their keys as every store keeps them."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from comity.ports import Change, Kept, Records
+from comity.wire.errors import MalformedMessage, Misconfigured
+from comity.wire.parties import Key, Party, PartyKind
+from tests.contracts.stores import Open
+
+NOW = datetime(2026, 11, 15, 8, 30, 1, 123456, tzinfo=UTC)
+ANA = Party("person:ana", PartyKind.PERSON, "Ana", created_by="person:local", created_at=NOW)
+KEY = Key(
+    "k1",
+    "person:ana",
+    bytes(range(32)),
+    "laptop",
+    ("tools/call:files/*", "admin/read:*"),
+    60,
+    2**40,
+    "person:local",
+    NOW,
+    NOW,
+    NOW + timedelta(days=90),
+)
+
+
+async def test_a_party_comes_back_as_it_was_written(records: Records, again: Open) -> None:
+    await records.parties.put(ANA, Party("agent:ci"))
+    other = await again()
+    assert await other.parties.get("person:ana") == ANA
+    assert {party.id for party in await other.parties.page()} == {"person:ana", "agent:ci"}
+
+
+async def test_a_party_can_be_changed_and_removed(records: Records) -> None:
+    await records.parties.put(ANA)
+    await records.parties.put(replace(ANA, disabled=True))
+    assert await records.parties.page() == [replace(ANA, disabled=True)]
+    assert await records.parties.remove("person:ana")
+    assert not await records.parties.remove("person:ana")
+    assert await records.parties.get("person:ana") is None
+
+
+async def test_a_party_that_is_removed_takes_its_keys_along(records: Records) -> None:
+    await records.parties.put(ANA)
+    await records.keys.put(KEY, NOW)
+    await records.keys.put(replace(KEY, id="k2", party="agent:ci"), NOW)
+    before = (await records.changes.since(0)).version
+    await records.parties.remove("person:ana")
+    assert [key.id for key in await records.keys.page()] == ["k2"]
+    told = (await records.changes.since(before)).changes
+    assert set(told or ()) == {Change(Kept.PARTIES, "person:ana"), Change(Kept.KEYS, "k1")}
+
+
+async def test_parties_are_paged_in_one_order(records: Records) -> None:
+    await records.parties.put(*(Party(f"agent:{number}") for number in range(105)))
+    seen: list[Party] = []
+    while page := await records.parties.page(seen[-1].id if seen else "", 20):
+        seen += page
+    assert len(seen) == len({party.id for party in seen}) == 105
+
+
+async def test_a_key_comes_back_as_it_was_written(records: Records, again: Open) -> None:
+    await records.keys.put(KEY, NOW)
+    other = await again()
+    assert await other.keys.get("k1") == KEY
+    assert await other.keys.of("person:ana") == [KEY]
+    assert await other.keys.page() == [KEY]
+    assert await other.keys.page("k1") == []
+
+
+async def test_a_party_has_at_most_two_keys_in_use(records: Records) -> None:
+    await records.keys.put(KEY, NOW)
+    await records.keys.put(replace(KEY, id="k2"), NOW)
+    with pytest.raises(Misconfigured, match="k1 and k2; revoke one"):
+        await records.keys.put(replace(KEY, id="k3"), NOW)
+    await records.keys.put(replace(KEY, id="k2", label="other"), NOW)
+    await records.keys.put(replace(KEY, id="k3", party="agent:ci"), NOW)
+    assert await records.keys.revoke("k1", NOW)
+    await records.keys.put(replace(KEY, id="k4"), NOW)
+    later = NOW + timedelta(days=91)
+    unending = replace(KEY, id="k5", expires_at=None)
+    await records.keys.put(unending, later)
+    assert await records.keys.get("k5") == unending
+
+
+async def test_two_at_once_are_not_one_too_many(records: Records, again: Open) -> None:
+    other = await again()
+    await records.keys.put(KEY, NOW)
+    tried = (
+        (records if number % 2 else other).keys.put(replace(KEY, id=f"n{number}"), NOW)
+        for number in range(6)
+    )
+    ended = await asyncio.wait_for(asyncio.gather(*tried, return_exceptions=True), 30)
+    assert [type(each) for each in ended if each is not None] == [Misconfigured] * 5
+    assert len(await records.keys.page()) == 2
+
+
+async def test_a_key_is_revoked_once_and_stays_on_record(records: Records) -> None:
+    await records.keys.put(KEY, NOW)
+    assert await records.keys.revoke("k1", NOW)
+    assert not await records.keys.revoke("k1", NOW + timedelta(seconds=1))
+    assert not await records.keys.revoke("nobody's", NOW)
+    assert await records.keys.get("k1") == replace(KEY, revoked_at=NOW)
+
+
+async def test_when_keys_were_used_is_no_news(records: Records) -> None:
+    await records.keys.put(KEY, NOW)
+    before = await records.changes.since(0)
+    await records.keys.touch({"k1": NOW + timedelta(hours=1), "gone": NOW})
+    await records.keys.touch({})
+    assert await records.keys.get("k1") == replace(KEY, last_used=NOW + timedelta(hours=1))
+    assert (await records.changes.since(0)).version == before.version
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": "a\0"},
+        {"party": "\ud800"},
+        {"mac": b""},
+        {"permissions": ("a\0",)},
+        {"requests_per_hour": -1},
+        {"requests_per_minute": 2**64},
+        {"expires_at": datetime(2026, 1, 1)},  # noqa: DTZ001
+    ],
+    ids=str,
+)
+async def test_a_key_that_no_store_could_keep_is_refused(
+    records: Records, changed: dict[str, object]
+) -> None:
+    with pytest.raises(MalformedMessage):
+        await records.keys.put(replace(KEY, **changed), NOW)
+    assert await records.keys.page() == []
+
+
+async def test_nobody_is_found_by_a_name_that_cannot_be(records: Records) -> None:
+    for name in ("", "a\0", "\ud800"):
+        assert await records.parties.get(name) is None
+        assert not await records.parties.remove(name)
+        assert await records.keys.get(name) is None
+        assert await records.keys.of(name) == []
+        assert not await records.keys.revoke(name, NOW)

@@ -1,0 +1,13 @@
+"""The guide to a thousand tools, followed to the letter against a gateway that runs."""
+
+from pathlib import Path
+
+from tests.docs.pages import ROOT
+from tests.docs.reader import Reader
+
+GUIDE = ROOT / "docs" / "guides" / "a-thousand-tools.md"
+
+
+def test_a_client_lists_a_few_tools_and_finds_the_others(tmp_path: Path) -> None:
+    files = {"comity.toml": "toml", "office.py": "python", "agent.py": "py"}
+    Reader(tmp_path).go_through(GUIDE, files)

@@ -1,0 +1,26 @@
+"""The gateway as people run it, but it collects its garbage when told, so that memory tells a leak.
+
+Run as `python -m tests.interop.measured serve CONFIG`. At SIGUSR1 it says on stderr how often it
+has collected and how many objects there are.
+"""
+
+import gc
+import itertools
+import os
+import signal
+import sys
+
+from comity.cli.main import main
+
+_times = itertools.count(1)
+
+
+def collect(number: int, frame: object) -> None:
+    gc.collect()
+    # Not by `print`: a signal may come while somebody else is printing.
+    os.write(2, f"collected {next(_times)}: {len(gc.get_objects())} objects\n".encode())
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, collect)
+    sys.exit(main(sys.argv[1:]))

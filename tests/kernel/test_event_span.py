@@ -1,0 +1,181 @@
+"""Events between nodes: only what is wanted elsewhere is sent, and each is heard once."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from comity.kernel import event_span
+from comity.kernel.event_servers import EventServers
+from comity.kernel.event_span import EventSpan
+from comity.kernel.events import Events
+from comity.ports.clustering import Heard
+from comity.wire import jsonrpc
+from tests.kernel.carriers import Script, settled, until
+from tests.kernel.desks import Front
+from tests.kernel.event_house import CI, Ear, a_plane, event
+from tests.kernel.node_house import OneNode, some_nodes
+from tests.kernel.server_house import options
+from tests.kernel.test_event_servers import asked_of, handshake, usage
+
+
+@dataclass
+class Place:
+    """A node with its plane of events, and perhaps a server that it alone runs."""
+
+    node: OneNode
+    events: Events
+    servers: EventServers
+    span: EventSpan
+    front: Front
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_span, "GATHER_SECONDS", 0.0)
+
+
+@asynccontextmanager
+async def places(*scripts: Script | None) -> AsyncGenerator[list[Place]]:
+    names = [f"node{number}" for number, _ in enumerate(scripts)]
+    async with some_nodes(*names) as nodes, AsyncExitStack() as stack:
+        made = [
+            await stack.enter_async_context(_place(node, script))
+            for node, script in zip(nodes, scripts, strict=True)
+        ]
+        for node in nodes:
+            node.peers.beat(asks=True)
+        await settled()
+        yield made
+
+
+@asynccontextmanager
+async def _place(node: OneNode, script: Script | None) -> AsyncGenerator[Place]:
+    front = Front({} if script is None else {"files": script}, how=options())
+    events = a_plane()
+    servers = EventServers(events, front.servers)
+    servers.is_only_here = lambda name: script is not None
+    await front.ready()
+    span = EventSpan(node.bus, node.peers, events, servers)
+    await span.open()
+    try:
+        yield Place(node, events, servers, span, front)
+    finally:
+        await servers.stop()
+        await span.close()
+        await front.servers.stop()
+
+
+async def said_on(place: Place) -> list[Heard]:
+    """All that others publish from now on of what happened."""
+    heard: list[Heard] = []
+    await place.node.bus.subscribe("test.events.told", heard.append)
+    return heard
+
+
+async def test_what_happens_at_one_node_is_heard_at_another_that_wants_it() -> None:
+    async with places(None, None) as (one, other):
+        wire = await said_on(other)
+        one.events.publish(event("0", party=CI.party))
+        ear, here = Ear(), Ear()
+        following = ear.follow(other.events, "tool.started")
+        here.follow(one.events, "tool.*")
+        await until(lambda: one.events.is_followed and not wire)
+        await settled()
+        one.events.publish(event("1", party=CI.party))
+        one.events.publish(event("2", "tool.completed", party=CI.party))
+        await until(lambda: ear.heard)
+        await settled()
+        assert (ear.ids, here.ids, len(wire)) == (["1"], ["1", "2"], 1)
+        following.close()
+        await settled()
+        one.events.publish(event("3", party=CI.party))
+        await settled()
+        assert (ear.ids, len(wire)) == (["1"], 1)
+
+
+async def test_where_nobody_follows_a_node_that_another_wants_to_hear_tells_all_the_same() -> None:
+    async with places(None, None) as (one, other):
+        ear = Ear()
+        ear.follow(other.events, "tool.*")
+        await until(lambda: one.events.is_followed)
+        one.events.publish(event("1", party=CI.party))
+        await until(lambda: ear.heard)
+        assert not len(one.events)
+
+
+async def test_what_may_be_heard_is_decided_where_it_is_heard() -> None:
+    async with places(None, None) as (one, other):
+        ear = Ear()
+        ear.follow(other.events, "tool.*")
+        await until(lambda: one.events.is_followed)
+        one.events.publish(event("others", party="agent:other", server="files"))
+        one.events.publish(event("own", party=CI.party))
+        await until(lambda: ear.heard)
+        assert ear.ids == ["own"]
+
+
+async def test_a_server_that_one_node_runs_is_found_and_heard_from_the_other() -> None:
+    async with places(handshake(), None) as (owner, other):
+        ear = Ear()
+        following = await ear.follow(other.events, "model.*").settled()
+        assert following.subscribed == ("model.limit", "model.tool_budget", "model.usage")
+        server = owner.front.scripts["files"].last
+        assert asked_of(server) == [["model.*"]]
+        server.says(usage("1", subscription_id="s-model.*"))
+        await until(lambda: ear.heard)
+        assert (ear.ids, ear.heard[0].source) == (["1"], "files")
+        assert "model.usage" in {each.name for each in other.events.channels(CI)}
+        following.close()
+        await until(lambda: server.asked("mgp/events/unsubscribe"))
+        assert not len(owner.servers)
+
+
+async def test_a_server_that_each_node_has_is_not_asked_for_the_other() -> None:
+    async with places(handshake(), handshake()) as (one, other):
+        one.servers.is_only_here = other.servers.is_only_here = lambda name: False
+        ear = Ear()
+        await ear.follow(other.events, "model.usage").settled()
+        assert not asked_of(one.front.scripts["files"].last)
+        other.front.scripts["files"].last.says(usage("1"))
+        assert ear.ids == ["1"]
+
+
+async def test_what_a_node_wanted_that_has_died_is_wanted_no_more() -> None:
+    async with places(handshake(), None) as (owner, other):
+        await Ear().follow(other.events, "model.usage").settled()
+        server = owner.front.scripts["files"].last
+        assert len(owner.servers) == 1
+        await other.node.peers.close()
+        await until(lambda: not owner.events.is_followed)
+        await until(lambda: not len(owner.servers))
+        await until(lambda: server.asked("mgp/events/unsubscribe"))
+
+
+async def test_a_node_that_was_cut_off_says_again_what_it_wants() -> None:
+    async with places(None, None) as (one, other):
+        other.node.bus.cut_off()
+        ear = Ear()
+        ear.follow(other.events, "tool.*")
+        await settled()
+        one.events.publish(event("lost", party=CI.party))
+        assert not one.events.is_followed
+        other.node.bus.rejoin()
+        await until(lambda: one.events.is_followed)
+        one.events.publish(event("1", party=CI.party))
+        await until(lambda: ear.heard)
+        assert ear.ids == ["1"]
+
+
+async def test_what_no_node_says_is_passed_over() -> None:
+    async with places(None, None) as (one, other):
+        ear = Ear()
+        ear.follow(other.events, "tool.*")
+        await until(lambda: one.events.is_followed)
+        for subject in ("told", "wanted"):
+            one.node.bus.publish(f"test.events.{subject}", b"no message")
+            one.node.bus.publish(f"test.events.{subject}", jsonrpc.to_json({"a": 1}))
+        one.events.publish(event("1", party=CI.party))
+        await until(lambda: ear.heard)
+        assert ear.ids == ["1"]

@@ -1,0 +1,227 @@
+"""From the credentials of a request to an actor: keys, remembered proofs, the local user."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from comity.kernel.identity import REMEMBERED, Arrival, Identity, is_loopback
+from comity.ports.identity import Proof
+from comity.wire.errors import UNAUTHENTICATED, MalformedMessage
+from comity.wire.parties import LOCAL, Actor, Party, PartyKind
+from tests.surfaces.credentials import GivenOut
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+class Clock:
+    """Time that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+class Proving:
+    """Takes every token for proof of its own text; counts how often it is asked."""
+
+    def __init__(self, lasts: timedelta = 60 * MINUTE, paths: tuple[str, ...] = ("",)) -> None:
+        self.lasts = lasts
+        self.paths = paths
+        self.asked = 0
+
+    async def prove(self, token: str) -> Proof:
+        self.asked += 1
+        if token == "wrong":
+            raise MalformedMessage("no", UNAUTHENTICATED)
+        return Proof(Actor(f"person:{token}", PartyKind.PERSON), NOW + self.lasts, self.paths)
+
+
+def bearing(credential: str, path: str = "/mcp", peer: str = "127.0.0.1") -> Arrival:
+    return Arrival({b"authorization": f"Bearer {credential}".encode()}, peer, path, True)
+
+
+async def test_a_key_gives_its_party_and_its_bounds() -> None:
+    given_out = GivenOut()
+    key = given_out.give("agent:ci", permissions=("ToolInvoke(files/read)", "AdminRead"))
+    identity = Identity(given_out.register)
+    actor = await identity.identify(bearing(key))
+    assert (actor.party, actor.kind) == ("agent:ci", PartyKind.AGENT)
+    assert actor.permissions == (("tools/call", "files/read"), ("admin/read", "*"))
+    assert actor.credential == f"key:{key.split('_')[2]}"
+    assert await identity.identify(bearing(key)) is actor
+
+
+async def test_a_change_of_the_key_or_of_its_party_counts_at_once() -> None:
+    given_out = GivenOut()
+    key = given_out.give("agent:ci")
+    identity = Identity(given_out.register)
+    assert (await identity.identify(bearing(key))).permissions is None
+    given_out.change(key, permissions=("AdminRead",))
+    assert (await identity.identify(bearing(key))).permissions == (("admin/read", "*"),)
+    given_out.parties["agent:ci"] = Party("agent:ci", PartyKind.PERSON)
+    assert (await identity.identify(bearing(key))).kind is PartyKind.PERSON
+
+
+def test_a_party_that_is_named_is_known_only_while_it_and_its_key_count() -> None:
+    given_out = GivenOut()
+    key = given_out.give("person:ana@example.org", permissions=("AdminRead",))
+    key_id, identity = key.split("_")[2], Identity(given_out.register)
+    given_out.parties["person:ana@example.org"] = Party("person:ana@example.org", PartyKind.PERSON)
+    named = identity.named("person:ana@example.org")
+    assert named is not None
+    assert (named.kind, named.permissions) == (PartyKind.PERSON, None)
+    holder = identity.named("person:ana@example.org", key_id)
+    assert holder is not None
+    assert holder.permissions == (("admin/read", "*"),)
+    assert identity.named("person:nobody") is None
+    assert identity.named("person:ana@example.org", "other") is None
+    given_out.give("agent:ci")
+    assert identity.named("agent:ci", key_id) is None
+    given_out.revoke(key)
+    assert identity.named("person:ana@example.org", key_id) is None
+    given_out.disable("person:ana@example.org")
+    assert identity.named("person:ana@example.org") is None
+
+
+async def test_the_scheme_is_read_whatever_its_letters_and_spaces() -> None:
+    given_out = GivenOut()
+    key = given_out.give("agent:ci").encode()
+    identity = Identity(given_out.register)
+    for said in (b"bearer " + key, b"BEARER   " + key, b"Bearer " + key + b"  "):
+        arrival = Arrival({b"authorization": said})
+        assert (await identity.identify(arrival)).party == "agent:ci"
+
+
+async def test_a_proof_is_remembered_for_a_minute() -> None:
+    clock, proving = Clock(), Proving()
+    identity = Identity(GivenOut().register, proving, clock=clock)
+    for _ in range(3):
+        assert (await identity.identify(bearing("ana"))).party == "person:ana"
+    assert proving.asked == 1
+    clock.now += MINUTE
+    await identity.identify(bearing("ana"))
+    assert proving.asked == 2
+
+
+async def test_a_proof_is_not_remembered_beyond_its_end() -> None:
+    clock, proving = Clock(), Proving(lasts=timedelta(seconds=5))
+    identity = Identity(GivenOut().register, proving, clock=clock)
+    await identity.identify(bearing("ana"))
+    clock.now += timedelta(seconds=5)
+    await identity.identify(bearing("ana"))
+    assert proving.asked == 2
+
+
+async def test_a_refusal_is_not_remembered_as_a_proof() -> None:
+    identity = Identity(GivenOut().register, Proving())
+    for _ in range(2):
+        with pytest.raises(MalformedMessage):
+            await identity.identify(bearing("wrong"))
+
+
+async def test_no_more_proofs_are_remembered_than_there_is_room_for() -> None:
+    proving = Proving()
+    identity = Identity(GivenOut().register, proving, clock=Clock())
+    for number in range(REMEMBERED + 1):
+        await identity.known_by(b"%d" % number)
+    await identity.known_by(b"%d" % REMEMBERED)
+    assert proving.asked == REMEMBERED + 1
+    await identity.known_by(b"0")
+    assert proving.asked == REMEMBERED + 2
+
+
+async def test_a_remembered_proof_counts_only_where_it_was_meant_to() -> None:
+    identity = Identity(GivenOut().register, Proving(paths=("/servers/a",)), clock=Clock())
+    assert await identity.identify(bearing("ana", "/servers/a/mcp"))
+    with pytest.raises(MalformedMessage, match="another address"):
+        await identity.identify(bearing("ana", "/mcp"))
+
+
+async def test_a_disabled_party_is_refused_with_a_remembered_proof() -> None:
+    given_out = GivenOut()
+    identity = Identity(given_out.register, Proving(), clock=Clock())
+    await identity.identify(bearing("ana"))
+    given_out.parties["person:ana"] = Party("person:ana", disabled=True)
+    with pytest.raises(MalformedMessage, match="at present"):
+        await identity.identify(bearing("ana"))
+
+
+async def test_a_credential_of_great_length_is_looked_at_by_nobody() -> None:
+    proving = Proving()
+    identity = Identity(GivenOut().register, proving, clock=Clock())
+    for credential in ("", "x" * 16_385):
+        with pytest.raises(MalformedMessage):
+            await identity.identify(bearing(credential))
+    assert proving.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("is_local", "peer", "named", "is_let_in"),
+    [
+        (True, "127.0.0.1", True, True),
+        (True, "127.8.9.1", True, True),
+        (True, "::1", True, True),
+        (True, "::ffff:127.0.0.1", True, True),
+        (True, "10.0.0.1", True, False),
+        (True, "::ffff:10.0.0.1", True, False),
+        (True, "", True, False),
+        (True, "localhost", True, False),
+        (True, "127.0.0.1", False, False),
+        (False, "127.0.0.1", True, False),
+    ],
+)
+async def test_only_this_machine_under_its_own_name_is_the_local_user(
+    is_local: bool, peer: str, named: bool, is_let_in: bool
+) -> None:
+    identity = Identity(GivenOut().register, is_local=is_local)
+    arrival = Arrival({}, peer, "/mcp", named)
+    if is_let_in:
+        assert await identity.identify(arrival) is LOCAL
+    else:
+        with pytest.raises(MalformedMessage):
+            await identity.identify(arrival)
+
+
+def test_what_is_no_address_is_not_this_machine() -> None:
+    assert not is_loopback("127.0.0.1.evil.org")
+
+
+async def test_who_stays_is_known_while_its_key_and_its_party_count() -> None:
+    given_out, clock = GivenOut(), Clock()
+    key = given_out.give("agent:ci", expires_at=NOW + MINUTE)
+    other = given_out.give("agent:ci")
+    identity = Identity(given_out.register, clock=clock)
+    actor = await identity.identify(bearing(key))
+    lasting = await identity.identify(bearing(other))
+    assert (actor.expires_at, lasting.expires_at) == (NOW + MINUTE, None)
+    assert identity.stands(actor)
+    clock.now += MINUTE
+    assert not identity.stands(actor)
+    assert identity.stands(lasting)
+    given_out.change(other, revoked_at=clock.now)
+    assert not identity.stands(lasting)
+    third = await identity.identify(bearing(given_out.give("agent:ci")))
+    assert identity.stands(third)
+    given_out.disable("agent:ci")
+    assert not identity.stands(third)
+    assert not identity.stands(Actor("agent:x", credential=third.credential))
+
+
+def test_who_stays_with_a_token_is_known_until_it_expires() -> None:
+    given_out, clock = GivenOut(), Clock()
+    identity = Identity(given_out.register, Proving(), clock=clock)
+    actor = Actor("person:ana", credential="token:https://id.example.org", expires_at=NOW + MINUTE)
+    assert identity.stands(actor)
+    given_out.parties["person:ana"] = Party("person:ana", disabled=True)
+    assert not identity.stands(actor)
+    del given_out.parties["person:ana"]
+    clock.now += MINUTE
+    assert not identity.stands(actor)
+
+
+def test_the_local_user_is_known_where_it_is_let_in() -> None:
+    assert Identity(GivenOut().register, is_local=True).stands(LOCAL)
+    assert not Identity(GivenOut().register).stands(LOCAL)

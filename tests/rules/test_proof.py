@@ -1,0 +1,207 @@
+"""`rules/proof.py`: every tampering is found, the untouched passes, and keys are what counts."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from comity.adapters.signing import verify
+from comity.rules.proof import MOST_FINDINGS, Proof, Report, name_of
+from comity.rules.proof_chain import Kind
+from comity.wire import exported
+from comity.wire.audit import Event, Type, body_of
+from comity.wire.errors import MalformedMessage
+from comity.wire.journal import Segment
+from tests.rules.journals import (
+    BEGAN,
+    DEEDS,
+    OTHER,
+    PUBLIC,
+    Journal,
+    chained,
+    event,
+    export,
+    signed,
+)
+
+WHOLE = Journal.of(120)
+
+
+def prove(lines: Iterable[bytes], **known: Any) -> Report:
+    proof = Proof(verify, **known)
+    for line in lines:
+        proof.take(line)
+    return proof.finish()
+
+
+def test_the_untouched_journal_is_whole() -> None:
+    report = prove(export(WHOLE), trusted=[PUBLIC], outside=WHOLE.checkpoints)
+    assert report.is_whole
+    assert (report.entries, report.checkpoints) == (120, 24)
+    (node,) = report.nodes
+    assert (node.first, node.last, node.signed_to, node.keys) == (1, 120, 120, (PUBLIC,))
+
+
+def test_every_one_of_a_thousand_tamperings_is_found_and_the_first_entry_named() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(1000):
+        forged = DEEDS[seed % len(DEEDS)](WHOLE, random.Random(seed))  # noqa: S311  # no secret is drawn
+        # The outside checkpoint is the last: what a forger with the store in hand cannot reach.
+        report = prove(export(forged.journal), outside=WHOLE.checkpoints[-1:], trusted=[PUBLIC])
+        assert report.findings, (seed, forged.deed)
+        first = report.findings[0]
+        assert first.kind in forged.kinds, (seed, forged.deed, first)
+        assert first.seq <= forged.last, (seed, forged.deed, first)
+        assert forged.first <= first.seq, (seed, forged.deed, first)
+        found[forged.deed] += 1
+    assert found == dict.fromkeys(("alter", "delete", "insert", "swap", "cut"), 200)
+
+
+def test_several_nodes_in_one_export_are_proved_each_for_itself() -> None:
+    other = Journal.of(30, node="node-2")
+    assert prove(export(WHOLE, other)).is_whole
+    other.lines[6] = other.lines[6]._replace(body=b'{"a":1}')
+    report = prove(export(WHOLE, other))
+    assert [(each.node, each.seq) for each in report.findings] == [("node-2", 7)]
+    assert [node.signed_to for node in report.nodes] == [120, 30]
+
+
+def test_columns_that_disagree_with_the_body_are_a_finding() -> None:
+    lines = list(WHOLE.lines)
+    lines[2] = lines[2]._replace(actor="agent:somebody-else")
+    lines[5] = lines[5]._replace(at=BEGAN)
+    report = prove(export(Journal(lines, WHOLE.checkpoints)))
+    assert [(each.kind, each.seq) for each in report.findings] == [
+        (Kind.COLUMNS, 3),
+        (Kind.COLUMNS, 6),
+    ]
+
+
+def test_columns_that_are_shortened_are_not() -> None:
+    long = event(1)
+    told = Event(long.type, "agent:" + "x" * 500, long.at, details={})
+    lines = chained([(told, body_of(told))], "node-1", bytes(32), 1)
+    lines[0] = lines[0]._replace(actor=lines[0].actor[:256])
+    assert prove(export(Journal(lines, []))).is_whole
+
+
+def test_a_wrong_signature_and_a_strange_key_are_findings() -> None:
+    broken = WHOLE.checkpoints[3]._replace(signature=bytes(64))
+    checkpoints = [*WHOLE.checkpoints[:3], broken, *WHOLE.checkpoints[4:]]
+    report = prove(export(Journal(WHOLE.lines, checkpoints)))
+    assert [(each.kind, each.seq) for each in report.findings] == [(Kind.SIGNATURE, 40)]
+    strange = [*WHOLE.checkpoints[:3], signed(WHOLE.lines[39], OTHER)]
+    report = prove(export(Journal(WHOLE.lines, strange)))
+    assert [(each.kind, each.seq) for each in report.findings] == [(Kind.KEY, 40)]
+    other = OTHER.public_key().public_bytes_raw().hex()
+    assert prove(export(Journal(WHOLE.lines, strange)), trusted=[PUBLIC, other]).is_whole
+    untrusted = prove(export(WHOLE), trusted=[other])
+    assert {each.kind for each in untrusted.findings} == {Kind.KEY}
+
+
+def test_a_node_that_is_named_after_its_key_takes_no_other() -> None:
+    own = Journal.of(20, node=name_of(PUBLIC))
+    assert prove(export(own)).is_whole
+    beside = Journal.of(20, node=f"{name_of(PUBLIC)}~2")
+    assert prove(export(own, beside)).is_whole
+    false = Journal(own.lines, [signed(own.lines[-1], OTHER)])
+    assert prove(export(false)).findings[0].kind is Kind.KEY
+
+
+def test_who_signs_the_rewritten_chain_anew_is_found_by_the_outside_checkpoint() -> None:
+    events = [event(number, "rewritten") for number in range(1, 121)]
+    lines = chained([(each, body_of(each)) for each in events], "node-1", bytes(32), 1)
+    forged = Journal(lines, [signed(lines[-1], OTHER)])
+    assert prove(export(forged)).is_whole, "nothing in it says otherwise"
+    kinds = {each.kind for each in prove(export(forged), outside=WHOLE.checkpoints).findings}
+    assert kinds == {Kind.KEY, Kind.ALTERED}
+
+
+def test_what_was_sealed_is_not_missed() -> None:
+    segment = Segment("node-1", 1, 50, bytes(32), WHOLE.lines[49].hash, BEGAN)
+    rest = export(Journal(WHOLE.lines[50:], WHOLE.checkpoints[5:]))
+    sealed = [rest[0], exported.segment(segment), exported.checkpoint(WHOLE.checkpoints[4])]
+    report = prove([*sealed, *rest[1:]], outside=WHOLE.checkpoints)
+    assert report.is_whole
+    (node,) = report.nodes
+    assert (node.sealed, node.first, node.entries) == (50, 51, 70)
+    assert prove(rest).findings[0].kind is Kind.REMOVED
+
+
+def test_an_entry_that_says_what_was_sealed_vouches_for_it() -> None:
+    events = [event(number) for number in range(1, 11)]
+    sealed, less = (
+        Event(Type.SEGMENT_SEALED, "system:gateway", BEGAN, details={"first": 1, "last": last})
+        for last in (7, 6)
+    )
+    for end in (sealed, less, event(11)):
+        told = [*events, end]
+        lines = chained([(each, body_of(each)) for each in told], "node-1", bytes(32), 1)
+        segment = Segment("node-1", 1, 7, bytes(32), lines[6].hash, BEGAN)
+        rest = export(Journal(lines[7:], [signed(lines[-1])]))
+        report = prove([rest[0], exported.segment(segment), *rest[1:]])
+        assert report.is_whole is (end is sealed)
+
+
+def test_who_trusts_a_key_is_told_where_it_has_signed_nothing() -> None:
+    report = prove(export(Journal(WHOLE.lines, [])), trusted=[PUBLIC])
+    assert [each.kind for each in report.findings] == [Kind.SIGNATURE]
+    assert prove(export(Journal(WHOLE.lines, []))).is_whole
+
+
+def test_a_call_whose_end_is_not_told_is_no_finding() -> None:
+    events = [
+        Event(Type.CALL_INTENDED, "agent:ci", BEGAN, call="c-1"),
+        Event(Type.TOOL_EXECUTED, "agent:ci", BEGAN, call="c-1"),
+        Event(Type.CALL_INTENDED, "agent:ci", BEGAN, call="c-2"),
+    ]
+    lines = chained([(each, body_of(each)) for each in events], "node-1", bytes(32), 1)
+    report = prove(export(Journal(lines, [])))
+    assert report.is_whole
+    assert report.open_calls == ("c-2",)
+
+
+def test_an_export_that_stops_before_its_end_is_told_so() -> None:
+    assert prove(export(WHOLE)[:-1]).findings[0].kind is Kind.CUT
+    counted = prove(export(Journal(WHOLE.lines[:100], WHOLE.checkpoints[:10]), end=120))
+    assert [each.kind for each in counted.findings] == [Kind.CUT]
+
+
+def test_what_cannot_be_read_is_told_line_by_line_and_what_is_no_export_at_all_is_refused() -> None:
+    lines = export(WHOLE)
+    lines[5] = b"\xff{"
+    report = prove(lines)
+    assert (Kind.UNREADABLE, "line 6 cannot be read") in {
+        (each.kind, each.words) for each in report.findings
+    }
+    for odd in (
+        b"{}",
+        b'{"checkpoint":{"node":"n","seq":1,"hash":"x","at":"","key":"","signature":""}}',
+    ):
+        report = prove([lines[0], odd, exported.end(0)])
+        assert report.findings[0].kind is Kind.UNREADABLE
+    for first in (b"", b"{}", b'{"comity_journal":2}', b"\x00"):
+        with pytest.raises(MalformedMessage):
+            prove([first])
+
+
+def test_findings_are_bounded() -> None:
+    lines = [line._replace(actor="agent:other") for line in WHOLE.lines]
+    report = prove(export(Journal(lines, WHOLE.checkpoints)))
+    assert len(report.findings) == MOST_FINDINGS
+    assert report.more == 120 - MOST_FINDINGS
+
+
+def test_what_is_remembered_does_not_grow_with_the_journal() -> None:
+    sizes = [len(msgspec.json.encode(msgspec.to_builtins(_left(size)))) for size in (200, 2000)]
+    assert sizes[1] < sizes[0] + 200
+
+
+def _left(size: int) -> object:
+    proof = Proof(verify)
+    for line in export(Journal.of(size, every=100)):
+        proof.take(line)
+    return [repr(proof._chains), repr(proof._open), repr(proof._findings)]  # pyright: ignore[reportPrivateUsage]

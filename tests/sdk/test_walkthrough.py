@@ -1,0 +1,47 @@
+"""Delegated fulfilment runs as its guide shows it: agent, person, orchestrator, worker. (§9.4)"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, snippets_of
+from tests.docs.transcript import steps_of
+from tests.interop.processes import comity
+
+GUIDE = ROOT / "docs" / "guides" / "topic-walkthrough.md"
+PROGRAM = "examples/topics/walkthrough.py"
+ID = re.compile(r"\b[0-9a-f]{8}\b")
+
+
+def masked(lines: str) -> list[str]:
+    """Ids are others in each run; which of them are the same is not: each has its number."""
+    known: dict[str, str] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return known.setdefault(found.group(), f"<{len(known) + 1}>")
+
+    return [ID.sub(number, line).rstrip() for line in lines.strip("\n").splitlines()]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.requirement("MCPX-9.4-delegated", "MCPX-2.1-progressive", "MCPX-2.1-governance")
+def test_the_example_prints_what_the_guide_shows(tmp_path: Path) -> None:
+    snippets = snippets_of(GUIDE)
+    (configuration,) = [each.text for each in snippets if each.language == "toml"]
+    shown = [steps_of(each.text) for each in snippets if each.language == "console"]
+    (step,) = [step for steps in shown for step in steps if PROGRAM in step.command]
+    (tmp_path / "comity.toml").write_text(configuration, encoding="utf-8")
+    with comity(tmp_path / "comity.toml") as url:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / PROGRAM), url],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert masked(done.stdout) == masked("\n".join(step.expected))

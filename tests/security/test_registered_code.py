@@ -1,0 +1,121 @@
+"""Code that agents bring: what of it is refused, and what it finds around it when it runs."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.governed import refusal_of
+from tests.conformance.newcomer_scene import (
+    AGENT,
+    MADE,
+    MAY_CODE,
+    MINE,
+    REGISTER,
+    answers,
+    greeted,
+    is_there,
+    scene_of,
+    until_gone,
+)
+
+
+async def test_attack_23_no_variable_and_no_secret_of_the_gateway_goes_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMITY_CANARY", "a-secret-of-the-gateway")
+    (tmp_path / "show.py").write_text("import os, sys; sys.exit(str(dict(os.environ)))")
+    line = (sys.executable, str(tmp_path / "show.py"))
+    async with scene_of(
+        tmp_path, registration_commands=(" ".join(line),), registration_readable=(str(tmp_path),)
+    ) as (scene, admin):
+        extras: list[dict[str, Any]] = [{"env": {"LD_PRELOAD": "x"}}, {"cwd": "/"}, {"headers": 1}]
+        assert await answers(admin, *extras) == ["invalid_params"] * len(extras)
+        # A program that the operator named, and that tells what it finds around it.
+        wish = {"id": "dynamic.shows", "command": line[0], "args": [line[1]]}
+        failed = json.dumps(await admin.ask(REGISTER, wish))
+        assert "'PATH'" in failed
+        assert "a-secret-of-the-gateway" not in failed
+        assert "COMITY_CANARY" not in failed
+        assert not is_there(scene, "dynamic.shows")
+
+
+async def test_code_without_the_grant_is_neither_run_nor_asked_about(tmp_path: Path) -> None:
+    async with scene_of(tmp_path, registration_creating=True, more_grants=[MINE]) as (scene, _):
+        agent = await greeted(scene, AGENT)
+        assert refusal_of(await agent.ask(REGISTER, MADE)) == "access_denied"
+        assert not is_there(scene, "dynamic.made")
+
+
+ESCAPES = [
+    "import os\ndef f(): return os.listdir('/')",
+    "def f(): return open('/etc/passwd').read()",
+    "def f(): return __import__('os')",
+    "def f(): return ().__class__.__mro__[1].__subclasses__()",
+    "def f(): return eval('1')",
+    "import socket\ndef f(): ...",
+    "from subprocess import run\ndef f(): ...",
+    "def f(x=[].__class__): ...",
+    "@print\ndef f(): ...",
+    "not python at all",
+]
+
+
+@pytest.mark.parametrize("code", ESCAPES)
+async def test_attack_13_code_that_reaches_out_is_refused(tmp_path: Path, code: str) -> None:
+    async with scene_of(
+        tmp_path,
+        registration_creating=True,
+        approval_policy="auto_approve",
+        more_grants=[MAY_CODE],
+    ) as (scene, _):
+        agent = await greeted(scene, AGENT)
+        assert refusal_of(await agent.ask(REGISTER, {**MADE, "code": code})) == "code_unsafe"
+        assert not is_there(scene, "dynamic.made")
+
+
+async def test_attack_20_what_is_registered_finds_neither_network_nor_files(
+    tmp_path: Path,
+) -> None:
+    """A program that the operator named tries what it can, and tells in its last words."""
+    secret = tmp_path / "secret"
+    secret.write_text("the pepper")
+    tries = f"""
+import os, socket, sys
+def attempt(what):
+    try:
+        what()
+    except OSError as refused:
+        return refused.errno
+    return 'done'
+found = [
+    attempt(lambda: socket.socket()),
+    attempt(lambda: socket.socket(socket.AF_UNIX)),
+    attempt(lambda: open({str(secret)!r})),
+    attempt(lambda: open({str(tmp_path / "new")!r}, 'w')),
+    attempt(lambda: open('/etc/passwd')),
+    attempt(lambda: os.kill({os.getpid()}, 0)),
+    attempt(lambda: open('mine', 'w')),
+]
+sys.exit(str(found))
+"""
+    (tmp_path / "tries.py").write_text(tries)
+    line = f"{sys.executable} -I {tmp_path / 'tries.py'}"
+    async with scene_of(tmp_path, registration_commands=(line,), registration_readable=()) as (
+        scene,
+        admin,
+    ):
+        words = line.split()
+        wish = {"id": "dynamic.tries", "command": words[0], "args": words[1:]}
+        refused = await admin.ask(REGISTER, wish)
+        assert "Permission denied" in refused["error"]["message"]
+    # Only the script itself is shown to it; all else stays closed.
+    async with scene_of(
+        tmp_path, registration_commands=(line,), registration_readable=(words[2],)
+    ) as (scene, admin):
+        told = (await admin.ask(REGISTER, wish))["error"]["message"]
+        assert "[1, 1, 13, 13, 13, 1, 'done']" in told
+        await until_gone(scene)
