@@ -1,6 +1,7 @@
 """What every test run carries: the ledger, a test bench for plugins, how properties are sought."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -45,3 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _rank(item: pytest.Item) -> int:
     place = item.path.as_posix()
     return next((rank for rank, part in enumerate(LONGEST) if part in place), len(LONGEST))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment() -> Iterator[None]:
+    """What one module's tests set in the environment is nothing that the next one's may meet."""
+    before = dict(os.environ)
+    yield
+    left = {name for name, value in os.environ.items() if before.get(name) != value}
+    assert left <= {"PYTEST_CURRENT_TEST"}, f"left in the environment: {sorted(left)}"

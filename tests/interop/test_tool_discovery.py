@@ -5,7 +5,6 @@ The ledger is held against tiktoken's own count of definitions that the gateway 
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -83,8 +82,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def count(text: str) -> int:
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(encoding_folder())
-    return len(tiktoken.get_encoding("o200k_base").encode(text, disallowed_special=()))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TIKTOKEN_CACHE_DIR", str(encoding_folder()))
+        o200k = tiktoken.get_encoding("o200k_base")
+    return len(o200k.encode(text, disallowed_special=()))
 
 
 def written(tool: dict[str, Any]) -> str:
