@@ -12,7 +12,7 @@ from comity.kernel.presence import Presence
 from comity.kernel.sessions import Session
 from comity.kernel.switchboard import AllServers
 from comity.rules.negotiation import Terms
-from comity.wire import jsonrpc, lifecycle, mcp
+from comity.wire import features, jsonrpc, lifecycle, mcp
 from comity.wire.errors import METHOD_NOT_FOUND, Unavailable
 from tests.kernel.carriers import Params, Script, hello, params_of, result_of
 from tests.kernel.desks import MODERN, Front, all_servers
@@ -234,7 +234,7 @@ async def test_what_a_modern_client_says_of_mgp_is_not_said_to_its_server() -> N
     }
     assert own[mcp.CLIENT_CAPABILITIES] == {
         "mgp": offered,
-        "extensions": {"dev.comity/mgp": offered},
+        "extensions": {"dev.comity/mgp": offered, "dev.comity/mcpl": features.OFFERED},
     }
 
 

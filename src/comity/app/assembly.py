@@ -24,6 +24,7 @@ from comity.app.governing import Governance, govern, grants_rooms, suggestions_r
 from comity.app.inspecting import Inspecting, RulesOf
 from comity.app.journaling import Journaling, journaled
 from comity.app.limiting import Limiting
+from comity.app.live import lively
 from comity.app.living import let_live
 from comity.app.meaning import by_meaning
 from comity.app.mounting import mount
@@ -153,18 +154,15 @@ async def _started(
     newcomers = receive_newcomers(parts.residents, parts.inspecting, parts.asking, parts.everything)
     requesting.creation = newcomers.creation
     parts.eventing.hear(parts.residents, requesting)
-    looks = [
-        *(parts.underway.look, parts.sessions.look, parts.parking.look),
-        *(parts.caring.look, parts.asking.approvals.look, parts.conversing.look),
-        *(mounting.look, newcomers.look, ServerLimits(parts.servers, parts.underway).look),
-    ]
+    looks = [*_looks(parts), mounting.look, newcomers.look]
     if cluster is not None:
         cluster.join(_joined(parts))
         looks.append(cluster.look)
     parts.residents.admit_all(settings.servers)
     tending = asyncio.ensure_future(tend(looks, LOOK_EVERY_SECONDS, PATIENCE_SECONDS))
     try:
-        async with contextlib.nullcontext() if cluster is None else cluster.running():
+        joined = contextlib.nullcontext() if cluster is None else cluster.running()
+        async with joined, lively(settings, parts, parts.caring.live):
             parts.servers.start()
             await newcomers.open()
             try:
@@ -182,6 +180,14 @@ async def _started(
         parts.caring.tools.stop()
         await newcomers.close()
         await _closed(parts, pools, schemas)
+
+
+def _looks(parts: Parts) -> list[Callable[[float], None]]:
+    """Who looks around, again and again, for what has lasted too long."""
+    limits = ServerLimits(parts.servers, parts.underway)
+    waiting = (parts.underway.look, parts.sessions.look, parts.parking.look)
+    kept = (parts.caring.look, parts.asking.approvals.look, parts.conversing.look)
+    return [*waiting, *kept, limits.look]
 
 
 async def _closed(parts: Parts, pools: Pools, schemas: Schemas) -> None:

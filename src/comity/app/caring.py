@@ -9,9 +9,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from comity.config import ServerSettings, Settings
+from comity.config.live_servers import live_policy_of
 from comity.kernel.administration import Administration
 from comity.kernel.catalog import Catalog
 from comity.kernel.life import ServerOptions
+from comity.kernel.live.hosting import Hosting
 from comity.kernel.permission_asks import PermissionAsks
 from comity.kernel.permits import Permits
 from comity.kernel.pinned import Pinned
@@ -20,6 +22,8 @@ from comity.kernel.servers import Servers
 from comity.kernel.snapshot import Snapshot
 from comity.kernel.toolcare import ToolCare
 from comity.ports import Kept
+from comity.rules.live_policy import NOTHING as LIVE_NOTHING
+from comity.rules.live_policy import LivePolicy
 from comity.rules.permissions import ApprovalPolicy, full_names
 from comity.rules.policies import (
     Confirm,
@@ -45,12 +49,14 @@ class Caring:
     def __init__(self, settings: Settings, catalog: Catalog, snapshot: Snapshot) -> None:
         self._settings = settings
         self._policies: dict[str, ServerPolicy] = {}
+        self._live: dict[str, LivePolicy] = {}
         grants, pins = snapshot.grants, Pinned(snapshot.records.pins)
         permits = Permits(self.policy, grants, lambda: grants.latest)
         self.tools = ToolCare(catalog, self.policy, permits, pins)
         snapshot.watch(Kept.PINS, self.tools.pins_changed)
         self.questions: Questions | None = None
         self.streaming: Streams | None = None
+        self.live = Hosting(self.live_policy)
         self.asked: PermissionAsks | None = None
 
     def look(self, patience: float) -> None:
@@ -61,13 +67,18 @@ class Caring:
     def policy(self, server: str) -> ServerPolicy:
         return self._policies.get(server, _UNWRITTEN)
 
+    def live_policy(self, server: str) -> LivePolicy:
+        """What a server may do beyond answering."""
+        return self._live.get(server, LIVE_NOTHING)
+
     def admit(self, server: ServerSettings, options: ServerOptions) -> ServerOptions:
         """Take over what is decided of a server; gives how it is treated with that."""
         self._policies[server.id] = policy_of(server, self._settings)
         self.tools.refresh(server.id)
         meet, questions = self.tools.permits.meet, self.questions
         links = replace(options.links, meet=meet, questions=questions, streaming=self.streaming)
-        return replace(options, links=links)
+        self._live[server.id] = live_policy_of(server.live)
+        return replace(options, links=replace(links, live=self.live))
 
     def rooms(self, servers: Servers, administration: Administration) -> dict[str, Room]:
         """What operators find of it under /api."""
@@ -78,6 +89,7 @@ class Caring:
 
     def dismiss(self, server: str) -> None:
         self._policies.pop(server, None)
+        self._live.pop(server, None)
         self.tools.permits.forget(server)
         if self.asked is not None:
             self.asked.dismissed(server)

@@ -89,6 +89,8 @@ class ServerSettings:
     default_policy: ServerDefault = field(default="inherit", compare=False)
     # What its operator decided of it, as far as anything was; and of its tools.
     policy: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # What it may do beyond answering.
+    live: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tools: Mapping[str, ToolPolicy] = field(default_factory=dict[str, ToolPolicy])
 
     def __repr__(self) -> str:

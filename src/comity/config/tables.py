@@ -17,6 +17,7 @@ from comity.config.kinds import (
     texts,
     whole,
 )
+from comity.config.live_servers import LIVE
 from comity.config.meaning import MEANING
 from comity.config.policies import POLICY, TOOLS
 from comity.config.rates import RATES
@@ -308,6 +309,7 @@ SERVER_SETTINGS: Final = (
         is_live=True,
     ),
     Setting("policy", "servers", POLICY, "what it may do, and how far it is trusted"),
+    Setting("live", "servers", LIVE, "what it may do beyond answering, where it speaks MCPL"),
     Setting("tools", "servers", TOOLS, "what is decided of single tools, by name or pattern"),
 )
 SUPERVISION: Final = frozenset(

@@ -9,6 +9,7 @@ from comity.kernel.across import Way
 from comity.kernel.call import Call
 from comity.kernel.catalog import Catalog, Kind, Offer
 from comity.kernel.following import Followed
+from comity.kernel.links import Link
 from comity.kernel.parked import ParkedCall
 from comity.kernel.parking import Parking
 from comity.kernel.reached import Reached
@@ -66,7 +67,7 @@ class Bridge:
             plain = tasks.as_task(plain)
         capabilities = {name: jsonrpc.value(terms) for name, terms in said.capabilities.items()}
         link = await server.bridge_link(capabilities, call.outbox.actor.party)
-        await link.lower_level(said.level)
+        await _lower_level(link, said.level)
         ParkedCall(plain, call, Way(server.name, link.ask), said, self._parking).begin()
 
     async def ask_modern(self, server: Reached, session: Session, call: Call, frame: Frame) -> None:
@@ -141,3 +142,12 @@ def _compare(offer: Offer, frame: Frame, headers: Headers) -> None:
 
 def _arguments(params: Mapping[str, Raw]) -> object:
     return jsonrpc.value(params["arguments"]) if "arguments" in params else None
+
+
+async def _lower_level(link: Link, level: str | None) -> None:
+    """Have the server log from this level on too, where somebody else may want more."""
+    if level not in mcp.LOG_LEVELS:
+        return
+    known = mcp.LOG_LEVELS.index
+    if link.level is None or known(level) < known(link.level):
+        await link.set_level(level)

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from comity.kernel.call import Call
 from comity.kernel.own_call import OwnCall
-from comity.kernel.pulse import Pulse
+from comity.kernel.pulse import Live, Pulse
 from comity.kernel.question import Errand, Question
 from comity.ports import Carrier, Headers
 from comity.rules.conversation import Answer, Conversation, Heard, Notice, Stray, Withdrawal
@@ -33,8 +33,9 @@ from comity.wire.errors import (
     MalformedMessage,
     Unavailable,
 )
+from comity.wire.features import declared_in
 from comity.wire.jsonrpc import UNSET, Frame, Limits
-from comity.wire.mcp import LIST_CHANGES, LOG_LEVELS, UNKNOWN, Stream
+from comity.wire.mcp import LIST_CHANGES, UNKNOWN, Stream
 from comity.wire.negotiation import stated
 from comity.wire.security import NOT_YOURS, PERMISSION_PREFIX
 from comity.wire.streaming import TOLD as STREAMED
@@ -64,7 +65,7 @@ class Link:
 
     __slots__ = (
         *("_audience", "_closed", "_limits", "carrier", "conversation", "hello", "is_for_plain"),
-        *("level", "mgp", "on_change", "on_hello", "pulse", "server"),
+        *("level", "live", "mgp", "on_change", "on_hello", "pulse", "server"),
     )
 
     def __init__(
@@ -83,6 +84,8 @@ class Link:
         self.mgp: Terms | None = None
         # Whether MGP is spoken here only so that a plain client's calls can stream.
         self.is_for_plain = False
+        # Set where the gateway itself offers MCPL, until the server turns out to be plain. (§3)
+        self.live: Live | None = None
         self.on_change: Callable[[str], None] | None = None
         self.on_hello: Callable[[Link], Awaitable[None]] | None = None
         self.pulse = pulse or Pulse()
@@ -138,9 +141,12 @@ class Link:
         """Send a client's request; its answer finds the call by itself. Raises Unavailable."""
         if self.pulse.bar is not None:
             self.pulse.bar()
-        self._send(call, frame, headers)
+        live = self.live if frame.method == mcp.CALL_TOOL else None
+        if live is None or not live.carries(self, call, frame, headers):
+            self.send(call, frame, headers)
 
-    def _send(self, call: Call, frame: Frame, headers: Headers) -> None:
+    def send(self, call: Call, frame: Frame, headers: Headers) -> None:
+        """Send any request, as it is. Raises Unavailable."""
         if self._closed:
             raise Unavailable(f"the link to server {self.server!r} is closed", UPSTREAM_DOWN)
         if call.outbox.final or call.is_concluded:
@@ -206,7 +212,7 @@ class Link:
         frame = jsonrpc.request("comity", method, params)
         call = OwnCall(frame, on_told)
         try:
-            self._send(call, frame, headers)
+            self.send(call, frame, headers)
             return await call.done
         except MalformedMessage as error:
             raise Unavailable(str(error), error.fault) from None
@@ -221,18 +227,21 @@ class Link:
         if error is not None:
             raise Unavailable(f"server {self.server!r} refused the handshake: {error.message}")
         assert answer.result is not UNSET
-        self.welcome(answer.result)
-        assert self.hello is not None
+        here = self.welcome(answer.result)
+        if declared_in(here.get("capabilities")) is None:
+            self.live = None
         said = stated(jsonrpc.members(jsonrpc.to_raw(hello)).get("capabilities"))
         if said is not None:
-            self.agree(self.hello, said.extensions)
-        version = jsonrpc.text(self.hello.get("protocolVersion"))
+            self.agree(here, said.extensions)
+        version = jsonrpc.text(here.get("protocolVersion"))
         if version not in mcp.HANDSHAKE_VERSIONS:
             raise Unavailable(f"server {self.server!r} speaks another MCP: {version!r:.40}")
         if self.on_hello is not None:
             await self.on_hello(self)
         self.tell(jsonrpc.notification(mcp.INITIALIZED))
-        return self.hello
+        if self.live is not None:
+            self.live.greeted(self, here.get("capabilities"))
+        return here
 
     def agree(self, said: Mapping[str, Raw], offered: frozenset[str] = TO_SERVERS) -> None:
         """Note what was agreed on of MGP, where the gateway itself has offered it. (MGP §2.4)"""
@@ -247,21 +256,15 @@ class Link:
             async with asyncio.timeout(LEVEL_SECONDS):
                 await self.request(mcp.SET_LEVEL, {"level": level})
 
-    async def lower_level(self, level: str | None) -> None:
-        """Have the server log from this level on too, where somebody else may want more."""
-        if level not in LOG_LEVELS:
-            return
-        if self.level is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(self.level):
-            await self.set_level(level)
-
-    def welcome(self, result: Raw) -> None:
+    def welcome(self, result: Raw) -> dict[str, Raw]:
         """Note what the server said of itself in its answer to `initialize`."""
-        self.hello = jsonrpc.members(result)
-        version = jsonrpc.text(self.hello.get("protocolVersion"))
+        self.hello = here = jsonrpc.members(result)
+        version = jsonrpc.text(here.get("protocolVersion"))
         if version is not None and _VERSION.fullmatch(version):
             self.carrier.speaks(version)
         # What the server pushes from now on waits here, even if the client listens later.
         self.carrier.listen()
+        return here
 
     def heard(self, data: bytes, stream: Stream, status: int) -> bool:
         """One message from the server, which is a stranger: whatever it says, nothing is raised."""
@@ -270,7 +273,9 @@ class Link:
             frame = jsonrpc.decode(data, self._limits)
             found = self.conversation.hear(frame, stream)
             if type(found) is Answer:
-                found.errand.answered(found.frame, status)
+                answer = (found.errand, found.frame, status)
+                if self.live is None or not self.live.answered(self, *answer):
+                    found.errand.answered(found.frame, status)
                 return True
             return self._hear_other(found)
         except MalformedMessage as error:
@@ -297,6 +302,8 @@ class Link:
             self._hear_of_change(str(frame.method), amid)
         elif (hear := self.pulse.notices.get(str(frame.method))) is not None:
             hear(self, frame)
+        if self.live is not None and self.live.told(self, frame):
+            return amid is not None
         questions = self.pulse.questions if frame.method == CALL_BACK else None
         if questions is not None and questions.called_back(self, frame, amid):
             return amid is not None
@@ -336,20 +343,20 @@ class Link:
         elif question.method.startswith(PERMISSION_PREFIX):
             log.warning("server %r sent %s: it counts for nothing", self.server, question.method)
             question.answered(jsonrpc.failure(question.asker_id, METHOD_NOT_FOUND, NOT_YOURS))
+        elif self.live is not None and self.live.asked(self, question, frame, amid):
+            return
         elif amid is not None:
             amid.asked(question, frame)
         else:
             self._audience.asked(self, question, frame)
 
     def stream_opened(self, stream: Stream) -> None:
-        errand = self.conversation.amid(stream)
-        if isinstance(errand, Call):
+        if isinstance(errand := self.conversation.amid(stream), Call):
             errand.outbox.throttle = partial(self.throttle, errand.minted)
             errand.outbox.stream()
 
     def stream_suspended(self, stream: Stream) -> None:
-        errand = self.conversation.amid(stream)
-        if isinstance(errand, Call):
+        if isinstance(errand := self.conversation.amid(stream), Call):
             errand.outbox.suspend()
 
     def awaits(self, stream: Stream) -> bool:
@@ -382,8 +389,7 @@ class Link:
         await self.carrier.close()
 
     def _fail(self, stream: Stream, error: Unavailable) -> None:
-        errand = self.conversation.drop(stream)
-        if errand is not None:
+        if (errand := self.conversation.drop(stream)) is not None:
             errand.failed(error)
 
     def _orphan(self, because: str) -> None:

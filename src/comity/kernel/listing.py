@@ -18,7 +18,7 @@ from comity.kernel.patience import Patience
 from comity.ports import Headers, SchemaJudge
 from comity.rules.names import public_name
 from comity.rules.negotiation import TO_SERVERS, offer
-from comity.wire import jsonrpc, mcp
+from comity.wire import features, jsonrpc, mcp
 from comity.wire.errors import MalformedMessage, Unavailable
 from comity.wire.jsonrpc import UNSET
 from comity.wire.mcp import Era
@@ -57,8 +57,11 @@ CHANGED_BY: Final = {
 OURSELVES: Final = {"name": "comity", "version": "0.1.0"}
 """How the gateway names itself to servers."""
 
-OFFERED: Final = {"mgp": offer(TO_SERVERS), "extensions": {EXTENSION_KEY: offer(TO_SERVERS)}}
-"""What the gateway offers of MGP in the modern era: as its document says, and as the era does."""
+OFFERED: Final = {
+    "mgp": offer(TO_SERVERS),
+    "extensions": {EXTENSION_KEY: offer(TO_SERVERS), features.EXTENSION_KEY: features.OFFERED},
+}
+"""What the gateway offers in the modern era: of MGP as its document says, and as the era does."""
 
 SCHEMAS: Final = ("inputSchema", "outputSchema")
 

@@ -84,12 +84,56 @@ class Streams(Protocol):
         ...
 
 
+class Live(Protocol):
+    """Who deals with what MCPL adds to a link on which the gateway agreed on it. (MCPL §4)"""
+
+    def carries(self, link: "LiveLink", call: Call, frame: Frame, headers: Headers) -> bool:
+        """Whether a call is sent later, with what belongs to it: `link.send` does that."""
+        ...
+
+    def answered(self, link: "LiveLink", errand: Errand, frame: Frame, status: int) -> bool:
+        """Whether an answer is given later: `errand.answered` does that."""
+        ...
+
+    def asked(
+        self, link: "LiveLink", question: Question, frame: Frame, amid: Errand | None
+    ) -> bool:
+        """Whether a request of the server's is one for its host; then it is answered."""
+        ...
+
+    def told(self, link: "LiveLink", frame: Frame) -> bool:
+        """Whether a notice of the server's is one for its host."""
+        ...
+
+    def greeted(self, link: "LiveLink", capabilities: Raw | None) -> None:
+        """A link is open on which the server, with these capabilities, may do more."""
+        ...
+
+
+class LiveLink(Speaking, Protocol):
+    """A link, as far as MCPL needs it."""
+
+    @property
+    def is_open(self) -> bool: ...
+    async def request(
+        self,
+        method: str,
+        params: object,
+        headers: Headers = ...,
+        on_told: Callable[[Frame], None] | None = ...,
+    ) -> Frame: ...
+
+    def send(self, call: Call, frame: Frame, headers: Headers) -> None:
+        """Send a request as it is; its answer finds the call. Raises Unavailable."""
+        ...
+
+
 class Pulse:
     """The signs of life of one server."""
 
     __slots__ = (
         *("_failed_after", "bar", "circuit", "falters", "heard", "links", "on_falter"),
-        *("notices", "questions", "streaming"),
+        *("live", "notices", "questions", "streaming"),
     )
 
     def __init__(self, on_falter: Callable[[str], None] | None = None) -> None:
@@ -104,6 +148,8 @@ class Pulse:
         # Who hears what the server tells of its own accord, where that was agreed on. (MGP §6, §13)
         self.notices: dict[str, Callable[[Speaking, Frame], None]] = {}
         self.questions: Questions | None = None
+        # Who is the host of servers that do more than answer.
+        self.live: Live | None = None
         # Who passes on what calls tell before their end.
         self.streaming: Streams | None = None
         self._failed_after = 0

@@ -20,7 +20,7 @@ from comity.kernel.listing import Listing, envelope
 from comity.kernel.once import Once
 from comity.kernel.patience import Patience
 from comity.kernel.permits import Meeting
-from comity.kernel.pulse import Pulse, Questions, Streams
+from comity.kernel.pulse import Live, Pulse, Questions, Streams
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
 from comity.kernel.terms import (
@@ -30,12 +30,13 @@ from comity.kernel.terms import (
     SharedLinks,
     greeting,
     plain_terms,
+    with_live,
     with_stand_in,
 )
 from comity.ports import Reach
 from comity.rules.backoff import Backoff
 from comity.rules.negotiation import TO_SERVERS, agree, remark
-from comity.wire import jsonrpc, mcp
+from comity.wire import features, jsonrpc, mcp
 from comity.wire.errors import SERVER_NOT_READY, MalformedMessage, Unavailable
 from comity.wire.jsonrpc import LIMITS, UNSET, Frame, Limits
 from comity.wire.mcp import Era
@@ -65,6 +66,8 @@ class LinkOptions:
     questions: Questions | None = None
     # Who passes on what its calls tell before their end.
     streaming: Streams | None = None
+    # Who is its host, where it does more than answer.
+    live: Live | None = None
 
 
 class Reached:
@@ -91,6 +94,7 @@ class Reached:
         self.left = False
         self.pulse = pulse or Pulse()
         self.pulse.questions, self.pulse.streaming = options.questions, options.streaming
+        self.pulse.live = options.live
         self._left_behind: set[Session] = set()
         self._reach = reach
         self._options = options
@@ -138,6 +142,9 @@ class Reached:
         # Only now: what was offered before is still listed while the server starts again.
         found = {Era.HANDSHAKE: self.own, Era.MODERN: self.modern}
         self.eras = {era for era, shared in found.items() if shared is not None}
+        if self.modern is not None and self.modern.link.live and not _is_live(self.own):
+            capabilities = self.discovered.get("capabilities")
+            self.modern.link.live.greeted(self.modern.link, capabilities)
         if self.modern is not None and self.own is None:
             await self._met(self.modern.link)
         await self._read_offers(patience or Patience())
@@ -216,15 +223,24 @@ class Reached:
             self._bridges.forget(key)
 
         shared = self._new_shared(Era.HANDSHAKE, self._freshness.changed_for_some, lost)
-        await shared.link.begin(self._options.start_within, greeting(terms))
+        shared.link.live = self._live_for_calls
+        live = None if shared.link.live is None else features.OFFERED_TO_CALLERS
+        await shared.link.begin(self._options.start_within, greeting(terms, live))
         return shared
+
+    @property
+    def _live_for_calls(self) -> Live | None:
+        """Who attends to calls on links that are not the gateway's own; nobody, if it is plain."""
+        own = None if self.own is None else self.own.link
+        return own.live if own is not None and own.is_open else None
 
     async def _start_handshake(self) -> None:
         shared = self._new_shared(Era.HANDSHAKE, self._freshness.changed, self._lost)
-        shared.link.on_hello = self._met
+        shared.link.on_hello, shared.link.live = self._met, self._options.live
+        live = None if self._options.live is None else features.OFFERED
         # Over HTTP each session has a link of its own and this one only reads the lists; but some
         # servers list what asks back only to those who can be asked.
-        await shared.link.begin(self._options.start_within, greeting(STANDARD_TERMS))
+        await shared.link.begin(self._options.start_within, greeting(STANDARD_TERMS, live))
         self.own, self.hello = shared, self._noted(shared.link.hello or {})
 
     async def _start_modern(self) -> None:
@@ -238,6 +254,8 @@ class Reached:
             found = {} if answer.result is UNSET else jsonrpc.members(answer.result)
             if answer.result is not UNSET and _offers_modern(found):
                 shared.link.agree(found)
+                if features.declared_in(found.get("capabilities")) is not None:
+                    shared.link.live = self._options.live
                 self.modern, self.discovered = shared, self._noted(found)
         except (Unavailable, MalformedMessage, TimeoutError) as error:
             log.debug("server %r does not speak the modern era: %s", self.name, error)
@@ -293,6 +311,9 @@ class Reached:
         hello = session.hello if greeted else None
         if hello is not None and self._has_stand_in:
             hello = with_stand_in(hello)
+        if hello is not None and not _speaks_live(hello):
+            link.live = self._live_for_calls
+            hello = hello if link.live is None else with_live(hello)
         await link.begin(self._options.start_within, hello, session.level)
         return link
 
@@ -324,3 +345,12 @@ class Reached:
 def _offers_modern(discovered: Mapping[str, Raw]) -> bool:
     versions = discovered.get("supportedVersions")
     return versions is None or mcp.LATEST_MODERN in str(jsonrpc.value(versions))
+
+
+def _speaks_live(hello: Raw) -> bool:
+    """Whether a client is a host of MCPL itself; then it agrees with the server on its own."""
+    return features.said_in(jsonrpc.members(hello).get("capabilities")) is not None
+
+
+def _is_live(shared: Shared | None) -> bool:
+    return shared is not None and shared.link.live is not None

@@ -21,7 +21,7 @@ from comity.kernel.listing import OURSELVES
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
 from comity.rules.negotiation import TO_SERVERS, offer
-from comity.wire import jsonrpc, mcp
+from comity.wire import features, jsonrpc, mcp
 from comity.wire.errors import EXHAUSTED, SERVER_NOT_READY, Unavailable
 from comity.wire.negotiation import declare, without
 
@@ -150,13 +150,25 @@ class SharedLinks:
         self._held.pop(terms, None)
 
 
-def greeting(terms: Mapping[str, object]) -> dict[str, object]:
-    """How the gateway introduces itself to a server."""
+def greeting(
+    terms: Mapping[str, object], live: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """How the gateway introduces itself to a server; `live` is what it offers of MCPL there."""
+    more = {} if live is None else {"experimental": {features.KEY: live}}
     return {
         "protocolVersion": mcp.LATEST_HANDSHAKE,
-        "capabilities": {**terms, **OFFERED},
+        "capabilities": {**terms, **more, **OFFERED},
         "clientInfo": OURSELVES,
     }
+
+
+def with_live(hello: Raw) -> Raw:
+    """A client's introduction to a server whose calls may carry scopes and state. (MCPL §7, §8)"""
+    said = jsonrpc.members(hello)
+    declared = jsonrpc.members(said.get("capabilities", _NOTHING))
+    inside = jsonrpc.members(declared.get("experimental", _NOTHING))
+    more = {**inside, features.KEY: features.OFFERED_TO_CALLERS}
+    return jsonrpc.to_raw({**said, "capabilities": {**declared, "experimental": more}})
 
 
 def plain_terms(capabilities: Mapping[str, object]) -> dict[str, object]:

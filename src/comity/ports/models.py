@@ -1,0 +1,95 @@
+"""A language model, whoever makes it: what it is asked, and what it says.
+
+Rule 1: what a model says is a stranger's word: names and arguments of tools are judged at the gate.
+Rule 2: a model that does not answer raises Unavailable; `retry_after` where it said when to come
+        again. A key, or the text of a prompt, is in no error.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from comity.wire.contents import Content
+from comity.wire.inference import Finish, ModelInfo, Role, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOffer:
+    """A tool that the model may use."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool that the model wants to be used. Arguments that are no object are under `broken`."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    id: str
+    content: Content
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One message of a conversation; a model's may use tools, a user's may bring their results."""
+
+    role: Role
+    content: Content = ()
+    uses: tuple[ToolUse, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """All that a model is given."""
+
+    steps: tuple[Step, ...]
+    system: Content = ()
+    tools: tuple[ToolOffer, ...] = ()
+    max_tokens: int = 4096
+    temperature: float | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model said. It has not finished where it wants tools to be used."""
+
+    content: Content
+    finish: Finish
+    usage: Usage
+    model: str
+    uses: tuple[ToolUse, ...] = ()
+    thinking: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A few words, as they come."""
+
+    text: str
+    is_thinking: bool = False
+
+
+type OnPiece = Callable[[Piece], None]
+
+
+class Model(Protocol):
+    @property
+    def info(self) -> ModelInfo: ...
+
+    async def complete(self, prompt: Prompt, on_piece: OnPiece | None = None) -> Reply:
+        """The whole reply; with `on_piece` its words are told while they come."""
+        ...
+
+    async def close(self) -> None: ...
