@@ -209,6 +209,8 @@ async def test_a_question_that_the_server_takes_back_is_taken_back_from_the_clie
     way: Way,
 ) -> None:
     async with way.talk(EVERYTHING) as talk:
+        # What has an answer already cannot be taken back.
+        talk.client.answer = lambda _: {}
         exchange: Exchange = await talk.call("ask_in_vain")
     (asked,) = exchange.said("sampling/createMessage")
     (taken_back,) = exchange.said("notifications/cancelled")

@@ -44,7 +44,7 @@ class Exchange:
 
 
 class HandClient(Protocol):
-    """What both transports can do. A server's requests are answered by `answer`."""
+    """What both transports can do. A server's requests are answered by `answer`, if it says any."""
 
     answer: Answer
     standalone: asyncio.Queue[Frame]
@@ -146,7 +146,8 @@ class HttpClient:
 
     async def _attend(self, said: Frame, meanwhile: Meanwhile | None) -> None:
         if "id" in said:
-            await self._hand_over({"jsonrpc": "2.0", "id": said["id"], **self.answer(said)})
+            if answer := self.answer(said):
+                await self._hand_over({"jsonrpc": "2.0", "id": said["id"], **answer})
         elif meanwhile is not None:
             await meanwhile(said)
 
@@ -199,8 +200,8 @@ class StdioClient:
             if "method" not in said:
                 self._open[json.dumps(said["id"])].put_nowait(said)
                 continue
-            if "id" in said:
-                self._write({"jsonrpc": "2.0", "id": said["id"], **self.answer(said)})
+            if "id" in said and (answer := self.answer(said)):
+                self._write({"jsonrpc": "2.0", "id": said["id"], **answer})
             oldest = next(iter(self._open.values()), self.standalone)
             oldest.put_nowait(said)
 

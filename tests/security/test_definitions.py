@@ -1,6 +1,7 @@
 """Attacks 1 to 4 of `security.md` §1.5: tools that hide, change, or pass for others."""
 
 import asyncio
+import gc
 import copy
 import json
 import time
@@ -261,7 +262,12 @@ async def test_a_long_list_is_vetted_without_holding_up_the_loop() -> None:
             longest = max(longest, time.thread_time() - began)
 
     watching = asyncio.ensure_future(watch())
-    await care.tools.vet("srv", offers)
+    # Whatever other tests left behind is looked through by the collector, as long as that takes.
+    gc.freeze()
+    try:
+        await care.tools.vet("srv", offers)
+    finally:
+        gc.unfreeze()
     watching.cancel()
     assert care.tools.standing(offers[77]).state is State.ACCEPTED
     assert longest < here(0.1), longest
