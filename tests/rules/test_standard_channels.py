@@ -34,6 +34,8 @@ ELSEWHERE = {
     *(Type.SUGGESTION_ACCEPTED, Type.SUGGESTION_DISMISSED, Type.TOOLS_SEARCHED),
     *(Type.TOPIC_JOINED, Type.TOPIC_LEFT, Type.TOPIC_SAID, Type.TOPIC_REFUSED, Type.TOPIC_CALLED),
     *(Type.PROPOSAL_FULFILLED, Type.PROPOSAL_REPEATED),
+    *(Type.FEATURES_TOLD, Type.FEATURES_CHANGED, Type.FEATURE_USED, Type.FEATURE_REFUSED),
+    Type.SCOPE_DECIDED,
     *(Type.JOURNAL_OPENED, Type.JOURNAL_CLOSED, Type.SEGMENT_SEALED),
 }
 """Told in another way (where a server stands, topics), or only to those who read the journal."""

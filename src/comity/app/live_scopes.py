@@ -8,4 +8,6 @@ from comity.app.live_parts import LiveParts
 
 @asynccontextmanager
 async def join_scopes(live: LiveParts) -> AsyncGenerator[None]:
+    journaling = live.parts.journaling
+    live.hosting.noting.attach(journaling.journal, journaling.redact)
     yield

@@ -19,6 +19,7 @@ from msgspec import Raw
 from comity.kernel.call import Call
 from comity.kernel.chores import Chores
 from comity.kernel.listing import envelope
+from comity.kernel.live.noting import Noting
 from comity.kernel.live.reversing import Reverse
 from comity.kernel.pulse import LiveLink
 from comity.kernel.question import Errand, Question
@@ -165,6 +166,8 @@ class Hosting:
 
     def __init__(self, policy_of: Callable[[str], LivePolicy] = lambda _: NOTHING) -> None:
         self.parts = Parts()
+        # Where everything that is done here is written down.
+        self.noting = Noting()
         self._policy_of = policy_of
         self._hosted: dict[str, Hosted] = {}
         self._chores = Chores("live servers")
