@@ -89,7 +89,8 @@ async def test_the_gateway_itself_offers_the_latest_version_it_knows(house: Hous
     assert hello["method"] == "initialize"
     assert hello["params"]["protocolVersion"] == LATEST
     assert hello["params"]["clientInfo"]["name"] == "comity"
-    assert hello["params"]["capabilities"].keys() == EVERYTHING.keys() | {"mgp"}
+    extended = {"mgp", "experimental"}
+    assert hello["params"]["capabilities"].keys() == EVERYTHING.keys() | extended
 
 
 @pytest.mark.requirement("MCP-4.1-first", "MCP-4.1-initialized", "MCP-4.1-pre-client")

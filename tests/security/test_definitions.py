@@ -1,8 +1,8 @@
 """Attacks 1 to 4 of `security.md` §1.5: tools that hide, change, or pass for others."""
 
 import asyncio
-import gc
 import copy
+import gc
 import json
 import time
 from collections.abc import Iterator
