@@ -13,7 +13,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from comity.ports.asking import AskRecords
+from comity.ports.incoming import IncomingRecords
 from comity.ports.journaling import JournalStore
+from comity.ports.pushes import PushRecords
 from comity.ports.webhooks import WebhookRecords
 from comity.wire.grants import Grant, Where
 from comity.wire.parties import Key, Party
@@ -156,6 +158,10 @@ class Records(Protocol):
     def asks(self) -> AskRecords: ...
     @property
     def webhooks(self) -> WebhookRecords: ...
+    @property
+    def pushes(self) -> PushRecords: ...
+    @property
+    def incoming(self) -> IncomingRecords: ...
     @property
     def journal(self) -> JournalStore: ...
     @property

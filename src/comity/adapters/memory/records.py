@@ -10,7 +10,9 @@ from itertools import islice, takewhile
 from typing import Final
 
 from comity.adapters.memory.asks import MemoryAsks
+from comity.adapters.memory.incoming import MemoryIncoming
 from comity.adapters.memory.journal import MemoryJournal
+from comity.adapters.memory.pushes import MemoryPushes
 from comity.adapters.memory.shelves import Shelf
 from comity.adapters.memory.webhooks import MemoryWebhooks
 from comity.adapters.stirring import stirred
@@ -212,7 +214,9 @@ class MemoryRecords:
         self.registrations = Registrations(self.changes)
         self.journal = MemoryJournal()
         self.asks = MemoryAsks(self.changes.note)
+        self.pushes = MemoryPushes()
         self.webhooks = MemoryWebhooks(self.changes.note, self.journal.heads)
+        self.incoming = MemoryIncoming()
 
     async def open(self) -> None:
         """Nothing is in the way of memory."""

@@ -9,8 +9,10 @@ from sqlalchemy import ColumnElement, Table, bindparam, delete, select, update
 
 from comity.adapters.sql.asks import SqlAsks
 from comity.adapters.sql.database import Database, Product, Row, Writing
+from comity.adapters.sql.incoming import SqlIncoming
 from comity.adapters.sql.journal import SqlJournal
 from comity.adapters.sql.migrating import refuse_another_schema
+from comity.adapters.sql.pushes import SqlPushes
 from comity.adapters.sql.tables import (
     CHANGES,
     GRANTS,
@@ -242,7 +244,9 @@ class SqlRecords:
         self.pins = Pins(database)
         self.registrations = Registrations(database)
         self.asks = SqlAsks(database)
+        self.pushes = SqlPushes(database, product)
         self.webhooks = SqlWebhooks(database, product)
+        self.incoming = SqlIncoming(database, product)
         self.journal = SqlJournal(database, product.chain)
 
     async def open(self) -> None:
