@@ -10,9 +10,12 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from comity.config.models import ModelSettings
 from comity.config.rooms import RoomSettings
 from comity.ports.identity import Issuer
+from comity.rules.budgets import Budget
 from comity.rules.capabilities import PROPOSE
+from comity.rules.inference_routes import Route
 from comity.rules.policies import ToolPolicy
 from comity.rules.rates import Limit
 from comity.rules.toolbelt import Pinned
@@ -39,6 +42,7 @@ type TopicAccess = Literal["public", "restricted", "private"]
 type TopicJournal = Literal["none", "mcp", "all"]
 type DiscoveryMode = Literal["off", "on"]
 type TrustLevel = Literal["trusted", "standard", "sandboxed"]
+type SamplingChoice = Literal["ask", "deny", "allow"]
 type RegisteredUntil = Literal["session", "deregistered"]
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -240,3 +244,10 @@ class Settings:
     registration_confine: bool = True
     registration_readable: tuple[str, ...] = ()
     registration_writable: tuple[str, ...] = ()
+    models: tuple[ModelSettings, ...] = ()
+    inference_default: str = ""
+    inference_fallbacks: tuple[str, ...] = ()
+    inference_sampling: SamplingChoice = "ask"
+    inference_deadline: timedelta = timedelta(minutes=5)
+    inference_routes: tuple[Route, ...] = ()
+    budgets: tuple[Budget, ...] = ()

@@ -5,6 +5,7 @@ from typing import Final
 
 from comity.config.addresses import STORE_URL
 from comity.config.grants import FORBIDS, GRANTS
+from comity.config.inference import INFERENCE
 from comity.config.issuers import ISSUERS, PUBLIC_URL
 from comity.config.kinds import (
     DURATION,
@@ -37,7 +38,7 @@ _POLICY: Final = one_of("never", "on_failure", "always")
 
 TABLES: Final = (
     *("limits", "telemetry", "registry", "identity", "policy", "store", "journal", "asks"),
-    *("suggestions", "cluster", "topics", "discovery", "registration", "webhooks"),
+    *("suggestions", "cluster", "topics", "discovery", "registration", "webhooks", "inference"),
 )
 _JOURNAL: Final = (
     Setting("node", "journal", TEXT, "what this node's chain is called", "journal_node"),
@@ -251,6 +252,7 @@ SETTINGS: Final = (
     *TOOLBELTS,
     *MEANING,
     *REGISTRATION,
+    *INFERENCE,
 )
 
 # What can be decided for one server, beside how it is reached.
