@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from comity.ports.asking import AskRecords
 from comity.ports.incoming import IncomingRecords
+from comity.ports.conversations import ConversationRecords
 from comity.ports.journaling import JournalStore
 from comity.ports.pushes import PushRecords
 from comity.ports.webhooks import WebhookRecords
@@ -162,6 +163,8 @@ class Records(Protocol):
     def pushes(self) -> PushRecords: ...
     @property
     def incoming(self) -> IncomingRecords: ...
+    @property
+    def conversations(self) -> ConversationRecords: ...
     @property
     def journal(self) -> JournalStore: ...
     @property

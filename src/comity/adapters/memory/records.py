@@ -11,6 +11,7 @@ from typing import Final
 
 from comity.adapters.memory.asks import MemoryAsks
 from comity.adapters.memory.incoming import MemoryIncoming
+from comity.adapters.memory.conversations import MemoryConversations
 from comity.adapters.memory.journal import MemoryJournal
 from comity.adapters.memory.pushes import MemoryPushes
 from comity.adapters.memory.shelves import Shelf
@@ -215,6 +216,7 @@ class MemoryRecords:
         self.journal = MemoryJournal()
         self.asks = MemoryAsks(self.changes.note)
         self.pushes = MemoryPushes()
+        self.conversations = MemoryConversations()
         self.webhooks = MemoryWebhooks(self.changes.note, self.journal.heads)
         self.incoming = MemoryIncoming()
 

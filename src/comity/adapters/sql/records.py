@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Table, bindparam, delete, select, update
 
 from comity.adapters.sql.asks import SqlAsks
+from comity.adapters.sql.conversations import SqlConversations
 from comity.adapters.sql.database import Database, Product, Row, Writing
 from comity.adapters.sql.incoming import SqlIncoming
 from comity.adapters.sql.journal import SqlJournal
@@ -245,6 +246,7 @@ class SqlRecords:
         self.registrations = Registrations(database)
         self.asks = SqlAsks(database)
         self.pushes = SqlPushes(database, product)
+        self.conversations = SqlConversations(database, product)
         self.webhooks = SqlWebhooks(database, product)
         self.incoming = SqlIncoming(database, product)
         self.journal = SqlJournal(database, product.chain)
