@@ -19,6 +19,7 @@ from comity.wire.errors import INVALID_PARAMS, MalformedMessage, Misconfigured
 from comity.wire.grants import Grant, Source, Where
 from comity.wire.parties import Key, Party
 from comity.wire.pins import Pin, Registration
+from comity.wire.pushes import KeptPush
 from comity.wire.webhooks import Post, Subscription
 
 NAME_BYTES: Final = 1_024
@@ -268,6 +269,22 @@ def post(found: Post) -> Post:
     name(found.event, "an event's id")
     at, due_at = certain(found.at), certain(found.due_at)
     return replace(found, at=at, due_at=due_at, last_error=words(found.last_error))
+
+
+def push(found: KeptPush) -> KeptPush:
+    """What a server pushed, and where it goes."""
+    name(found.push.server, "a push's server")
+    name(found.push.id, "a push's id")
+    name(found.push.feature or "-", "a push's feature set")
+    return replace(
+        found,
+        push=replace(found.push, at=certain(found.push.at)),
+        received_at=certain(found.received_at),
+        due_at=certain(found.due_at),
+        done_at=moment(found.done_at),
+        inference=words(found.inference),
+        last_error=words(found.last_error),
+    )
 
 
 def is_active(found: Key, at: datetime) -> bool:
