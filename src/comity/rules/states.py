@@ -1,0 +1,135 @@
+"""Checkpoints of a feature set as a tree: what is kept of each, and which are dropped. (MCPL §8)
+
+Rule 1: a checkpoint that is kept never changes, and one that comes after another has the greater
+        number; so the tree has no circles, and what a patch gives is known before it is written.
+Rule 2: the current checkpoint is never dropped. What rests on one that is dropped becomes whole
+        before, so nothing that is kept can no longer be rebuilt.
+Rule 3: a state is at most so many patches away from data, so what it costs to rebuild is bounded.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+LONGEST_LINE: Final = 32
+"""How many patches stand between a state and data at most."""
+
+_SLACK: Final = 8
+"""One part in so many may be too much for a while: dropping costs more than one more row."""
+
+
+class Form(StrEnum):
+    """How the state of a checkpoint is kept; `opaque` where its server alone has it."""
+
+    DATA = "data"
+    PATCH = "patch"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One checkpoint, without its state.
+
+    `parent` is what its server said it follows; `base` is the number of that one, None where that
+    is not kept here. `line` is how many patches away from data it is. `why` says why a state that
+    came with it is not kept (D-67), and `is_lost` that its server no longer knows it (§8.7).
+    """
+
+    number: int
+    name: str
+    at: datetime
+    parent: str | None = None
+    base: int | None = None
+    form: Form = Form.OPAQUE
+    line: int = 0
+    size: int = 0
+    why: str = ""
+    is_lost: bool = False
+
+
+_NO_NODES: Final[Mapping[int, Node]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All checkpoints of a feature set; `revision` is another after each change."""
+
+    revision: int = 0
+    head: int | None = None
+    nodes: Mapping[int, Node] = field(default_factory=lambda: _NO_NODES)
+
+    def named(self, name: str | None) -> Node | None:
+        return next((each for each in self.nodes.values() if each.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many checkpoints of a feature set are kept, and for how long; None is for good."""
+
+    most: int = 100
+    within: timedelta | None = None
+
+
+def form_of(state: bytes | None, patch: bytes | None, base: Node | None) -> tuple[Form, int]:
+    """How a state is kept that came so, and how far from data that is. (rule 3)"""
+    if state is None:
+        return Form.OPAQUE, 0
+    if patch is None or base is None or len(patch) >= len(state) or base.line >= LONGEST_LINE:
+        return Form.DATA, 0
+    return Form.PATCH, base.line + 1
+
+
+def outdated(tree: Tree, retention: Retention, now: datetime) -> frozenset[int]:
+    """The checkpoints that are dropped now."""
+    numbers = sorted(tree.nodes)
+    late: set[int] = set()
+    if len(numbers) > retention.most + retention.most // _SLACK:
+        late.update(numbers[: len(numbers) - retention.most])
+    if retention.within is not None:
+        since = now - retention.within
+        late.update(number for number in numbers if tree.nodes[number].at < since)
+    return frozenset(late - {tree.head})
+
+
+def resting_on(tree: Tree, dropped: Collection[int]) -> list[Node]:
+    """The checkpoints that stay and are patches of one that does not."""
+    return [
+        each
+        for number, each in sorted(tree.nodes.items())
+        if each.form is Form.PATCH and each.base in dropped and number not in dropped
+    ]
+
+
+def roots(tree: Tree) -> list[Node]:
+    """Where its branches begin, in the order in which they came."""
+    return [each for _, each in sorted(tree.nodes.items()) if each.base not in tree.nodes]
+
+
+def children(tree: Tree) -> Mapping[int, list[Node]]:
+    """What follows each checkpoint, in the order in which it came."""
+    found: dict[int, list[Node]] = {}
+    for _, each in sorted(tree.nodes.items()):
+        if each.base is not None:
+            found.setdefault(each.base, []).append(each)
+    return found
+
+
+def line_to(tree: Tree, number: int | None) -> Iterator[Node]:
+    """A checkpoint, what it follows, and so on, as far as that is kept."""
+    while number is not None and number in tree.nodes:
+        yield tree.nodes[number]
+        number = tree.nodes[number].base
+
+
+def depth_first(tree: Tree) -> Iterable[tuple[int, Node]]:
+    """Every checkpoint after the one that it follows, with how many branches it is aside."""
+    after = children(tree)
+    waiting = [(0, each) for each in reversed(roots(tree))]
+    while waiting:
+        aside, node = waiting.pop()
+        yield aside, node
+        following = after.get(node.number, [])
+        deeper = aside + (len(following) > 1)
+        waiting += [(deeper, each) for each in reversed(following)]
