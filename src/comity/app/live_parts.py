@@ -1,6 +1,6 @@
 """What the parts of the live plane are joined by; each finds here what the others brought."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from comity.app.asking import Asking
@@ -12,6 +12,7 @@ from comity.app.journaling import Journaling
 from comity.app.residents import Residents
 from comity.config import Settings
 from comity.kernel.identity import Identity
+from comity.kernel.live.hook_watch import HookWatch
 from comity.kernel.live.hosting import Hosting
 from comity.kernel.live.parts import Engine, Places, Turns
 from comity.kernel.servers import Servers
@@ -59,6 +60,8 @@ class LiveParts:
     settings: Settings
     parts: Joined
     hosting: Hosting
+    # Whose hooks are awaited just now: those servers may not ask a model for them. (D-69)
+    hooks: HookWatch = field(default_factory=HookWatch)
     engine: Engine | None = None
     turns: Turns | None = None
     places: Places | None = None
