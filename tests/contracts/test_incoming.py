@@ -1,4 +1,4 @@
-"""What came in from channels as every store keeps it: taken by one, settled once, then forgotten."""
+"""What came in from channels as every store keeps it: taken by one, settled once, forgotten."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -15,6 +15,8 @@ from comity.config.rooms import RoomSettings
 from comity.ports.identity import Issuer
 from comity.rules.budgets import Budget
 from comity.rules.capabilities import PROPOSE
+from comity.rules.channels import Route as ChannelRoute
+from comity.rules.channels import Talk
 from comity.rules.inference_routes import Route
 from comity.rules.policies import ToolPolicy
 from comity.rules.rates import Limit
@@ -251,3 +253,4 @@ class Settings:
     inference_deadline: timedelta = timedelta(minutes=5)
     inference_routes: tuple[Route, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    channel_rows: tuple[ChannelRoute | Talk, ...] = ()

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Final
 
 from comity.config.addresses import STORE_URL
+from comity.config.channels import CHANNELS
 from comity.config.grants import FORBIDS, GRANTS
 from comity.config.inference import INFERENCE
 from comity.config.issuers import ISSUERS, PUBLIC_URL
@@ -253,6 +254,7 @@ SETTINGS: Final = (
     *MEANING,
     *REGISTRATION,
     *INFERENCE,
+    *CHANNELS,
 )
 
 # What can be decided for one server, beside how it is reached.

@@ -3,7 +3,7 @@
 An id is unique in its connection alone: inside, a channel is its server and its id. (D-72)
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from comity.wire import jsonrpc
-from comity.wire.contents import Content, content_in
+from comity.wire.contents import Content, content_in, to_wire
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage
 
 REGISTER: Final = "channels/register"
@@ -73,6 +73,21 @@ class Changes:
     updated: tuple[Descriptor, ...] = ()
 
 
+class Published(Struct, frozen=True):
+    """What a connector says has become of words that it was to deliver."""
+
+    delivered: bool
+    message: str = msgspec.field(default="", name="messageId")
+
+
+class _Opened(Struct):
+    channel: Raw
+
+
+class _Closed(Struct):
+    closed: bool
+
+
 class _Author(Struct):
     id: str = ""
     name: str = ""
@@ -130,6 +145,66 @@ def messages_in(params: Raw) -> list[tuple[str, Incoming | MalformedMessage]]:
     if len(batch) > MOST_MESSAGES:
         raise MalformedMessage(f"at most {MOST_MESSAGES} messages at once", INVALID_PARAMS)
     return [_message(raw) for raw in batch]
+
+
+def listed_in(result: Raw) -> tuple[Descriptor, ...]:
+    """What a server answers to `channels/list`. Raises MalformedMessage."""
+    return _descriptors(_decoded(result, _Registered, LIST).channels)
+
+
+def opened_in(result: Raw) -> Descriptor:
+    """Raises MalformedMessage."""
+    return descriptor_in(_decoded(result, _Opened, OPEN).channel)
+
+
+def closed_in(result: Raw) -> bool:
+    """Raises MalformedMessage."""
+    return _decoded(result, _Closed, CLOSE).closed
+
+
+def published_in(result: Raw) -> Published:
+    """Raises MalformedMessage."""
+    found = _decoded(result, Published, PUBLISH)
+    if len(found.message) > LONGEST_ID:
+        raise MalformedMessage("messageId is no name", INVALID_PARAMS)
+    return found
+
+
+def listing(channels: Iterable[Descriptor]) -> dict[str, object]:
+    return {"channels": [msgspec.to_builtins(each) for each in channels]}
+
+
+def opening(type: str, address: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": type, "address": dict(address), "metadata": dict(metadata)}
+
+
+def publication(
+    conversation: str, channel: str, content: Content, *, is_streamed: bool, id: str
+) -> dict[str, object]:
+    """`publishId` is ours: a connector that remembers it delivers nothing twice."""
+    return {
+        "conversationId": conversation,
+        "channelId": channel,
+        "stream": is_streamed,
+        "content": to_wire(content),
+        "publishId": id,
+    }
+
+
+def result_of(
+    message: str, *, conversation: str = "", reason: str = "", code: int = 0
+) -> dict[str, object]:
+    """What became of one message; it was accepted where no reason stands against it. (D-73)"""
+    told: dict[str, object] = {"messageId": message, "accepted": not reason}
+    told |= {"conversationId": conversation} if conversation else {}
+    told |= {"reason": reason} if reason else {}
+    return {**told, "code": code} if code else told
+
+
+def registration_of(channel: str, reason: str = "", code: int = 0) -> dict[str, object]:
+    """What became of one channel that a server registered; spoken of one by one. (D-64)"""
+    told: dict[str, object] = {"id": channel, "accepted": not reason}
+    return {**told, "reason": reason, "code": code} if reason else told
 
 
 def _message(raw: Raw) -> tuple[str, Incoming | MalformedMessage]:

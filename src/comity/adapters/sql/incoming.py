@@ -39,7 +39,8 @@ class SqlIncoming:
             again = lapsed.where(DEEDS.c.key.not_in(ours)).values(holder=holder, at=at, until=end)
             ours |= set((await connection.execute(again.returning(DEEDS.c.key))).scalars())
             rest = select(DEEDS.c.key, DEEDS.c.note).where(DEEDS.c.key.in_(keys))
-            notes: dict[str, Any] = {key: note for key, note in await connection.execute(rest)}
+            rows_there = (await connection.execute(rest)).all()
+            notes: dict[str, Any] = {row[0]: row[1] for row in rows_there}
         return [_deed(key, ours, notes) for key in keys]
 
     async def settle(self, holder: str, done: Mapping[str, str], now: datetime) -> None:
