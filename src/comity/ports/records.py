@@ -13,10 +13,11 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from comity.ports.asking import AskRecords
-from comity.ports.incoming import IncomingRecords
 from comity.ports.conversations import ConversationRecords
+from comity.ports.incoming import IncomingRecords
 from comity.ports.journaling import JournalStore
 from comity.ports.pushes import PushRecords
+from comity.ports.states import StateRecords
 from comity.ports.webhooks import WebhookRecords
 from comity.wire.grants import Grant, Where
 from comity.wire.parties import Key, Party
@@ -159,6 +160,8 @@ class Records(Protocol):
     def asks(self) -> AskRecords: ...
     @property
     def webhooks(self) -> WebhookRecords: ...
+    @property
+    def states(self) -> StateRecords: ...
     @property
     def pushes(self) -> PushRecords: ...
     @property

@@ -10,11 +10,12 @@ from itertools import islice, takewhile
 from typing import Final
 
 from comity.adapters.memory.asks import MemoryAsks
-from comity.adapters.memory.incoming import MemoryIncoming
 from comity.adapters.memory.conversations import MemoryConversations
+from comity.adapters.memory.incoming import MemoryIncoming
 from comity.adapters.memory.journal import MemoryJournal
 from comity.adapters.memory.pushes import MemoryPushes
 from comity.adapters.memory.shelves import Shelf
+from comity.adapters.memory.states import MemoryStates
 from comity.adapters.memory.webhooks import MemoryWebhooks
 from comity.adapters.stirring import stirred
 from comity.ports import PAGE, Change, Kept, News
@@ -218,6 +219,7 @@ class MemoryRecords:
         self.pushes = MemoryPushes()
         self.conversations = MemoryConversations()
         self.webhooks = MemoryWebhooks(self.changes.note, self.journal.heads)
+        self.states = MemoryStates()
         self.incoming = MemoryIncoming()
 
     async def open(self) -> None:

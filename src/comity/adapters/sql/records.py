@@ -14,6 +14,7 @@ from comity.adapters.sql.incoming import SqlIncoming
 from comity.adapters.sql.journal import SqlJournal
 from comity.adapters.sql.migrating import refuse_another_schema
 from comity.adapters.sql.pushes import SqlPushes
+from comity.adapters.sql.states import SqlStates
 from comity.adapters.sql.tables import (
     CHANGES,
     GRANTS,
@@ -248,6 +249,7 @@ class SqlRecords:
         self.pushes = SqlPushes(database, product)
         self.conversations = SqlConversations(database, product)
         self.webhooks = SqlWebhooks(database, product)
+        self.states = SqlStates(database, product)
         self.incoming = SqlIncoming(database, product)
         self.journal = SqlJournal(database, product.chain)
 
