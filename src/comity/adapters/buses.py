@@ -8,6 +8,7 @@ from typing import Protocol, cast
 
 from comity.adapters.nats.addresses import Addresses
 from comity.ports.clustering import Bus, Leases
+from comity.ports.pushes import Firsts
 from comity.wire.errors import Misconfigured
 
 
@@ -30,6 +31,10 @@ class _Leases(Protocol):
     def NatsLeases(self, bus: Bus, lifetime: timedelta) -> Leases: ...  # noqa: N802 - a class
 
 
+class _Pushes(Protocol):
+    def NatsFirsts(self, bus: Bus) -> Firsts: ...  # noqa: N802 - a class
+
+
 def open_bus(where: Reached) -> tuple[Bus, Leases]:
     """Raises Misconfigured where the extra for it is not installed; connects to nothing yet."""
     addresses = Addresses.of(
@@ -40,6 +45,11 @@ def open_bus(where: Reached) -> tuple[Bus, Leases]:
     )
     bus = cast("_Buses", _room("bus")).NatsBus(addresses)
     return bus, cast("_Leases", _room("leases")).NatsLeases(bus, where.lifetime)
+
+
+def open_firsts(bus: Bus) -> Firsts:
+    """Who knows at all nodes which pushes were there lately, over a bus that `open_bus` opened."""
+    return cast("_Pushes", _room("pushes")).NatsFirsts(bus)
 
 
 def _room(name: str) -> object:

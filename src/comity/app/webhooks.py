@@ -118,6 +118,7 @@ def make_webhooks(settings: Settings, parts: Joined) -> Webhooking:
     async def reread(id: str) -> None:
         try:
             await hooks.reread(id)
+            plane.post = intake.post
         except Unavailable:
             await asyncio.sleep(_AGAIN_SECONDS)
             rereading.start(reread(id))

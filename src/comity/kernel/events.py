@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -104,6 +104,8 @@ class Events:
         self.beyond: list[Beyond] = []
         # Who tells other nodes, where one of them wants this.
         self.span: Hear | None = None
+        # Who keeps an event for webhooks; not there before it is known which there are.
+        self.post: Callable[[Event], Awaitable[None]] | None = None
         self._judge = judge
         self._counts = counts
         self._followings: dict[Following, tuple[str, ...]] = {}

@@ -169,6 +169,9 @@ class TopicSpan:
     def _pass(self, room: Room, passed: Passed) -> None:
         self._count(room, passed.node, passed.number - 1)
         self._heard[room.name][passed.node] = passed.number
+        if passed.id in room.trail:
+            # What a node that has died said of a push, its heir says again.
+            return
         envelope = Envelope(
             *(PROTOCOL, passed.id, passed.sender, passed.kind, _NOTHING_READ),
             *(passed.to, passed.correlation_id),

@@ -70,6 +70,17 @@ class Intake:
             for channel in channels_of(event)
         )
 
+    async def post(self, event: Event) -> None:
+        """Have what a server says wait for those whom it is for; it is kept when this returns.
+
+        Each event of a server is posted once to each of them. Raises Unavailable.
+        """
+        named = replace(event, id=_name_of(event))
+        posts = self._posts(named, self._hooks.hearing(event))
+        if posts:
+            await self._hooks.records.add(posts, self._hooks.options.most_waiting)
+            self.wrote.set()
+
     def _committed(self, lines: Sequence[Line]) -> None:
         if self._hooks.known and lines:
             if len(self._fresh) + len(lines) > MOST_FRESH:

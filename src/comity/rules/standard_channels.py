@@ -2,7 +2,8 @@
 
 Rule 1: what is told follows from what was written down; nothing is told that was not, except that a
         call has begun and where a server stands.
-Rule 2: only names, ids, outcomes and durations: no argument, no result, nobody's words.
+Rule 2: only names, ids, outcomes and durations: no argument, no result, nobody's words, except of
+        what was pushed and an operator lets go here.
 Rule 3: the gateway runs no model: of `model.*` it tells only what the tools in a client's context
         cost; what servers tell of their models is passed on.
 """
@@ -30,7 +31,8 @@ CONFIG_CHANGED: Final = "system.config_changed"
 CUT_OFF: Final = "system.source_cut_off"
 LOST: Final = "system.events_lost"
 BUDGET: Final = "model.tool_budget"
-UNWRITTEN: Final = frozenset({STARTED, SERVER_STATE, CONFIG_CHANGED, CUT_OFF, LOST})
+PUSHED: Final = "push.received"
+UNWRITTEN: Final = frozenset({STARTED, SERVER_STATE, CONFIG_CHANGED, CUT_OFF, LOST, PUSHED})
 """What follows from no entry of the journal."""
 
 _TEXT: Final = {"type": "string"}
@@ -48,8 +50,9 @@ _KINDS: Final[Mapping[str, Mapping[str, object]]] = {
         _NUMBER,
     ),
     **dict.fromkeys(("expired", "given_up", "outcome_known"), _BOOLEAN),
-    **dict.fromkeys(("tools", "servers"), _OBJECT),
+    **dict.fromkeys(("tools", "servers", "origin"), _OBJECT),
     "loaded": {"type": "array", "items": _TEXT},
+    "content": {"type": "array", "items": _OBJECT},
 }
 
 
@@ -180,6 +183,12 @@ STANDARD: Final[Mapping[str, Channel]] = {
         ),
         _channel(
             LOST, _WARNING, "A subscriber read too slowly; so many events are lost.", ("lost",)
+        ),
+        _channel(
+            PUSHED,
+            _INFO,
+            "A server, or a webhook that came in, pushed this; the words are its own.",
+            ("server_id", "event_id", "feature_set", "timestamp", "origin", "content"),
         ),
     )
 }
