@@ -51,7 +51,7 @@ class SqlStates:
         columns = (STATES.c.revision, STATES.c.head, *_KEPT)
         wanted = select(*columns).select_from(joined).where(_at(STATES, place))
         async with self._database.reading() as connection:
-            rows: Sequence[Sequence[Any]] = (await connection.execute(wanted)).all()
+            rows: list[Any] = list((await connection.execute(wanted)).all())
         if not rows:
             return Tree()
         nodes = [_node(row[2:]) for row in rows if row[2] is not None]
