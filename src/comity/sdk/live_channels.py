@@ -1,0 +1,367 @@
+"""The channels of a live server: places outside that words come from and go to. (MCPL §14)
+
+Rule 1: channels are known here by themselves; each host that lets the server have channels is told
+        of them as soon as it does, and of every change from then on.
+Rule 2: they belong to feature sets that use `channels.publish` or `channels.observe`; without one
+        enabled nothing is said or taken. (D-64)
+Rule 3: `thinking` is read and never written to. (D-73)
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import msgspec
+from mcp import MCPError
+
+from comity.sdk.live_features import Feature, stamp
+from comity.sdk.live_hosts import Absent, Host, Hosts, Lost, Refused
+from comity.sdk.live_words import Saying, blocks_of, content_of
+from comity.wire import channels, jsonrpc
+from comity.wire.channels import THINKING, Descriptor
+from comity.wire.contents import Content, text_of
+from comity.wire.errors import (
+    CHANNEL_NOT_OPENED,
+    CHANNEL_UNKNOWN,
+    SCOPE_NOT_PERMITTED,
+    Fault,
+    MalformedMessage,
+    Misconfigured,
+)
+from comity.wire.features import Use
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS: Final = 30.0
+MOST_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message from outside."""
+
+    channel: str
+    id: str
+    content: Saying
+    author: str = ""
+    author_id: str = ""
+    thread: str = ""
+    at: datetime | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def told(self) -> dict[str, Any]:
+        """As it stands on the wire. (§14.3)"""
+        told: dict[str, Any] = {
+            "channelId": self.channel,
+            "messageId": self.id,
+            "author": {"id": self.author_id or self.author, "name": self.author},
+            "timestamp": stamp(self.at or datetime.now(UTC)),
+            "content": blocks_of(self.content),
+            "metadata": dict(self.metadata),
+        }
+        return {**told, "threadId": self.thread} if self.thread else told
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What became of a message that was brought in."""
+
+    message: str
+    accepted: bool
+    conversation: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What is to be said in a channel. `stream` is whether its pieces were told before."""
+
+    channel: Descriptor
+    content: Content
+    conversation: str = ""
+    stream: bool = False
+
+    @property
+    def text(self) -> str:
+        return text_of(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What somebody says in a channel, to be looked at: a piece, or the whole at the end.
+
+    It is no order to deliver anything: that is a `Post`. (D-71)
+    """
+
+    channel: str
+    inference: str
+    conversation: str
+    index: int = 0
+    delta: str = ""
+    content: Content = ()
+    is_complete: bool = False
+
+
+type OnPublish = Callable[[Post], Awaitable[str | bool | None]]
+type OnOpen = Callable[[str, Mapping[str, Any]], Awaitable[Descriptor | None]]
+type OnClose = Callable[[str], Awaitable[bool | None]]
+type OnOutgoing = Callable[[Outgoing], Awaitable[None]]
+
+
+class LiveChannels:
+    """The channels of one server."""
+
+    def __init__(self, hosts: Hosts, sets: Mapping[str, Feature]) -> None:
+        self.known: dict[str, Descriptor] = {}
+        self._hosts = hosts
+        self._sets = sets
+        self._publish: OnPublish | None = None
+        self._open: OnOpen | None = None
+        self._close: OnClose | None = None
+        self._outgoing: OnOutgoing | None = None
+        self._telling = asyncio.Lock()
+
+    # What its author joins.
+
+    def on_publish[F: OnPublish](self, function: F) -> F:
+        """Have words delivered; a text is the id of the message outside, False that it failed."""
+        self._publish = function
+        return function
+
+    def on_open[F: OnOpen](self, function: F) -> F:
+        """Have a channel opened, of a type and at an address."""
+        self._open = function
+        return function
+
+    def on_close[F: OnClose](self, function: F) -> F:
+        self._close = function
+        return function
+
+    def on_outgoing[F: OnOutgoing](self, function: F) -> F:
+        self._outgoing = function
+        return function
+
+    def declared(self) -> dict[str, bool] | None:
+        """What is said of it in the greeting; None where no set is for channels. (§14.1)"""
+        uses = {use for each in self._sets.values() for use in each.uses}
+        if not uses & {Use.PUBLISH, Use.OBSERVE}:
+            return None
+        return {
+            "register": True,
+            "publish": Use.PUBLISH in uses,
+            "observe": Use.OBSERVE in uses,
+            "lifecycle": self._open is not None or self._close is not None,
+            "streaming": self._outgoing is not None,
+        }
+
+    def check(self) -> None:
+        """Raises Misconfigured where something is joined that no feature set is for."""
+        uses = {use for each in self._sets.values() for use in each.uses}
+        if self._publish is not None and Use.PUBLISH not in uses:
+            raise Misconfigured("on_publish needs a feature set that uses channels.publish")
+        if self._outgoing is not None and Use.OBSERVE not in uses:
+            raise Misconfigured("on_outgoing needs a feature set that uses channels.observe")
+
+    async def register(self, *described: Descriptor) -> None:
+        """Have these channels, from now on and with every host."""
+        await self.change(added=described)
+
+    async def change(
+        self, *, added: Iterable[Descriptor] = (), removed: Iterable[str] = ()
+    ) -> None:
+        """Add channels, or describe known ones anew, and take others away."""
+        for each in added:
+            _checked(each)
+            self.known[each.id] = each
+        for id in removed:
+            self.known.pop(id, None)
+        if len(self.known) > channels.MOST_CHANNELS:
+            raise Misconfigured(f"a server has at most {channels.MOST_CHANNELS} channels")
+        for host in self._hosts.all:
+            await self.introduce(host)
+
+    async def incoming(self, *messages: Message) -> tuple[Arrived, ...]:
+        """Bring in what was said outside; each message has an outcome of its own."""
+        told = [each.told() for each in messages]
+        for named, read in channels.messages_in(jsonrpc.to_raw({"messages": told})):
+            if isinstance(read, MalformedMessage):
+                raise Misconfigured(f"message {named!r:.80} cannot be brought in: {read}")
+        hosts = self._having(Use.OBSERVE)
+        if not hosts:
+            reason = "no host takes messages from channels"
+            return tuple(Arrived(each.id, accepted=False, reason=reason) for each in messages)
+        # Only one host speaks for a channel: the newest.
+        results = _results(await self._ask(hosts[0], channels.INCOMING, {"messages": told}))
+        return tuple(_arrived(each.id, results.get(each.id)) for each in messages)
+
+    async def listed(self) -> tuple[Descriptor, ...]:
+        """The channels of this server as its host knows them. Raises Absent, Refused, Lost."""
+        hosts = self._having(Use.OBSERVE) or self._having(Use.PUBLISH)
+        if not hosts:
+            raise Absent("no host lets this server have channels")
+        said = await self._ask(hosts[0], channels.LIST, {})
+        found = channels.registered_in(jsonrpc.to_raw({"channels": said.get("channels") or []}))
+        return tuple(found)
+
+    # What hosts decide and ask.
+
+    async def introduce(self, host: Host) -> None:
+        """Tell a host what it does not know yet, if it lets this server have channels."""
+        async with self._telling:
+            if host.way is None or not self._lets(host, Use.PUBLISH, Use.OBSERVE):
+                host.channels = None
+                return
+            now: dict[str, Mapping[str, Any]] = {id: _wire(each) for id, each in self.known.items()}
+            try:
+                await self._introduce(host, now)
+            except (Lost, Refused) as problem:
+                log.info("channels were not registered: %s", problem)
+
+    async def _introduce(self, host: Host, now: dict[str, Mapping[str, Any]]) -> None:
+        before = host.channels
+        if before is None:
+            if now:
+                told = {"channels": list(now.values())}
+                await host.ask(channels.REGISTER, told, ASK_SECONDS)
+                host.channels = now
+            return
+        told = {
+            "added": [each for id, each in now.items() if id not in before],
+            "removed": [id for id in before if id not in now],
+            "updated": [each for id, each in now.items() if before.get(id, each) != each],
+        }
+        if any(told.values()):
+            await host.tell(channels.CHANGED, told)
+            host.channels = now
+
+    async def listing(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+        may = self._lets(host, Use.PUBLISH, Use.OBSERVE)
+        return {"channels": [_wire(each) for each in self.known.values()] if may else []}
+
+    async def open(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+        self._require(host, Use.PUBLISH, Use.OBSERVE)
+        if self._open is None:
+            raise _error(CHANNEL_NOT_OPENED, "Channel open failed")
+        address = params.get("address")
+        found = cast("dict[str, Any]", address) if isinstance(address, dict) else {}
+        try:
+            opened = await self._open(str(params.get("type", "")), found)
+        except Exception:
+            log.exception("a channel was not opened")
+            opened = None
+        if opened is None:
+            raise _error(CHANNEL_NOT_OPENED, "Channel open failed")
+        _checked(opened)
+        self.known[opened.id] = opened
+        if host.channels is not None:
+            # Its host learns of it by the answer.
+            host.channels[opened.id] = _wire(opened)
+        return {"channel": _wire(opened)}
+
+    async def close(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+        self._require(host, Use.PUBLISH, Use.OBSERVE)
+        channel = self._named(params)
+        closed = True if self._close is None else await self._close(channel.id)
+        if closed is False:
+            return {"closed": False}
+        self.known.pop(channel.id, None)
+        (host.channels or {}).pop(channel.id, None)
+        return {"closed": True}
+
+    async def publish(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+        if params.get("channelId") == THINKING:
+            raise _error(SCOPE_NOT_PERMITTED, "Channel not permitted")
+        self._require(host, Use.PUBLISH)
+        channel = self._named(params)
+        if self._publish is None or channel.direction is channels.Direction.IN:
+            raise _error(SCOPE_NOT_PERMITTED, "Channel not permitted")
+        content = content_of(cast("Saying", params.get("content", "")))
+        named = str(params.get("conversationId") or "")
+        post = Post(channel, content, named, params.get("stream") is True)
+        said = await self._publish(post)
+        if said is False:
+            return {"delivered": False}
+        return {"delivered": True, **({"messageId": said} if isinstance(said, str) else {})}
+
+    async def chunk(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+        index, delta = params.get("index"), params.get("delta")
+        if isinstance(index, int) and isinstance(delta, str):
+            await self._observe(host, _outgoing(params, index=index, delta=delta))
+        return {}
+
+    async def complete(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+        content = content_of(cast("Saying", params.get("content", "")))
+        await self._observe(host, _outgoing(params, content=content, is_complete=True))
+        return {}
+
+    async def _observe(self, host: Host, outgoing: Outgoing) -> None:
+        if self._outgoing is not None and self._lets(host, Use.OBSERVE):
+            await self._outgoing(outgoing)
+
+    def _named(self, params: Mapping[str, Any]) -> Descriptor:
+        named = params.get("channelId")
+        found = self.known.get(named) if isinstance(named, str) else None
+        if found is None:
+            raise _error(CHANNEL_UNKNOWN, "Unknown channel")
+        return found
+
+    def _lets(self, host: Host, *uses: Use) -> bool:
+        sets = [each for each in self._sets.values() if each.uses & set(uses)]
+        return host.offered.channels and any(host.decided.allows(each.name) for each in sets)
+
+    def _having(self, use: Use) -> list[Host]:
+        here = [each for each in self._hosts.all if each.way is not None]
+        return [each for each in reversed(here) if self._lets(each, use)]
+
+    def _require(self, host: Host, *uses: Use) -> None:
+        if not self._lets(host, *uses):
+            raise _error(SCOPE_NOT_PERMITTED, "Channel not permitted")
+
+    async def _ask(self, host: Host, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Each of these can be asked again: what they carry has names."""
+        for _ in range(MOST_TRIES - 1):
+            try:
+                return await host.ask(method, params, ASK_SECONDS)
+            except Lost:
+                continue
+        return await host.ask(method, params, ASK_SECONDS)
+
+
+def _outgoing(params: Mapping[str, Any], **more: Any) -> Outgoing:
+    names = ("channelId", "inferenceId", "conversationId")
+    channel, inference, conversation = (str(params.get(name) or "") for name in names)
+    return Outgoing(channel, inference, conversation, **more)
+
+
+def _wire(described: Descriptor) -> dict[str, Any]:
+    return {"direction": str(described.direction), **msgspec.to_builtins(described)}
+
+
+def _checked(described: Descriptor) -> None:
+    try:
+        channels.descriptor_in(jsonrpc.to_raw(_wire(described)))
+    except MalformedMessage as problem:
+        raise Misconfigured(str(problem)) from None
+    if described.id == THINKING:
+        raise Misconfigured(f"no server has a channel {THINKING!r}: the host has it")
+
+
+def _results(said: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    results = said.get("results")
+    found = cast("list[object]", results) if isinstance(results, list) else []
+    tables = [cast("dict[str, Any]", each) for each in found if isinstance(each, dict)]
+    return {str(each.get("messageId")): each for each in tables}
+
+
+def _arrived(id: str, said: Mapping[str, Any] | None) -> Arrived:
+    if said is None:
+        return Arrived(id, accepted=False, reason="the host said nothing of it")
+    conversation, reason = str(said.get("conversationId") or ""), str(said.get("reason") or "")
+    return Arrived(id, said.get("accepted") is True, conversation, reason)
+
+
+def _error(fault: Fault, message: str) -> MCPError:
+    return MCPError(fault.code, message)

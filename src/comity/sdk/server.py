@@ -1,0 +1,207 @@
+"""A live server in a page: tools, and all that MGP and MCPL add to them; needs `comity[sdk]`.
+
+    server = Server("memory")
+    retrieval = server.feature("memory.retrieval", "Retrieve relevant memories")
+
+    @retrieval.before_inference
+    async def recall(turn: Turn) -> str | None:
+        return look_up(turn.user)
+
+    server.run()
+
+Rule 1: a plain MCP client sees the plain MCP server: the rest degrades silently. (MCPL §3.2)
+Rule 2: what could never work is refused when it is declared, or before the first client comes.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+
+from comity.sdk.live_channels import Arrived, LiveChannels, Message, Outgoing, Post
+from comity.sdk.live_features import Feature, Traits
+from comity.sdk.live_hosts import Absent, Lost, Refused
+from comity.sdk.live_server import Live
+from comity.sdk.live_state import CheckpointNotFound, Checkpoints, State
+from comity.sdk.live_words import Elevated, Injection, Pushed, Reply, Rewrite, Turn
+from comity.sdk.mgp_server import MgpServer
+from comity.sdk.mgp_server_labels import CodeSafety, Security
+from comity.sdk.mgp_server_life import Check, Resource
+from comity.sdk.streaming_tools import StreamingTools
+from comity.wire.channels import Descriptor, Direction
+from comity.wire.contents import Block
+from comity.wire.errors import Misconfigured
+from comity.wire.features import Bounds, Scope, Use
+from comity.wire.hooks import Position
+from comity.wire.inference import ModelInfo
+from comity.wire.security import Trust
+
+__all__ = [
+    "Absent",
+    "Arrived",
+    "Block",
+    "Bounds",
+    "CheckpointNotFound",
+    "Checkpoints",
+    "CodeSafety",
+    "Descriptor",
+    "Direction",
+    "Elevated",
+    "Feature",
+    "Injection",
+    "Lost",
+    "Message",
+    "Misconfigured",
+    "ModelInfo",
+    "Outgoing",
+    "Position",
+    "Post",
+    "Pushed",
+    "Refused",
+    "Reply",
+    "Rewrite",
+    "Scope",
+    "Security",
+    "Server",
+    "State",
+    "Turn",
+    "Use",
+]
+
+type Background = Callable[[], Awaitable[object]]
+
+
+class Server:
+    """A server of the official SDK with everything around it.
+
+    `mcp` is the SDK's own server, for resources and prompts; `events`, `asks`, `permits` and `life`
+    are what MGP adds, `channels` the places outside of MCPL.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        id: str | None = None,
+        permissions: Iterable[str] = (),
+        trust: Trust | str | None = None,
+        **options: Any,
+    ) -> None:
+        """`options` are those of `MCPServer`: version, instructions, auth and the like."""
+        self.name = name
+        self.mcp: MCPServer[Any] = MCPServer(name, **options)
+        self.live = Live(self.mcp, name, self.tool)
+        self.mgp = MgpServer(self.mcp, id or name, permissions=permissions, trust=trust)
+        self.streaming = StreamingTools(self.mcp)
+        self.channels: LiveChannels = self.live.channels
+        self.events = self.mgp.channels
+        self.asks = self.mgp.asks
+        self.permits = self.mgp.permits
+        self.life = self.mgp.life
+        self.audit = self.mgp.audit
+        self._background: list[Background] = []
+
+    # Tools and health.
+
+    def tool(self, security: Security | None = None, **options: Any) -> Callable[[Any], Any]:
+        """Make a function a tool; an async generator is one that streams."""
+
+        def join(function: Any) -> Any:
+            if security is not None:
+                self.mgp.secure(options.get("name") or function.__name__, security)
+            streams = inspect.isasyncgenfunction(function)
+            return (self.streaming if streams else self.mcp).tool(**options)(function)
+
+        return join
+
+    def check(self, name: str, check: Check) -> None:
+        """Have something looked at whenever somebody asks how the server is."""
+        self.mgp.check(name, check)
+
+    def figure(self, name: str, read: Resource) -> None:
+        """Have a figure told whenever somebody asks how the server is."""
+        self.mgp.resource(name, read)
+
+    # Feature sets.
+
+    def feature(
+        self,
+        name: str,
+        description: str,
+        *,
+        uses: Iterable[str] = (),
+        scoped: bool = False,
+        rollback: bool = False,
+        initial: object = None,
+    ) -> Feature:
+        """A set of behaviours that a host can enable; hooks and tools add to what it uses.
+
+        `initial` is the state that its tools begin with, where a host keeps it.
+        """
+        traits = Traits(tuple(uses), scoped, rollback, initial)
+        return self.live.feature(name, description, traits)
+
+    def drop(self, name: str) -> None:
+        """Have a feature set no more; `announce` tells hosts so."""
+        self.live.sets.pop(name, None)
+
+    async def announce(self) -> None:
+        """Tell hosts which feature sets came and went since they connected."""
+        await self.live.announce()
+
+    async def model(self) -> ModelInfo:
+        """The model of the host. Raises Absent, Refused, Lost."""
+        return await self.live.model()
+
+    def afterwards(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Do something once the hook amid which this is said is over: then a model may be asked."""
+        self.live.hooks.afterwards(function, *args)
+
+    def background[F: Background](self, function: F) -> F:
+        """Have something run as long as the server does."""
+        self._background.append(function)
+        return function
+
+    # Its life.
+
+    def run(self, port: int | None = None, host: str = "127.0.0.1") -> None:
+        """Serve on the pipes, or over HTTP where a port is given, until the end."""
+        asyncio.run(self.serve(port, host))
+
+    async def serve(self, port: int | None = None, host: str = "127.0.0.1") -> None:
+        async with self.running():
+            await self.mgp.serve(port, host)
+
+    def running(self) -> "Running":
+        """What runs beside the requests, for who brings a transport of their own."""
+        self.live.check()
+        return Running(self, self._background)
+
+
+class Running:
+    """What a server does by itself, until it is left."""
+
+    def __init__(self, server: Server, background: Iterable[Background]) -> None:
+        self._server = server
+        self._background = tuple(background)
+        self._tasks: list[asyncio.Future[None]] = []
+
+    async def __aenter__(self) -> None:
+        self._tasks = [asyncio.ensure_future(_run(each)) for each in self._background]
+        self._tasks.append(asyncio.ensure_future(self._until_closed()))
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.live.closed.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _until_closed(self) -> None:
+        await self._server.life.closed.wait()
+        self._server.live.closed.set()
+
+
+async def _run(function: Background) -> None:
+    await function()
