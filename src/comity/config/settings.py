@@ -19,6 +19,8 @@ from comity.rules.channels import Route as ChannelRoute
 from comity.rules.channels import Talk
 from comity.rules.inference_routes import Route
 from comity.rules.policies import ToolPolicy
+from comity.rules.pushes import HookRow
+from comity.rules.pushes import Row as PushRow
 from comity.rules.rates import Limit
 from comity.rules.toolbelt import Pinned
 from comity.wire.grants import Forbid, Grant
@@ -254,3 +256,11 @@ class Settings:
     inference_routes: tuple[Route, ...] = ()
     budgets: tuple[Budget, ...] = ()
     channel_rows: tuple[ChannelRoute | Talk, ...] = ()
+    push_rows: tuple[PushRow, ...] = ()
+    hook_rows: tuple[HookRow, ...] = ()
+    # In a minute; zero is no bound.
+    push_rate: int = 600
+    push_set_rate: int = 0
+    push_bytes: int = 256 * 1024
+    push_waiting: int = 10_000
+    push_remembered: timedelta = timedelta(days=30)

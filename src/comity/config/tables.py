@@ -22,6 +22,7 @@ from comity.config.kinds import (
 from comity.config.live_servers import LIVE
 from comity.config.meaning import MEANING
 from comity.config.policies import POLICY, TOOLS
+from comity.config.pushes import PUSHES
 from comity.config.rates import RATES
 from comity.config.registration import REGISTRATION
 from comity.config.setting import Setting
@@ -255,6 +256,7 @@ SETTINGS: Final = (
     *REGISTRATION,
     *INFERENCE,
     *CHANNELS,
+    *PUSHES,
 )
 
 # What can be decided for one server, beside how it is reached.

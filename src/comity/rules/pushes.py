@@ -17,6 +17,7 @@ import msgspec
 
 from comity.rules.backoff import Backoff
 from comity.rules.live_policy import covers
+from comity.wire.inbound_hooks import HookKind
 from comity.wire.pushes import KeptPush, Push, PushState, Route
 
 LONGEST_FIELD: Final = 2_000
@@ -34,6 +35,21 @@ class Row(NamedTuple):
     server: str
     feature: str
     route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class HookRow:
+    """What an operator decides of one webhook that comes in at /hooks/NAME."""
+
+    name: str
+    kind: HookKind
+    secret_file: str
+    route: Route
+    header: str = ""
+    algorithm: str = "sha256"
+    # Where its event's id stands, and what is told of it; empty as its kind has it, and its body.
+    id: str = ""
+    content: str = ""
 
 
 def route_of(rows: Iterable[Row], push: Push) -> Route | None:
