@@ -25,6 +25,9 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, tokenize = 'porter uni
 CREATE TRIGGER IF NOT EXISTS learned AFTER INSERT ON memories BEGIN
     INSERT INTO words (rowid, text) VALUES (new.number, new.text);
 END;
+CREATE TRIGGER IF NOT EXISTS forgotten AFTER DELETE ON memories BEGIN
+    DELETE FROM words WHERE rowid = old.number;
+END;
 """
 LONGEST: Final = 500
 """Characters of one memory; what is longer is no fact but a document."""
@@ -32,6 +35,8 @@ LONGEST: Final = 500
 MOST_AT_ONCE: Final = 20
 _BETWEEN: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORD: Final = re.compile(r"\w+")
+# What would look like somebody else's words where a model reads it.
+_MARKUP: Final = re.compile(r"[<>]|\[/?INST\]")
 _REMIND: Final = re.compile(
     r"remind me (?:in (?P<many>\d{1,4}) (?P<unit>second|minute|hour|day)s?"
     r"|on (?P<day>\d{4}-\d\d-\d\d)(?: at (?P<time>\d\d:\d\d))?)"
@@ -84,8 +89,8 @@ class Memories:
                 kept.append(memory)
         return kept
 
-    def about(self, question: str, most: int = 5) -> list[Memory]:
-        """What has to do with this, the nearest first."""
+    def about(self, question: str, conversation: str | None = None, most: int = 5) -> list[Memory]:
+        """What has to do with this, the nearest first; in one conversation or in all."""
         words = telling_words(question)[:50]
         if not words:
             return []
@@ -93,10 +98,15 @@ class Memories:
         wanted = " OR ".join(f'"{word}"' for word in words)
         found = self._file.execute(
             "SELECT id, memories.text FROM words JOIN memories ON number = words.rowid"
-            " WHERE words MATCH ? AND NOT is_folded ORDER BY rank LIMIT ?",
-            (wanted, most),
+            " WHERE words MATCH :wanted AND NOT is_folded"
+            " AND (:conversation IS NULL OR conversation = :conversation)"
+            " ORDER BY rank LIMIT :most",
+            {"wanted": wanted, "conversation": conversation, "most": most},
         )
         return [Memory(*row) for row in found]
+
+    def forget(self, id: str) -> bool:
+        return self._file.execute("DELETE FROM memories WHERE id = ?", (id,)).rowcount > 0
 
     def due(self, now: datetime) -> list[Reminder]:
         """Reminders that nobody was told yet."""
@@ -157,8 +167,13 @@ class Memories:
 def statements_in(said: str) -> list[str]:
     """The sentences that state something."""
     sentences = [each.strip() for each in _BETWEEN.split(said)]
-    stated = [each for each in sentences if not each.endswith("?") and len(telling_words(each)) > 1]
-    return [each for each in stated if len(each) <= LONGEST][:MOST_AT_ONCE]
+    return [each for each in sentences if _is_statement(each)][:MOST_AT_ONCE]
+
+
+def _is_statement(sentence: str) -> bool:
+    if sentence.endswith("?") or len(sentence) > LONGEST or _MARKUP.search(sentence):
+        return False
+    return len(telling_words(sentence)) > 1
 
 
 def telling_words(text: str) -> list[str]:
