@@ -49,13 +49,7 @@ class JsonPatches:
 
 def _applied(found: object, patch: bytes, left: int) -> tuple[object, int]:
     """What one patch makes, and how much may still be copied."""
-    operations = jsonrpc.value(patch)
-    if not isinstance(operations, list):
-        raise _failed("it is no list of operations")
-    listed = cast("list[object]", operations)
-    if len(listed) > MOST_OPERATIONS:
-        raise _failed(f"it has more than {MOST_OPERATIONS} operations")
-    for number, each in enumerate(listed):
+    for number, each in enumerate(_operations(patch)):
         operation = _read(each, number)
         try:
             if operation["op"] == _COPY:
@@ -69,6 +63,16 @@ def _applied(found: object, patch: bytes, left: int) -> tuple[object, int]:
         if left < 0:
             raise _failed(f"operation {number} copies too much")
     return found, left
+
+
+def _operations(patch: bytes) -> list[object]:
+    operations = jsonrpc.value(patch)
+    if not isinstance(operations, list):
+        raise _failed("it is no list of operations")
+    listed = cast("list[object]", operations)
+    if len(listed) > MOST_OPERATIONS:
+        raise _failed(f"it has more than {MOST_OPERATIONS} operations")
+    return listed
 
 
 def _read(said: object, number: int) -> dict[str, Any]:
