@@ -13,6 +13,7 @@ from comity.config.live_servers import live_policy_of
 from comity.kernel.administration import Administration
 from comity.kernel.catalog import Catalog
 from comity.kernel.life import ServerOptions
+from comity.kernel.live.enabling import Enabling
 from comity.kernel.live.hosting import Hosting
 from comity.kernel.permission_asks import PermissionAsks
 from comity.kernel.permits import Permits
@@ -56,11 +57,14 @@ class Caring:
         snapshot.watch(Kept.PINS, self.tools.pins_changed)
         self.questions: Questions | None = None
         self.streaming: Streams | None = None
-        self.live = Hosting(self.live_policy)
+        enabling = Enabling(self.live_policy, grants, lambda: grants.latest)
+        self.live = Hosting(self.live_policy, enabling)
+        snapshot.watch(Kept.GRANTS, lambda _: self.live.look())
         self.asked: PermissionAsks | None = None
 
     def look(self, patience: float) -> None:
         self.tools.look()
+        self.live.look()
         if self.asked is not None:
             self.asked.look()
 
@@ -77,8 +81,13 @@ class Caring:
         self.tools.refresh(server.id)
         meet, questions = self.tools.permits.meet, self.questions
         links = replace(options.links, meet=meet, questions=questions, streaming=self.streaming)
-        self._live[server.id] = live_policy_of(server.live)
+        self.decide_live(server)
         return replace(options, links=replace(links, live=self.live))
+
+    def decide_live(self, server: ServerSettings) -> None:
+        """Take over what a server may do beyond answering, though it runs already."""
+        self._live[server.id] = live_policy_of(server.live)
+        self.live.refresh(server.id)
 
     def rooms(self, servers: Servers, administration: Administration) -> dict[str, Room]:
         """What operators find of it under /api."""
@@ -90,6 +99,7 @@ class Caring:
     def dismiss(self, server: str) -> None:
         self._policies.pop(server, None)
         self._live.pop(server, None)
+        self.live.dismiss(server)
         self.tools.permits.forget(server)
         if self.asked is not None:
             self.asked.dismissed(server)

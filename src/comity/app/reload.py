@@ -100,7 +100,7 @@ class Reload:
             server.id: self._residents.reach(server) for server in changes.added + changes.changed
         }
         self._settings = replace(self._settings, servers=settings.servers)
-        if changes.added or changes.changed or changes.removed:
+        if changes.added or changes.changed or changes.removed or changes.decided:
             self._tell(f"the configuration has changed: {changes}")
             self._publish(changes)
         self._tell_what_needs_a_restart(changes)
@@ -108,12 +108,15 @@ class Reload:
             self._then(server.id, partial(self._admit, server, reaches[server.id]))
         for server in changes.changed:
             self._then(server.id, partial(self._exchange, server, reaches[server.id]))
+        for server in changes.decided:
+            self._then(server.id, partial(self._decide_anew, server))
         for name in changes.removed:
             self._then(name, partial(self._residents.dismiss, name, Reason.OPERATOR_REQUEST))
 
     def _publish(self, changes: Changes) -> None:
         if self._residents.configured is not None:
-            added, changed = [s.id for s in changes.added], [s.id for s in changes.changed]
+            added = [s.id for s in changes.added]
+            changed = [s.id for s in (*changes.changed, *changes.decided)]
             concerned = {"added": added, "changed": changed, "removed": list(changes.removed)}
             self._residents.configured(concerned)
 
@@ -135,6 +138,9 @@ class Reload:
 
     async def _admit(self, server: ServerSettings, reach: Reach) -> None:
         self._residents.admit(server, reach)
+
+    async def _decide_anew(self, server: ServerSettings) -> None:
+        self._residents.caring.decide_live(server)
 
     async def _exchange(self, server: ServerSettings, reach: Reach) -> None:
         await self._residents.let_go(server.id, Reason.CONFIGURATION_CHANGE)

@@ -50,7 +50,7 @@ class Judgement:
 
 STRICTNESS: Final = {Effect.ALLOW: 0, Effect.ASK: 1, Effect.DENY: 2}
 LEVELS: Final = (Level.OFFER, Level.SERVER, Level.EVERYTHING)
-OUR_VERBS: Final = ("admin/", "ask/", "topic/", "events/")
+OUR_VERBS: Final = ("admin/", "ask/", "topic/", "events/", "feature/")
 """How verbs begin that are the gateway's own, and not about what a server offers."""
 
 CREDENTIAL: Final = "credential"

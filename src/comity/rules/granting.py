@@ -16,7 +16,7 @@ import msgspec
 from comity.rules import conditions
 from comity.rules.names import SEPARATOR
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage
-from comity.wire.grants import CALL, EVERYBODY, EVERYTHING, PERMISSION, Effect, Grant
+from comity.wire.grants import CALL, EVERYBODY, EVERYTHING, FEATURE, PERMISSION, Effect, Grant
 
 LONGEST_SUBJECT: Final = 256
 LONGEST_VERB: Final = 128
@@ -63,8 +63,8 @@ def target(text: str, of: str = "tools/call") -> str:
     """What a grant is about, in the form in which it is kept; raises MalformedMessage."""
     if len(text) > LONGEST_TARGET or _CONTROL.search(text):
         raise _refused(f"a target has at most {LONGEST_TARGET} characters, none of them a control")
-    if of == PERMISSION:
-        return _permission(text)
+    if of in (PERMISSION, FEATURE):
+        return _name(text)
     if text in (EVERYTHING, "*/*"):
         return EVERYTHING
     server, slash, name = text.partition("/")
@@ -90,10 +90,10 @@ def condition(grant: Grant) -> Mapping[str, object] | None:
     return cast("Mapping[str, object]", msgspec.json.decode(conditions.canonical(grant.where)))
 
 
-def _permission(text: str) -> str:
-    """What a server is permitted: the permission's own name."""
+def _name(text: str) -> str:
+    """What a server is let do itself: the permission's or the feature set's own name."""
     if not text or text != text.strip():
-        raise _refused("a permission is a name, as network.outbound, or *")
+        raise _refused("a permission or a feature set is a name, as network.outbound, or *")
     return _bounded(text)
 
 

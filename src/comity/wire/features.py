@@ -27,6 +27,16 @@ UPDATE: Final = "featureSets/update"
 CHANGED: Final = "featureSets/changed"
 ELEVATE: Final = "scope/elevate"
 
+ASKED_OF_HOSTS: Final = frozenset(
+    {
+        *("push/event", "inference/request", "model/info", ELEVATE),
+        *("channels/register", "channels/list", "channels/incoming"),
+    }
+)
+"""What servers ask of their host and of nobody behind it. (§4.1)"""
+
+TOLD_TO_HOSTS: Final = frozenset({CHANGED, "channels/changed"})
+
 MOST_SETS: Final = 256
 LONGEST_NAME: Final = 128
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)

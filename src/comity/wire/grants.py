@@ -2,8 +2,8 @@
 
 A target is `server/name`, `server/*`, or `*`; either part may hold `*` for any characters. A verb
 is the wire method (`tools/call`), `tools/read` or `tools/list` for a tool that is only looked at,
-`perm` for what a server may do itself, or one of ours (`admin/read`, `admin/write`, `ask/answer`);
-`*` and a trailing `/*` stand for several.
+`perm` for what a server may do itself, `feature/enable` for its feature sets, or one of ours
+(`admin/read`, `admin/write`, `ask/answer`); `*` and a trailing `/*` stand for several.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ CALL: Final = "tools/call"
 READ: Final = "tools/read"
 LIST: Final = "tools/list"
 PERMISSION: Final = "perm"
+FEATURE: Final = "feature/enable"
 ADMIN_READ: Final = "admin/read"
 ADMIN_WRITE: Final = "admin/write"
 EVERYBODY: Final = "*"

@@ -5,149 +5,73 @@ Rule 1: what a server declares authorises nothing. Nothing is enabled before the
 Rule 2: each message of a server's is checked here for declared, enabled and `uses`, before whoever
         answers it sees it. (§6.6, D-61)
 Rule 3: every request of a server's is answered, with an error if need be. (D-70)
+Rule 4: whatever one server does, it is bounded, written down, and no other notices. (§13.2)
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
 from msgspec import Raw
 
 from comity.kernel.call import Call
 from comity.kernel.chores import Chores
-from comity.kernel.listing import envelope
-from comity.kernel.live.noting import Noting
+from comity.kernel.happenings import Bound
+from comity.kernel.live import bearing
+from comity.kernel.live.bearing import Bearer
+from comity.kernel.live.enabling import Enabling
+from comity.kernel.live.hosted import Hosted, Told
+from comity.kernel.live.load import Load
+from comity.kernel.live.noting import OK, Deed, Noting
 from comity.kernel.live.reversing import Reverse
 from comity.kernel.pulse import LiveLink
 from comity.kernel.question import Errand, Question
 from comity.ports import Headers
-from comity.rules.live_policy import NOTHING, LivePolicy, enabled_of, required
+from comity.rules.live_policy import NOTHING, LivePolicy
 from comity.wire import features, jsonrpc, mcp
+from comity.wire.audit import Result, Type
 from comity.wire.errors import (
+    EXHAUSTED,
     FEATURE_NOT_ENABLED,
     FEATURE_UNKNOWN,
     INTERNAL_ERROR,
-    UPSTREAM_FAILED,
-    UPSTREAM_SLOW,
+    METHOD_NOT_FOUND,
     Fault,
     MalformedMessage,
     Unavailable,
 )
-from comity.wire.features import Declared, FeatureSet, Use
+from comity.wire.features import Declared, Use
 from comity.wire.jsonrpc import UNSET, Frame, Id
+from comity.wire.parties import GATEWAY
+
+__all__ = ["Answer", "Bearer", "Hear", "Hosted", "Hosting", "Parts", "Told"]
 
 log = logging.getLogger(__name__)
 
-TELL_SECONDS: Final = 10.0
+MOST_NAMED: Final = 100
+MOST_CHANGES: Final = 50
+"""How often in a while a server may say that it can do something else than before."""
+
 _NOTHING: Final = Raw(b"{}")
 _ABOUT_SETS: Final = (FEATURE_NOT_ENABLED, FEATURE_UNKNOWN)
-
-
-@dataclass(slots=True)
-class Hosted:
-    """One live server as it is just now."""
-
-    server: str
-    link: LiveLink
-    declared: Declared
-    policy: LivePolicy
-    enabled: frozenset[str]
-    reverse: Reverse | None = None
-
-    @property
-    def is_modern(self) -> bool:
-        """Whether it is of the era in which servers ask nothing by themselves."""
-        return self.link.hello is None
-
-    def require(self, feature: str, use: Use) -> FeatureSet:
-        """The enabled set by which it may do this. Raises MalformedMessage."""
-        return required(self.declared.sets, self.enabled, feature, use)
-
-    def using(self, use: Use) -> list[FeatureSet]:
-        """The enabled sets that are for this."""
-        sets = self.declared.sets
-        return [each for name, each in sets.items() if name in self.enabled and use in each.uses]
-
-    async def ask(self, method: str, params: Mapping[str, object], within: timedelta) -> Raw:
-        """What the server answers. Raises Unavailable, or MalformedMessage with its own code."""
-        try:
-            async with asyncio.timeout(within.total_seconds()):
-                answer = await self._request(method, params)
-        except TimeoutError:
-            because = f"server {self.server!r} did not answer {method}"
-            raise Unavailable(because, UPSTREAM_SLOW) from None
-        error = jsonrpc.error_of(answer)
-        if error is not None:
-            fault = replace(UPSTREAM_FAILED, code=error.code)
-            raise MalformedMessage(f"server {self.server!r}: {error.message[:500]}", fault)
-        return _NOTHING if answer.result is UNSET else answer.result
-
-    async def tell(self, method: str, params: Mapping[str, object]) -> None:
-        """Tell the server something; whether it hears it is its own affair. (D-59)"""
-        if not self.is_modern:
-            self.link.tell(jsonrpc.notification(method, params))
-            return
-        # Stock peers of that era drop what they did not ask for.
-        try:
-            async with asyncio.timeout(TELL_SECONDS):
-                await self._request(method, params)
-        except (Unavailable, TimeoutError) as error:
-            log.info("server %r did not hear %s: %s", self.server, method, error)
-
-    async def _request(self, method: str, params: Mapping[str, object]) -> Frame:
-        if not self.is_modern:
-            return await self.link.request(method, params)
-        headers = ((mcp.METHOD_HEADER, method.encode()),)
-        return await self.link.request(method, {**params, "_meta": envelope()}, headers)
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a server asks or tells its host; `feature` is the set by which it may."""
-
-    by: Hosted
-    method: str
-    params: Raw
-    id: Id | None = None
-    feature: FeatureSet | None = None
-    # The call amid which it says so, and the link on which.
-    amid: Errand | None = None
-    link: LiveLink | None = None
-
-    @property
-    def members(self) -> dict[str, Raw]:
-        return jsonrpc.members(self.params)
-
+_BUSY: Final = "too many requests of this server are under way already"
+_TURNED_DOWN: Final = ("accepted", "approved")
+"""The members of a result by which a host says no without an error. (D-60)"""
 
 type Answer = Callable[[Told], Awaitable[Mapping[str, object]]]
 """Answers one request. What it raises is told the server: Unavailable, MalformedMessage."""
 
 type Hear = Callable[[Told], Awaitable[None]]
+type Respond = Callable[[Frame], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Method:
     answer: Answer
     use: Use | None
-
-
-class Bearer(Protocol):
-    """Who adds to calls of tools what belongs to them, and takes it from their answers."""
-
-    def carries(self, by: Hosted, call: Call, frame: Frame) -> bool:
-        """Whether there is anything to add to this call; `bring` then does it."""
-        ...
-
-    async def bring(self, by: Hosted, call: Call, frame: Frame) -> Frame:
-        """The call with it. Raises Unavailable, MalformedMessage where it may not go."""
-        ...
-
-    async def take(self, by: Hosted, call: Call, frame: Frame) -> Frame:
-        """The answer without it, once it is kept."""
-        ...
 
 
 @dataclass(slots=True)
@@ -164,12 +88,18 @@ class Parts:
 class Hosting:
     """All live servers of this node."""
 
-    def __init__(self, policy_of: Callable[[str], LivePolicy] = lambda _: NOTHING) -> None:
+    def __init__(
+        self,
+        policy_of: Callable[[str], LivePolicy] = lambda _: NOTHING,
+        enabling: Enabling | None = None,
+    ) -> None:
         self.parts = Parts()
         # Where everything that is done here is written down.
         self.noting = Noting()
-        self._policy_of = policy_of
+        self._enabling = enabling or Enabling(policy_of)
         self._hosted: dict[str, Hosted] = {}
+        self._load = Load()
+        self._changes = Bound(self._enabling.clock, MOST_CHANGES)
         self._chores = Chores("live servers")
         self.parts.hearers[features.CHANGED] = self._changed
 
@@ -186,22 +116,43 @@ class Hosting:
 
     def get(self, server: str) -> Hosted | None:
         found = self._hosted.get(server)
-        return found if found is not None and found.link.is_open else None
+        if found is None or not found.link.is_open:
+            return None
+        self._look_at(found)
+        return found
+
+    def all(self) -> list[Hosted]:
+        """The live servers that are there, in their configured order."""
+        here = [each for name in list(self._hosted) if (each := self.get(name)) is not None]
+        return sorted(here, key=lambda each: (each.policy.order, each.server))
 
     def having(self, use: Use) -> list[Hosted]:
-        """The servers that may do this, in their configured order."""
-        here = [each for each in self._hosted.values() if each.link.is_open and each.using(use)]
-        return sorted(here, key=lambda each: (each.policy.order, each.server))
+        """Those of them that may do this."""
+        return [each for each in self.all() if each.using(use)]
 
     def refresh(self, server: str) -> None:
         """Its operator has decided otherwise: it counts from now, and the server is told."""
-        found = self.get(server)
-        if found is not None:
-            found.policy = self._policy_of(server)
+        found = self._hosted.get(server)
+        if found is not None and found.link.is_open:
             self._announce(found)
+
+    def look(self) -> None:
+        """Have decided anew what is due, though no server says anything just now."""
+        for server in list(self._hosted):
+            self.get(server)
+
+    def dismiss(self, server: str) -> None:
+        """There is no such server any more."""
+        gone = self._hosted.pop(server, None)
+        self._load.forget(server)
+        self._changes.forget(server)
+        self.noting.forget(server)
+        if gone is not None and gone.reverse is not None:
+            gone.reverse.close()
 
     def stop(self) -> None:
         self._chores.cancel()
+        self._load.stop()
         for each in self._hosted.values():
             if each.reverse is not None:
                 each.reverse.close()
@@ -214,105 +165,144 @@ class Hosting:
         declared = features.declared_in(capabilities)
         known = self.get(link.server)
         if known is not None and known.link is not link:
-            self._chores.start(_told_on(link, known), at_once=True)
+            link.tell(jsonrpc.notification(features.UPDATE, _update(known)))
         elif declared is not None:
             self.welcome(link, declared)
 
     def welcome(self, link: LiveLink, declared: Declared) -> Hosted:
         """A live server is there, on the gateway's own link."""
-        policy = self._policy_of(link.server)
         before = self._hosted.get(link.server)
-        if before is not None and before.reverse is not None:
-            before.reverse.close()
-        hosted = Hosted(link.server, link, declared, policy, frozenset())
+        if before is not None:
+            self._load.forget(link.server)
+            if before.reverse is not None:
+                before.reverse.close()
+        hosted = Hosted(link.server, link, declared, NOTHING, frozenset(), noting=self.noting)
         self._hosted[link.server] = hosted
+        self._announce(hosted)
         if hosted.is_modern:
             hosted.reverse = Reverse(link, self._reversed)
-        self._announce(hosted)
         return hosted
 
     def asked(self, link: LiveLink, question: Question, frame: Frame, amid: Errand | None) -> bool:
-        if question.method not in self.parts.methods:
+        method = question.method
+        if method not in self.parts.methods and method not in features.ASKED_OF_HOSTS:
             return False
-        self._chores.start(self._answer(link, frame, question.answered, amid), at_once=True)
+        task = self._take(link, frame, question.answered, amid)
+        if task is not None and not task.done():
+            # It may take its question back, or be gone.
+            question.settled = lambda: asyncio.current_task() is task or task.cancel()
         return True
 
     def told(self, link: LiveLink, frame: Frame) -> bool:
-        hear, by = self.parts.hearers.get(str(frame.method)), self.get(link.server)
-        if hear is None:
-            return False
-        if by is not None:
-            told = Told(by, str(frame.method), _params(frame), link=link)
-            self._chores.start(self._heard(hear, told), at_once=True)
-        return True
+        method, by = str(frame.method), self.get(link.server)
+        hear = self.parts.hearers.get(method)
+        if hear is not None and by is not None:
+            told = Told(by, method, _params(frame), link=link)
+            if not self._load.hear(link.server, partial(self._heard, hear, told)):
+                self._refuse(by.server, method, "", EXHAUSTED)
+        return hear is not None or method in features.TOLD_TO_HOSTS
 
     def carries(self, link: LiveLink, call: Call, frame: Frame, headers: Headers) -> bool:
-        by = self.get(link.server)
-        bearers = [] if by is None else self._bearing(by, call, frame)
-        if by is None or not bearers:
+        by, is_modern = self.get(link.server), link.hello is None
+        if by is None:
             return False
-        self._chores.start(_carry(bearers, by, link, call, frame, headers), at_once=True)
-        return True
+        if is_modern and not call.is_for_all_servers and bearing.speaks_for_itself(frame):
+            # Its client is a host itself, and agrees with the server on its own.
+            return False
+        bearers = [each for each in self.parts.bearers if each.carries(by, call, frame)]
+        frame = bearing.introduced(frame) if is_modern else frame
+        if bearers:
+            outgoing = bearing.carry(bearers, by, link, call, (frame, headers))
+            self._chores.start(outgoing, at_once=True)
+        elif is_modern:
+            link.send(call, frame, headers)
+        return is_modern or bool(bearers)
 
     def answered(self, link: LiveLink, errand: Errand, frame: Frame, status: int) -> bool:
-        by = self.get(link.server)
-        if by is None or not isinstance(errand, Call) or frame.result is UNSET:
+        by, bearers = self.get(link.server), self.parts.bearers
+        if by is None or not bearers or frame.result is UNSET:
             return False
-        bearers = self.parts.bearers if errand.method == mcp.CALL_TOOL else []
-        if not bearers:
+        if not isinstance(errand, Call) or errand.method != mcp.CALL_TOOL:
             return False
-        self._chores.start(_take(bearers, by, errand, frame, status), at_once=True)
+        self._chores.start(bearing.take(bearers, by, errand, frame, status), at_once=True)
         return True
 
     # What follows.
 
-    def _bearing(self, by: Hosted, call: Call, frame: Frame) -> list[Bearer]:
-        return [each for each in self.parts.bearers if each.carries(by, call, frame)]
+    def _look_at(self, hosted: Hosted) -> None:
+        if self._enabling.is_due(hosted) and self._enabling.decide(hosted):
+            self._tell(hosted)
 
     def _announce(self, hosted: Hosted) -> None:
-        hosted.enabled = enabled_of(hosted.policy, hosted.declared.sets)
+        self._enabling.decide(hosted)
+        self._tell(hosted)
+
+    def _tell(self, hosted: Hosted) -> None:
+        """Let a server, and whoever goes by it, know what it may do."""
         self._chores.start(hosted.tell(features.UPDATE, _update(hosted)), at_once=True)
+        self._note_told(hosted)
         for watcher in self.parts.watchers:
-            watcher(hosted)
+            try:
+                watcher(hosted)
+            except Exception:
+                log.exception("who watches live servers failed at %r", hosted.server)
 
     async def _changed(self, told: Told) -> None:
         """A server can do more, or less; what is new is enabled as its operator said before."""
+        by = told.by
+        if self._changes.take(by.server) is None:
+            raise Unavailable("it says so too often", EXHAUSTED)
         added, removed = features.changed_in(told.params)
-        sets = {name: each for name, each in told.by.declared.sets.items() if name not in removed}
+        sets = {name: each for name, each in by.declared.sets.items() if name not in removed}
         sets = dict(list({**sets, **added}.items())[: features.MOST_SETS])
-        told.by.declared = replace(told.by.declared, sets=sets)
-        self._announce(told.by)
+        by.declared = replace(by.declared, sets=sets)
+        details = {"added": _named(added), "removed": _named(removed)}
+        self.noting.note(Type.FEATURES_CHANGED, Deed(by.server, features.CHANGED, details=details))
+        self._announce(by)
 
-    def _reversed(self, link: LiveLink, frame: Frame, respond: Callable[[Frame], None]) -> None:
+    def _reversed(self, link: LiveLink, frame: Frame, respond: Respond) -> None:
         """What a modern server asks or tells on the way back."""
         if frame.id is UNSET:
             self.told(link, frame)
         else:
-            self._chores.start(self._answer(link, frame, respond, None), at_once=True)
+            self._take(link, frame, respond, None)
+
+    def _take(
+        self, link: LiveLink, frame: Frame, respond: Respond, amid: Errand | None
+    ) -> asyncio.Task[None] | None:
+        """Have a request answered; at once where it is one too many."""
+        work = partial(self._answer, link, frame, respond, amid)
+        task = self._load.answer(link.server, work)
+        if task is None:
+            self._refuse(link.server, str(frame.method), "", EXHAUSTED)
+            respond(jsonrpc.failure(_id(frame), EXHAUSTED, _BUSY))
+        return task
 
     async def _answer(
-        self,
-        link: LiveLink,
-        frame: Frame,
-        respond: Callable[[Frame], None],
-        amid: Errand | None,
+        self, link: LiveLink, frame: Frame, respond: Respond, amid: Errand | None
     ) -> None:
-        asker: Id = frame.id  # type: ignore[assignment]  # it is a request
+        method, feature = str(frame.method), _named_in(frame)
         try:
-            respond(jsonrpc.result(asker, await self._result(link, frame, amid)))
+            found = await self._result(link, frame, amid)
+            answer = jsonrpc.result(_id(frame), found)
         except (MalformedMessage, Unavailable) as error:
-            respond(_failure(asker, error, frame))
-        except asyncio.CancelledError:
-            raise
+            self._refuse(link.server, method, feature, error.fault)
+            respond(self._failure(link.server, feature, error, _id(frame)))
         except Exception:
-            log.exception("answering %s of server %r ended in a bug", frame.method, link.server)
-            respond(jsonrpc.failure(asker, INTERNAL_ERROR, "the host failed"))
+            log.exception("answering %s of server %r ended in a bug", method, link.server)
+            self._refuse(link.server, method, feature, INTERNAL_ERROR)
+            respond(jsonrpc.failure(_id(frame), INTERNAL_ERROR, "the host failed"))
+        else:
+            self._note_answered(link.server, method, feature, found)
+            respond(answer)
 
     async def _result(
         self, link: LiveLink, frame: Frame, amid: Errand | None
     ) -> Mapping[str, object]:
         method, by = self.parts.methods.get(str(frame.method)), self.get(link.server)
-        if method is None or by is None:
+        if method is None:
+            raise MalformedMessage(f"nobody here answers {frame.method:.80}", METHOD_NOT_FOUND)
+        if by is None:
             raise MalformedMessage("Feature set not enabled", FEATURE_NOT_ENABLED)
         params, feature = _params(frame), None
         if method.use is not None:
@@ -325,32 +315,44 @@ class Hosting:
             await hear(told)
         except (MalformedMessage, Unavailable) as error:
             log.info("server %r: %s: %s", told.by.server, told.method, error)
+            self._refuse(told.by.server, told.method, "", error.fault)
 
+    def _failure(
+        self, server: str, feature: str, error: MalformedMessage | Unavailable, asker: Id
+    ) -> Frame:
+        """Why not, in MCPL's own words where it is about a feature set. (§6.6)"""
+        data: dict[str, object] | None = None
+        if error.fault in _ABOUT_SETS:
+            data = {"featureSet": feature}
+        if error.fault is FEATURE_NOT_ENABLED:
+            by = self._hosted.get(server)
+            forbidden = by is not None and by.standing(feature).by == "guardrail"
+            data = {"featureSet": feature, "canEnable": not forbidden}
+        return jsonrpc.failure(asker, _numbered(error.fault), str(error), data)
 
-async def _told_on(link: LiveLink, hosted: Hosted) -> None:
-    """Let a server know on this link too what it may do."""
-    link.tell(jsonrpc.notification(features.UPDATE, _update(hosted)))
+    # What is written down.
 
+    def _refuse(self, server: str, method: str, feature: str, fault: Fault) -> None:
+        result = Result.FAILURE if fault is INTERNAL_ERROR else Result.BLOCKED
+        deed = Deed(server, method, feature, outcome=fault.error_type)
+        self.noting.note(Type.FEATURE_REFUSED, deed, result)
 
-async def _carry(
-    bearers: list[Bearer], by: Hosted, link: LiveLink, call: Call, frame: Frame, headers: Headers
-) -> None:
-    try:
-        for each in bearers:
-            frame = await each.bring(by, call, frame)
-        link.send(call, frame, headers)
-    except (Unavailable, MalformedMessage) as error:
-        call.failed(error)
+    def _note_answered(
+        self, server: str, method: str, feature: str, found: Mapping[str, object]
+    ) -> None:
+        said_no = any(found.get(member) is False for member in _TURNED_DOWN)
+        outcome = str(found.get("reason") or "declined") if said_no else OK
+        inference = str(found.get("inferenceId", ""))
+        result = Result.BLOCKED if said_no else Result.SUCCESS
+        deed = Deed(server, method, feature, inference, outcome)
+        self.noting.note(Type.FEATURE_USED, deed, result)
 
-
-async def _take(bearers: list[Bearer], by: Hosted, call: Call, frame: Frame, status: int) -> None:
-    try:
-        for each in bearers:
-            frame = await each.take(by, call, frame)
-    except (Unavailable, MalformedMessage) as error:
-        call.failed(error)
-        return
-    call.answered(frame, status)
+    def _note_told(self, hosted: Hosted) -> None:
+        enabled = sorted(hosted.enabled)
+        disabled = sorted(hosted.declared.sets.keys() - hosted.enabled)
+        details = {"enabled": enabled[:MOST_NAMED], "disabled": disabled[:MOST_NAMED]}
+        deed = Deed(hosted.server, features.UPDATE, by=GATEWAY, details=details)
+        self.noting.note(Type.FEATURES_TOLD, deed)
 
 
 def _update(hosted: Hosted) -> dict[str, object]:
@@ -360,15 +362,17 @@ def _update(hosted: Hosted) -> dict[str, object]:
     return features.update(enabled, disabled, scopes)
 
 
-def _failure(asker: Id, error: MalformedMessage | Unavailable, frame: Frame) -> Frame:
-    """Why not, in MCPL's own words where it is about a feature set. (§6.6)"""
-    data: dict[str, object] | None = None
-    if error.fault in _ABOUT_SETS:
+def _named(names: Mapping[str, object] | tuple[str, ...]) -> list[str]:
+    return [name[: features.LONGEST_NAME] for name in list(names)[:MOST_NAMED]]
+
+
+def _named_in(frame: Frame) -> str:
+    """The feature set that a message names, as far as anybody repeats it."""
+    try:
         named = jsonrpc.text(jsonrpc.members(_params(frame)).get("featureSet")) or ""
-        data = {"featureSet": named[: features.LONGEST_NAME]}
-        if error.fault is FEATURE_NOT_ENABLED:
-            data["canEnable"] = True
-    return jsonrpc.failure(asker, _numbered(error.fault), str(error), data)
+    except MalformedMessage:
+        return ""
+    return named[: features.LONGEST_NAME]
 
 
 def _numbered(fault: Fault) -> Fault:
@@ -379,5 +383,6 @@ def _params(frame: Frame) -> Raw:
     return _NOTHING if frame.params is UNSET else frame.params
 
 
-def _id(frame: Frame) -> Id | None:
-    return None if frame.id is UNSET else frame.id
+def _id(frame: Frame) -> Id:
+    assert frame.id is not UNSET, "only requests are answered"
+    return frame.id  # type: ignore[return-value]  # nobody sends a request with no id
