@@ -13,6 +13,7 @@ from comity.surfaces.doorway import Doorway, Receive, Scope, Send
 from comity.surfaces.express import Express
 from comity.surfaces.reception import (
     CHALLENGED,
+    HOOKS,
     OPERATORS,
     PARTICIPANTS,
     SOCKETS,
@@ -25,7 +26,7 @@ __all__ = ["ACTOR", "OPERATORS", "PARTICIPANTS", "Door", "Gateway"]
 
 log = logging.getLogger(__name__)
 
-FAMILIES: Final = (registry_words.BENEATH, ASK_PAGES, PARTICIPANTS)
+FAMILIES: Final = (registry_words.BENEATH, ASK_PAGES, PARTICIPANTS, HOOKS)
 """Paths of which one door has all that begin so."""
 
 ACTOR: Final = "actor"

@@ -39,6 +39,9 @@ REMEMBERED_SECONDS: Final = 1.0
 MOST_REMEMBERED: Final = 10_000
 SOCKETS: Final = "/ws"
 PARTICIPANTS: Final = "/admin/participants/"
+HOOKS: Final = "/hooks/"
+"""Where webhooks of others come in; who sends one is known by its signature."""
+
 OPEN: Final = frozenset({"/health", "/ready"})
 CHALLENGED: Final = frozenset({UNAUTHENTICATED, CREDENTIAL_EXPIRED, SCOPE_MISSING})
 UNSHOWN: Final = Actor("", PartyKind.SYSTEM, "unshown")
@@ -154,8 +157,8 @@ class Reception:
         return ((b"www-authenticate", ", ".join(said).encode("latin-1", "replace")),)
 
     def is_open(self, path: str) -> bool:
-        # A page where a person answers an ask finds out itself who that is.
-        return path in OPEN or path.startswith((WELL_KNOWN, ASK_PAGES))
+        # A page where a person answers an ask finds out itself who that is, and so do webhooks.
+        return path in OPEN or path.startswith((WELL_KNOWN, ASK_PAGES, HOOKS))
 
     async def metadata(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send

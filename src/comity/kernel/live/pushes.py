@@ -151,15 +151,17 @@ class Pushes:
 
     async def begun(self, kept: KeptPush) -> str:
         """The turn that a new push begins, where that is known soon; it is done in any case."""
-        if kept.state is not PushState.WAITING:
-            return ""
-        doing = self.doing.do(kept)
-        if kept.route.to is not Goal.TURN:
+        doing = self.begin(kept)
+        if doing is None or kept.route.to is not Goal.TURN:
             return ""
         with suppress(TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 return (await asyncio.shield(doing)).inference
         return ""
+
+    def begin(self, kept: KeptPush) -> asyncio.Future[KeptPush] | None:
+        """Do what follows from a new push, without waiting for it; None where nothing does."""
+        return self.doing.do(kept) if kept.state is PushState.WAITING else None
 
     def refused(self, server: str, feature: str, because: str) -> None:
         deed = Deed(server, PUSH, feature, outcome=because.partition(":")[0])
