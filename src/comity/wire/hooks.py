@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from comity.wire import jsonrpc
 from comity.wire.contents import Content, content_in
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage
+from comity.wire.inference import ModelInfo, Usage
 
 BEFORE: Final = "context/beforeInference"
 AFTER: Final = "context/afterInference"
@@ -51,6 +52,37 @@ class Rewritten:
     feature: str
     response: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The turn that servers are asked about: what all of them are told of it. (§10.1, §14.4)
+
+    `user` is None where a model only goes on.
+    """
+
+    inference: str
+    conversation: str
+    index: int
+    user: str | None
+    model: ModelInfo
+    channels: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def before(self) -> dict[str, object]:
+        told = self._told()
+        return {**told, "channels": dict(self.channels)} if self.channels else told
+
+    def after(self, text: str, usage: Usage) -> dict[str, object]:
+        return {**self._told(), "assistantMessage": text, "usage": usage.on_wire()}
+
+    def _told(self) -> dict[str, object]:
+        return {
+            "inferenceId": self.inference,
+            "conversationId": self.conversation,
+            "turnIndex": self.index,
+            "userMessage": self.user,
+            "model": self.model.on_wire(),
+        }
 
 
 class _Injection(Struct):
