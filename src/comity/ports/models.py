@@ -6,7 +6,8 @@ Rule 2: a model that does not answer raises Unavailable; `retry_after` where it 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 from comity.wire.contents import Content
@@ -93,3 +94,31 @@ class Model(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a model is made from: where it is, what it is called there, and what is known of it."""
+
+    id: str
+    api: str
+    model: str
+    url: str = ""
+    key: str = field(default="", repr=False)
+    context_window: int = 128_000
+    max_output: int = 4_096
+    capabilities: tuple[str, ...] = ()
+    vendor: str = ""
+    deadline: timedelta = timedelta(minutes=5)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def info(self) -> ModelInfo:
+        vendor = self.vendor or self.api
+        return ModelInfo(self.model, vendor, self.context_window, self.capabilities)
+
+
+class ModelMaker(Protocol):
+    """What a plugin of the group `comity.models` is: it makes models of its `api`."""
+
+    def __call__(self, spec: ModelSpec) -> Model: ...

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from comity.ports.asking import AskRecords
+from comity.ports.budgets import BudgetRecords
 from comity.ports.conversations import ConversationRecords
 from comity.ports.incoming import IncomingRecords
 from comity.ports.journaling import JournalStore
@@ -160,6 +161,8 @@ class Records(Protocol):
     def asks(self) -> AskRecords: ...
     @property
     def webhooks(self) -> WebhookRecords: ...
+    @property
+    def budgets(self) -> BudgetRecords: ...
     @property
     def states(self) -> StateRecords: ...
     @property

@@ -59,6 +59,10 @@ class Price(NamedTuple):
     output: float | None = None
 
 
+NOTHING: Final = Amount()
+UNPRICED: Final = Price()
+
+
 def covering(budgets: Iterable[Budget], party: str, feature: str) -> list[Budget]:
     """All that count for this, in a fixed order: who takes several takes them so."""
     found = (

@@ -10,6 +10,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from comity.adapters.memory.asks import MemoryAsks
+from comity.adapters.memory.budgets import MemoryBudgets
 from comity.adapters.memory.conversations import MemoryConversations
 from comity.adapters.memory.incoming import MemoryIncoming
 from comity.adapters.memory.journal import MemoryJournal
@@ -221,6 +222,7 @@ class MemoryRecords:
         self.webhooks = MemoryWebhooks(self.changes.note, self.journal.heads)
         self.states = MemoryStates()
         self.incoming = MemoryIncoming()
+        self.budgets = MemoryBudgets()
 
     async def open(self) -> None:
         """Nothing is in the way of memory."""

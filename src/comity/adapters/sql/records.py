@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Table, bindparam, delete, select, update
 
 from comity.adapters.sql.asks import SqlAsks
+from comity.adapters.sql.budgets import SqlBudgets
 from comity.adapters.sql.conversations import SqlConversations
 from comity.adapters.sql.database import Database, Product, Row, Writing
 from comity.adapters.sql.incoming import SqlIncoming
@@ -249,6 +250,7 @@ class SqlRecords:
         self.pushes = SqlPushes(database, product)
         self.conversations = SqlConversations(database, product)
         self.webhooks = SqlWebhooks(database, product)
+        self.budgets = SqlBudgets(database, product)
         self.states = SqlStates(database, product)
         self.incoming = SqlIncoming(database, product)
         self.journal = SqlJournal(database, product.chain)
