@@ -15,7 +15,7 @@ from comity.rules.documents import Written
 from comity.wire.errors import MalformedMessage
 
 MOST_ROWS: Final = 1_000
-_OUTSIDE: Final = ("channel", "mirror", "per_minute", "observers", "repeats")
+_OUTSIDE: Final = ("channel", "mirror", "per_minute", "observers", "repeats", "acknowledges")
 _INSIDE: Final = ("hears",)
 
 
@@ -78,6 +78,7 @@ _MEMBERS: Final[Mapping[str, tuple[Kind, str]]] = {
     "per_minute": (number(1, 100_000), "how many messages of one channel are taken in a minute"),
     "observers": (one_of("moderated", "raw"), "whether those who watch see secrets"),
     "repeats": (TRUTH, "whether the connector knows a publication by its publishId"),
+    "acknowledges": (TRUTH, "whether the connector says what it has delivered"),
 }
 
 

@@ -152,7 +152,8 @@ class Topics:
         """
         if not is_topic(topic):
             raise MalformedMessage(f"{topic!r:.80} is no name of a topic", INVALID_PARAMS)
-        self._find_room(topic, "")
+        if topic not in self.rooms:
+            self._find_room(topic, "")
         return await self._room(topic)
 
     async def _room(self, topic: str) -> Room:

@@ -61,7 +61,8 @@ class Route:
 
     `to` is a goal, or the place `topic:NAME`. Without `say_in` a model answers where it was asked.
     `mirror` is a topic that is to be the same as the channel. `is_raw` shows observers what is
-    said as it is; `repeats` is for connectors that know a publication by its id.
+    said as it is; `repeats` is for connectors that know a publication by its id, and one that does
+    not acknowledge is only told.
     """
 
     server: str
@@ -74,6 +75,7 @@ class Route:
     per_minute: int = 60
     is_raw: bool = False
     repeats: bool = False
+    acknowledges: bool = True
 
 
 @dataclass(frozen=True, slots=True)
