@@ -36,6 +36,7 @@ ELSEWHERE = {
     *(Type.PROPOSAL_FULFILLED, Type.PROPOSAL_REPEATED),
     *(Type.FEATURES_TOLD, Type.FEATURES_CHANGED, Type.FEATURE_USED, Type.FEATURE_REFUSED),
     Type.SCOPE_DECIDED,
+    *(Type.STATE_KEPT, Type.STATE_DROPPED, Type.STATE_FORGOTTEN, Type.STATE_ROLLED_BACK),
     *(Type.JOURNAL_OPENED, Type.JOURNAL_CLOSED, Type.SEGMENT_SEALED),
 }
 """Told in another way (where a server stands, topics), or only to those who read the journal."""

@@ -7,7 +7,7 @@ Rule 2: the current checkpoint is never dropped. What rests on one that is dropp
 Rule 3: a state is at most so many patches away from data, so what it costs to rebuild is bounded.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -16,7 +16,7 @@ from typing import Final
 LONGEST_LINE: Final = 32
 """How many patches stand between a state and data at most."""
 
-_SLACK: Final = 8
+SLACK: Final = 8
 """One part in so many may be too much for a while: dropping costs more than one more row."""
 
 
@@ -85,7 +85,7 @@ def outdated(tree: Tree, retention: Retention, now: datetime) -> frozenset[int]:
     """The checkpoints that are dropped now."""
     numbers = sorted(tree.nodes)
     late: set[int] = set()
-    if len(numbers) > retention.most + retention.most // _SLACK:
+    if len(numbers) > retention.most + retention.most // SLACK:
         late.update(numbers[: len(numbers) - retention.most])
     if retention.within is not None:
         since = now - retention.within
@@ -102,34 +102,8 @@ def resting_on(tree: Tree, dropped: Collection[int]) -> list[Node]:
     ]
 
 
-def roots(tree: Tree) -> list[Node]:
-    """Where its branches begin, in the order in which they came."""
-    return [each for _, each in sorted(tree.nodes.items()) if each.base not in tree.nodes]
-
-
-def children(tree: Tree) -> Mapping[int, list[Node]]:
-    """What follows each checkpoint, in the order in which it came."""
-    found: dict[int, list[Node]] = {}
-    for _, each in sorted(tree.nodes.items()):
-        if each.base is not None:
-            found.setdefault(each.base, []).append(each)
-    return found
-
-
 def line_to(tree: Tree, number: int | None) -> Iterator[Node]:
     """A checkpoint, what it follows, and so on, as far as that is kept."""
     while number is not None and number in tree.nodes:
         yield tree.nodes[number]
         number = tree.nodes[number].base
-
-
-def depth_first(tree: Tree) -> Iterable[tuple[int, Node]]:
-    """Every checkpoint after the one that it follows, with how many branches it is aside."""
-    after = children(tree)
-    waiting = [(0, each) for each in reversed(roots(tree))]
-    while waiting:
-        aside, node = waiting.pop()
-        yield aside, node
-        following = after.get(node.number, [])
-        deeper = aside + (len(following) > 1)
-        waiting += [(deeper, each) for each in reversed(following)]
