@@ -264,3 +264,25 @@ class Settings:
     push_bytes: int = 256 * 1024
     push_waiting: int = 10_000
     push_remembered: timedelta = timedelta(days=30)
+    state_bytes: int = 1024 * 1024
+    state_keep: int = 100
+    state_keep_for: timedelta = timedelta(days=90)
+    state_rollback_deadline: timedelta = timedelta(seconds=30)
+    turn_party: str = "agent:host"
+    turn_system: str = ""
+    turn_before: timedelta = timedelta(seconds=5)
+    turn_after: timedelta = timedelta(seconds=10)
+    turn_deadline: timedelta = timedelta(minutes=5)
+    turn_steps: int = 16
+    turn_tools: int = 16
+    turn_depth: int = 3
+    turn_attempts: int = 3
+    turns_at_once: int = 16
+    turn_hook_bytes: int = 256 * 1024
+    turn_injected_tokens: int = 8_000
+    turn_result_length: int = 64 * 1024
+    turn_message_length: int = 256 * 1024
+    turn_reply_tokens: int = 4_096
+    turn_tool_tokens: int = 8_000
+    turn_past_turns: int = 50
+    turns_kept: timedelta = timedelta(days=90)

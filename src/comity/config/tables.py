@@ -27,7 +27,9 @@ from comity.config.rates import RATES
 from comity.config.registration import REGISTRATION
 from comity.config.setting import Setting
 from comity.config.settings import Supervision
+from comity.config.states import STATES
 from comity.config.toolbelts import TOOLBELTS
+from comity.config.turns import TURNS
 from comity.config.wide import CLUSTER, TOPICS, WEBHOOKS
 
 _COUNT: Final = number(1, 10_000_000)
@@ -41,6 +43,7 @@ _POLICY: Final = one_of("never", "on_failure", "always")
 TABLES: Final = (
     *("limits", "telemetry", "registry", "identity", "policy", "store", "journal", "asks"),
     *("suggestions", "cluster", "topics", "discovery", "registration", "webhooks", "inference"),
+    *("turns", "state"),
 )
 _JOURNAL: Final = (
     Setting("node", "journal", TEXT, "what this node's chain is called", "journal_node"),
@@ -257,6 +260,8 @@ SETTINGS: Final = (
     *INFERENCE,
     *CHANNELS,
     *PUSHES,
+    *STATES,
+    *TURNS,
 )
 
 # What can be decided for one server, beside how it is reached.
