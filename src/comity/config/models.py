@@ -1,18 +1,24 @@
 """Models of `[[models]]`, and of `[[inference.routes]]` who is asked for what. (MCPL §11.5)"""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from comity.config.kinds import TEXT, Kind, number, table_of, texts
 from comity.config.members import all_of, amount, members_of, shaped
-from comity.rules.documents import Written
+from comity.rules.documents import Mistakes, Written
 from comity.rules.inference_routes import Route
+from comity.rules.variables import expand
+from comity.wire.errors import Misconfigured
 
 MOST_MODELS: Final = 100
 MOST_ROUTES: Final = 1_000
 _ID: Final = r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}"
 _URL: Final = r"https?://[^\s?#@]+"
+_NAME: Final = r"\S{1,200}"
+_VARIABLE: Final = r".*\$\{.*"
+"""What only the environment makes whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ def _table(written: Written) -> Mapping[str, object]:
     return {name: each.value for name, each in written.table().items()}
 
 
+_URL_EXAMPLE: Final = "https://models.example.org/v1"
 _MODEL_ID: Final = shaped(_ID, "fast, or vendor/model")
 _FEATURE: Final = shaped(
     r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*(\.\*)?", "memory.retrieval, memory.* or *"
@@ -51,8 +58,14 @@ _TOKENS: Final = number(1, 100_000_000)
 _MODEL: Final[Mapping[str, tuple[Kind, str]]] = {
     "id": (_MODEL_ID, "what it is called here"),
     "api": (shaped(r"[A-Za-z0-9_.-]{1,100}", "openai"), "openai, anthropic, or a plugin's name"),
-    "url": (shaped(_URL, "https://models.example.org/v1"), "where it is; the vendor's own unless"),
-    "model": (shaped(r"\S{1,200}", "a name without spaces"), "what it is called there; its id"),
+    "url": (
+        shaped(f"{_URL}|{_VARIABLE}", _URL_EXAMPLE),
+        "where it is; the vendor's own unless",
+    ),
+    "model": (
+        shaped(f"{_NAME}|{_VARIABLE}", "a name without spaces"),
+        "what it is called there; its id",
+    ),
     "key_file": (TEXT, "the file that holds its key"),
     "key_env": (shaped(r"[A-Za-z_][A-Za-z0-9_]*", "MODEL_KEY"), "or the variable that does"),
     "context_window": (_TOKENS, "how many tokens it can read"),
@@ -94,6 +107,32 @@ def _models(written: Written) -> tuple[object, ...]:
 
 def _routes(written: Written) -> tuple[object, ...]:
     return all_of(_route, MOST_ROUTES)(written)
+
+
+def with_variables(
+    models: tuple[ModelSettings, ...], environ: Mapping[str, str], mistakes: Mistakes
+) -> tuple[ModelSettings, ...]:
+    """Models whose address and name are as the environment says, where it is to say that."""
+    return tuple(_with_variables(each, environ, mistakes) for each in models)
+
+
+def _with_variables(
+    model: ModelSettings, environ: Mapping[str, str], mistakes: Mistakes
+) -> ModelSettings:
+    found: dict[str, str] = {}
+    for key, told, shape, example in (
+        ("url", model.url, _URL, _URL_EXAMPLE),
+        ("model", model.model, _NAME, "a name without spaces"),
+    ):
+        named = Written(None, f"[[models]] {model.id}", (key,))
+        try:
+            found[key] = expand(told, environ)
+        except Misconfigured as problem:
+            mistakes.note(named.wrong(str(problem)))
+            continue
+        if found[key] != told and not re.fullmatch(shape, found[key]):
+            mistakes.note(named.wrong(f"must be written as {example}"))
+    return replace(model, **found)
 
 
 MODELS: Final = Kind(_models, {"type": "array", "items": table_of(_MODEL, required=["id", "api"])})
