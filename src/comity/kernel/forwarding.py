@@ -112,6 +112,8 @@ class OneServer:
         shared = session.shared.get(self._server.name)
         if own is not None:
             own.tell(notice)
+            if notice.method == mcp.INITIALIZED:
+                own.initialised()
         elif shared is not None and notice.method != mcp.INITIALIZED:
             # A shared link was initialised once, when it was opened.
             shared.tell(notice)
@@ -284,6 +286,9 @@ class OneServer:
     ) -> None:
         if sharers is None:
             call.adapt = _note_welcome(session, link)
+            if frame.params is not UNSET:
+                said = self._server.reached.introduced(link, frame.params)
+                frame = jsonrpc.with_params(frame, said)
             link.ask(call, frame)
             return
         assert link.hello is not None

@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 LEVEL_SECONDS: Final = 5.0
 """How long anybody waits for a server to take a log level: no log is worth more."""
 
-_NOTHING: Final = Raw(b"{}")
 _VERSION: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """What a version may look like: a carrier repeats it in every message, perhaps as a header."""
 
@@ -100,10 +99,8 @@ class Link:
     @property
     def callers(self) -> list[Call]:
         """The clients' calls that wait here; the gateway's own do not count."""
-        waiting = self.conversation.waiting
-        return [
-            call for call in waiting if isinstance(call, Call) and not isinstance(call, OwnCall)
-        ]
+        calls = [call for call in self.conversation.waiting if isinstance(call, Call)]
+        return [call for call in calls if not isinstance(call, OwnCall)]
 
     async def open(self) -> None:
         self.pulse.links.add(self)
@@ -128,7 +125,7 @@ class Link:
     def declares(self, capability: str) -> bool:
         """Whether the server said in its handshake that it has this. (MCP §4.1)"""
         try:
-            return capability in jsonrpc.members((self.hello or {}).get("capabilities", _NOTHING))
+            return capability in jsonrpc.members((self.hello or {}).get("capabilities", Raw(b"{}")))
         except MalformedMessage:
             return False
 
@@ -228,8 +225,6 @@ class Link:
             raise Unavailable(f"server {self.server!r} refused the handshake: {error.message}")
         assert answer.result is not UNSET
         here = self.welcome(answer.result)
-        if declared_in(here.get("capabilities")) is None:
-            self.live = None
         said = stated(jsonrpc.members(jsonrpc.to_raw(hello)).get("capabilities"))
         if said is not None:
             self.agree(here, said.extensions)
@@ -239,9 +234,13 @@ class Link:
         if self.on_hello is not None:
             await self.on_hello(self)
         self.tell(jsonrpc.notification(mcp.INITIALIZED))
-        if self.live is not None:
-            self.live.greeted(self, here.get("capabilities"))
+        self.initialised()
         return here
+
+    def initialised(self) -> None:
+        """The handshake is over: a live server may be told what it may do. (MCPL §5.3)"""
+        if self.live is not None:
+            self.live.greeted(self, (self.hello or {}).get("capabilities"))
 
     def agree(self, said: Mapping[str, Raw], offered: frozenset[str] = TO_SERVERS) -> None:
         """Note what was agreed on of MGP, where the gateway itself has offered it. (MGP §2.4)"""
@@ -259,6 +258,8 @@ class Link:
     def welcome(self, result: Raw) -> dict[str, Raw]:
         """Note what the server said of itself in its answer to `initialize`."""
         self.hello = here = jsonrpc.members(result)
+        if self.live is not None and declared_in(here.get("capabilities")) is None:
+            self.live = None
         version = jsonrpc.text(here.get("protocolVersion"))
         if version is not None and _VERSION.fullmatch(version):
             self.carrier.speaks(version)
@@ -273,8 +274,8 @@ class Link:
             frame = jsonrpc.decode(data, self._limits)
             found = self.conversation.hear(frame, stream)
             if type(found) is Answer:
-                answer = (found.errand, found.frame, status)
-                if self.live is None or not self.live.answered(self, *answer):
+                live = self.live
+                if live is None or not live.answered(self, found.errand, found.frame, status):
                     found.errand.answered(found.frame, status)
                 return True
             return self._hear_other(found)
@@ -366,8 +367,7 @@ class Link:
         self._audience.renewed(self)
 
     def stream_ended(self, stream: Stream, because: Unavailable | None) -> None:
-        missing = Unavailable("the server ended its stream without an answer")
-        self._fail(stream, because or missing)
+        self._fail(stream, because or Unavailable("the server ended its stream with no answer"))
 
     def faltered(self, because: str, in_a_call: bool) -> None:
         self.pulse.falter(because, in_a_call=in_a_call)

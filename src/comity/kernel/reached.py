@@ -30,6 +30,7 @@ from comity.kernel.terms import (
     SharedLinks,
     greeting,
     plain_terms,
+    speaks_live,
     with_live,
     with_stand_in,
 )
@@ -99,7 +100,8 @@ class Reached:
         self._reach = reach
         self._options = options
         self._require = require
-        self._by_terms = SharedLinks(name, options.start_within, self._new_by_terms)
+        terms = (self._new_by_terms, self.introduced)
+        self._by_terms = SharedLinks(name, options.start_within, *terms)
         self._bridges: Once[bytes, Shared] = Once()
         self._chores = Chores(f"server {name!r}")
         # Half of the time at most, so that the other era has its chance too.
@@ -311,11 +313,22 @@ class Reached:
         hello = session.hello if greeted else None
         if hello is not None and self._has_stand_in:
             hello = with_stand_in(hello)
-        if hello is not None and not _speaks_live(hello):
-            link.live = self._live_for_calls
-            hello = hello if link.live is None else with_live(hello)
+        if hello is not None:
+            hello = self.introduced(link, hello, among_all=session.sees_all_servers)
         await link.begin(self._options.start_within, hello, session.level)
         return link
+
+    def introduced(self, link: Link, hello: Raw, *, among_all: bool = False) -> Raw:
+        """What a client says of itself to a live server, which may go by scopes and state then.
+
+        A host of MCPL agrees with its server on its own; whoever stands at the door of all servers
+        cannot, for there the gateway is the host.
+        """
+        live = self._live_for_calls
+        if live is None or (speaks_live(hello) and not among_all):
+            return hello
+        link.live = live
+        return with_live(hello)
 
     def _new_by_terms(self, gone: Callable[[Link, str], None]) -> Shared:
         return self._new_shared(Era.HANDSHAKE, self._freshness.changed_for_some, gone)
@@ -345,11 +358,6 @@ class Reached:
 def _offers_modern(discovered: Mapping[str, Raw]) -> bool:
     versions = discovered.get("supportedVersions")
     return versions is None or mcp.LATEST_MODERN in str(jsonrpc.value(versions))
-
-
-def _speaks_live(hello: Raw) -> bool:
-    """Whether a client is a host of MCPL itself; then it agrees with the server on its own."""
-    return features.said_in(jsonrpc.members(hello).get("capabilities")) is not None
 
 
 def _is_live(shared: Shared | None) -> bool:

@@ -51,15 +51,24 @@ class Shared:
 
 
 type Make = Callable[[Callable[[Link, str], None]], Shared]
+type Introduce = Callable[[Link, Raw], Raw]
+"""What a client's introduction is to its server, on a link of the client's kind."""
 
 
 class SharedLinks:
     """The links to one server that clients with the same extended terms share."""
 
-    def __init__(self, name: str, within: timedelta, make: Make) -> None:
+    def __init__(
+        self,
+        name: str,
+        within: timedelta,
+        make: Make,
+        introduce: Introduce = lambda _, hello: hello,
+    ) -> None:
         self._name = name
         self._within = within
         self._make = make
+        self._introduce = introduce
         self._held: dict[bytes, Shared] = {}
         self._opening: dict[bytes, asyncio.Task[Shared]] = {}
         self._waiting: dict[bytes, list[Session]] = {}
@@ -109,7 +118,7 @@ class SharedLinks:
 
     async def _open(self, terms: bytes, session: Session) -> Shared:
         shared = self._make(lambda _link, _because: self._drop(terms))
-        await shared.link.begin(self._within, session.hello)
+        await shared.link.begin(self._within, self._introduce(shared.link, session.hello))
         here = [each for each in self._waiting[terms] if not each.closed]
         if not here:
             await shared.link.close()
@@ -162,6 +171,22 @@ def greeting(
     }
 
 
+def speaks_live(hello: Raw) -> bool:
+    """Whether a client is a host of MCPL itself; then it agrees with the server on its own."""
+    return features.said_in(jsonrpc.members(hello).get("capabilities")) is not None
+
+
+def without_live(capabilities: Mapping[str, Raw]) -> dict[str, Raw]:
+    """The same capabilities with nothing said of MCPL where handshakes say it."""
+    left = {**capabilities}
+    inside = jsonrpc.members(left.get("experimental", _NOTHING))
+    if inside.pop(features.KEY, None) is not None:
+        left["experimental"] = jsonrpc.to_raw(inside)
+        if not inside:
+            del left["experimental"]
+    return left
+
+
 def with_live(hello: Raw) -> Raw:
     """A client's introduction to a server whose calls may carry scopes and state. (MCPL §7, §8)"""
     said = jsonrpc.members(hello)
@@ -194,7 +219,7 @@ def extended_terms(session: Session) -> bytes | None:
     """A key for what the client declared beyond plain MCP, or None if it declared no more."""
     said = session.capabilities
     # Whoever stands at the door of all servers speaks MGP with the gateway, not with each.
-    plain = without(said) if session.sees_all_servers else said
+    plain = without_live(without(said)) if session.sees_all_servers else said
     declared = {name: jsonrpc.value(raw) for name, raw in plain.items()}
     if not any(
         said not in ({}, None) for name, said in declared.items() if name not in STANDARD_TERMS
