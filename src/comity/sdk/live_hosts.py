@@ -16,25 +16,26 @@ from typing import Any, Final, Protocol, cast
 from anyio import BrokenResourceError, ClosedResourceError
 from mcp import MCPError
 from mcp.server.connection import Connection
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import NoBackChannelError
 from mcp.types import CONNECTION_CLOSED, Notification
 
 from comity.sdk.live_offers import Decided, Offered
 from comity.sdk.mgp_terms import Context
 from comity.wire import reverse
-from comity.wire.errors import INTERNAL_ERROR, Misconfigured
+from comity.wire.errors import INTERNAL_ERROR
 from comity.wire.features import Use
 
 MOST_PENDING: Final = 1_000
 _GONE: Final = (BrokenResourceError, ClosedResourceError, NoBackChannelError)
 
 
-class Lost(Exception):
+class Lost(ToolError):
     """No answer came, and whether it was heard is not known."""
 
 
-class Refused(Exception):
-    """The host answered with an error."""
+class Refused(ToolError):
+    """The host answered with an error; who calls a tool amid which it happens is told so."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)
@@ -42,7 +43,7 @@ class Refused(Exception):
         self.data = data
 
 
-class Absent(Misconfigured):
+class Absent(ToolError):
     """No host is here that takes this: none is connected, offers it, or has enabled it."""
 
 
@@ -211,6 +212,10 @@ class Hosts:
         """Those that offer this and have enabled the feature set; the newest first."""
         here = [each for each in self.all if each.way is not None and each.offered.has(use)]
         return [each for each in reversed(here) if each.decided.allows(feature)]
+
+    def leave(self, host: Host) -> None:
+        if host in self.all:
+            self.all.remove(host)
 
     async def changed(self) -> None:
         async with self.news:

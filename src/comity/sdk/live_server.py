@@ -104,6 +104,13 @@ class Live:
             raise Lost("the host said nothing of its model")
         return found
 
+    def renew(self) -> None:
+        """Begin anew, perhaps in another event loop."""
+        self.closed = asyncio.Event()
+        self.hosts.news = asyncio.Condition()
+        self.hosts.all.clear()
+        self._modern.clear()
+
     def check(self) -> None:
         """Raises Misconfigured for what could never work."""
         for each in self.sets.values():
@@ -176,7 +183,7 @@ class Live:
         connection = cast("Connection", connection_of(ctx))
         host = connection.state[_HOST] = Host(offered, ways=[Linked(connection)])
         self.hosts.all.append(host)
-        connection.exit_stack.callback(self.hosts.all.remove, host)
+        connection.exit_stack.callback(self.hosts.leave, host)
         return host
 
     def _host(self, ctx: Context) -> Host | None:
@@ -206,7 +213,7 @@ class Live:
         for key, host in self._modern.items():
             if not host.ways:
                 del self._modern[key]
-                self.hosts.all.remove(host)
+                self.hosts.leave(host)
                 return
         raise MCPError(METHOD_NOT_FOUND.code, "too many hosts listen here")
 

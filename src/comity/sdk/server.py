@@ -189,6 +189,9 @@ class Running:
         self._tasks: list[asyncio.Future[None]] = []
 
     async def __aenter__(self) -> None:
+        # A server object outlives an event loop, as in tests.
+        self._server.live.renew()
+        self._server.life.closed = asyncio.Event()
         self._tasks = [asyncio.ensure_future(_run(each)) for each in self._background]
         self._tasks.append(asyncio.ensure_future(self._until_closed()))
 
