@@ -49,7 +49,8 @@ def make_pushes(live: LiveParts) -> Pushes:
     settings, parts = live.settings, live.parts
     noting, clock = live.hosting.noting, parts.journaling.journal.clock
     # Who takes turns is joined by somebody else, perhaps later.
-    brought = effects(parts.eventing.events, parts.conversing.topics, lambda: live.turns)
+    told = (parts.eventing.events, parts.conversing.topics)
+    brought = effects(*told, lambda: live.turns, settings.turn_party)
     times = Times(remembered=settings.push_remembered)
     doing = Doing(parts.snapshot.records.pushes, brought, noting, clock, times)
     pushes = Pushes(settings.push_rows, doing, noting, _options(settings))

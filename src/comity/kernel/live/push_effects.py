@@ -35,8 +35,10 @@ _NAMES: Final = uuid.UUID("6f1f6f0e-6f43-4f0a-9a38-0d0b8a2c5a11")
 type Engine = Callable[[], Turns | None]
 
 
-def effects(events: Events, topics: Topics, turns: Engine) -> Mapping[Goal, Effect]:
-    """All that can follow, brought about by these."""
+def effects(
+    events: Events, topics: Topics, turns: Engine, party: str = ""
+) -> Mapping[Goal, Effect]:
+    """All that can follow, brought about by these; turns in the name of this party, usually."""
 
     async def nothing(_: KeptPush) -> str:
         return ""
@@ -46,7 +48,7 @@ def effects(events: Events, topics: Topics, turns: Engine) -> Mapping[Goal, Effe
         Goal.EVENTS: Telling(events).tell,
         Goal.WEBHOOKS: Telling(events).post,
         Goal.TOPIC: Speaking(topics).say,
-        Goal.TURN: Beginning(turns).begin,
+        Goal.TURN: Beginning(turns, party).begin,
     }
 
 
@@ -118,8 +120,9 @@ class Speaking:
 class Beginning:
     """Has turns taken about what was pushed."""
 
-    def __init__(self, turns: Engine) -> None:
+    def __init__(self, turns: Engine, party: str) -> None:
         self._turns = turns
+        self._party = party
 
     async def begin(self, kept: KeptPush) -> str:
         turns = self._turns()
@@ -129,7 +132,7 @@ class Beginning:
         if not push.content:
             raise MalformedMessage("a push without content begins no turn", INVALID_PARAMS)
         server = "" if push.server.startswith(OF_HOOKS) else push.server
-        cause = Cause(Origin.PUSH, push.key, route.party, server, push.feature)
+        cause = Cause(Origin.PUSH, push.key, route.party or self._party, server, push.feature)
         author = push.server if push.server.startswith(OF_HOOKS) else f"{SUBJECT}{push.server}"
         errand = Errand(cause, route.conversation, push.content, author, route.say_in)
         return (await turns.begin(errand)).inference
