@@ -31,7 +31,7 @@ from comity.kernel.pulse import LiveLink
 from comity.kernel.question import Errand, Question
 from comity.ports import Headers
 from comity.rules.live_policy import NOTHING, LivePolicy
-from comity.wire import features, jsonrpc, mcp
+from comity.wire import features, jsonrpc, mcp, reverse
 from comity.wire.audit import Result, Type
 from comity.wire.errors import (
     EXHAUSTED,
@@ -195,6 +195,10 @@ class Hosting:
 
     def told(self, link: LiveLink, frame: Frame) -> bool:
         method, by = str(frame.method), self.get(link.server)
+        if method in (reverse.ASKED, reverse.TOLD):
+            if by is not None and by.link is link and by.reverse is not None:
+                by.reverse.heard(frame)
+            return True
         hear = self.parts.hearers.get(method)
         if hear is not None and by is not None:
             told = Told(by, method, _params(frame), link=link)

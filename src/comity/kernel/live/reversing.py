@@ -17,6 +17,11 @@ from comity.wire.jsonrpc import Frame
 log = logging.getLogger(__name__)
 
 RESPOND_SECONDS: Final = 10.0
+STEADY_SECONDS: Final = 60.0
+"""A way back that held for so long did not fail: the next try need not wait for longer."""
+
+MOST_ANSWERS: Final = 256
+"""How many answers may be on their way; a server that takes none of them gets no more."""
 
 type Deal = Callable[[LiveLink, Frame, Callable[[Frame], None]], None]
 """Who deals with what a server asks or tells, and how its answer goes back."""
@@ -36,24 +41,24 @@ class Reverse:
         self._chores.cancel()
 
     async def _run(self) -> None:
-        ended = 0
+        ended, now = 0, asyncio.get_running_loop().time
         headers = ((mcp.METHOD_HEADER, reverse.LISTEN.encode()),)
         while self._link.is_open:
+            began = now()
             try:
                 asked = {"_meta": envelope()}
-                answer = await self._link.request(reverse.LISTEN, asked, headers, self._heard)
+                answer = await self._link.request(reverse.LISTEN, asked, headers)
                 if jsonrpc.error_of(answer) is not None:
                     log.info("server %r has no way back", self._link.server)
                     return
             except Unavailable as error:
                 log.info("server %r is not heard: %s", self._link.server, error)
-            ended += 1
+            ended = 1 if now() - began > STEADY_SECONDS else ended + 1
             pause = Backoff().delay(ended, random.random())  # noqa: S311  # no secret
             await asyncio.sleep(pause.total_seconds())
 
-    def _heard(self, frame: Frame) -> None:
-        if frame.method not in (reverse.ASKED, reverse.TOLD):
-            return
+    def heard(self, frame: Frame) -> None:
+        """What the server asks or tells on this way."""
         try:
             carried = reverse.carried_in(frame)
         except MalformedMessage as error:
@@ -62,6 +67,9 @@ class Reverse:
         self._deal(self._link, carried, self._respond)
 
     def _respond(self, frame: Frame) -> None:
+        if len(self._chores) >= MOST_ANSWERS:
+            log.info("server %r takes no answers; one is lost", self._link.server)
+            return
         self._chores.start(self._send(reverse.response(frame)), at_once=True)
 
     async def _send(self, response: dict[str, object]) -> None:
