@@ -137,16 +137,7 @@ class Topics:
         return seat
 
     async def opened(self, topic: str) -> Room:
-        """The topic, for the gateway to say something in; empty, it is forgotten again soon."""
-        return await self._room(topic)
-
-    def _spent_by(self, room: Room, party: str) -> Spent | None:
-        """What a party has said here lately: who comes anew may not for that say more."""
-        before = room.seats.get(party)
-        return self._spent.pop((room.name, party), None) if before is None else before.spent
-
-    async def room(self, topic: str) -> Room:
-        """The topic for a member of the gateway's own; one in which nobody is is soon forgotten.
+        """The topic, for the gateway to say something in; empty, it is forgotten again soon.
 
         Raises MalformedMessage where there can be none.
         """
@@ -155,6 +146,11 @@ class Topics:
         if topic not in self.rooms:
             self._find_room(topic, "")
         return await self._room(topic)
+
+    def _spent_by(self, room: Room, party: str) -> Spent | None:
+        """What a party has said here lately: who comes anew may not for that say more."""
+        before = room.seats.get(party)
+        return self._spent.pop((room.name, party), None) if before is None else before.spent
 
     async def _room(self, topic: str) -> Room:
         """The topic, opened by the first who comes; the others wait until all is known of it."""

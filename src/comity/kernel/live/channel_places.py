@@ -10,12 +10,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from comity.kernel.live.channel_observing import Observing
 from comity.kernel.live.channel_publishing import UNSURE, Publishing, Words
-from comity.kernel.live.channel_topics import TopicPlaces
+from comity.kernel.live.channel_topics import TopicPlaces, Uttered
 from comity.kernel.live.channels import Channels
 from comity.kernel.live.parts import Saying
 from comity.ports.incoming import IncomingRecords, Standing
@@ -26,7 +26,6 @@ from comity.wire.errors import MalformedMessage, Unavailable
 
 log = logging.getLogger(__name__)
 
-LAPSES: Final = timedelta(minutes=5)
 OWN: Final = "own"
 """What is noted of a message that came of words of ours."""
 
@@ -119,7 +118,10 @@ class LivePlaces:
     async def _say_once(self, saying: Saying, place: Place, content: Content) -> None:
         key, route = rules.saying_key(saying.inference, place), self.route_of(place)
         records, holder, now = self.once.records, self.once.holder, self.once.clock()
-        until = now + LAPSES if route is not None and route.repeats else None
+        # Who says a turn's words again has it from one that is gone. In a topic, and by a connector
+        # that knows what it has said, twice is once; elsewhere nobody could tell.
+        is_safe = place.is_topic or (route is not None and route.repeats)
+        until = now if is_safe else None
         (deed,) = await records.take([key], holder, now, until)
         if deed.standing is Standing.DONE:
             return
@@ -140,7 +142,7 @@ class LivePlaces:
     async def _deliver(self, saying: Saying, place: Place, content: Content, key: str) -> str:
         moderated = await self.ways.publishing.moderated(content)
         if place.is_topic:
-            done = await self._in_topic(saying, place, moderated)
+            done = await self._in_topic(saying, place, moderated, key)
         else:
             is_streamed = self.ways.observing.has_streamed(saying, place)
             words = Words(key, saying.conversation, moderated, is_streamed=is_streamed)
@@ -148,17 +150,18 @@ class LivePlaces:
         self.ways.observing.complete(saying, place, content, moderated)
         return done
 
-    async def _in_topic(self, saying: Saying, place: Place, moderated: Content) -> str:
+    async def _in_topic(self, saying: Saying, place: Place, moderated: Content, key: str) -> str:
         envelope, party = self._asked.pop((saying.inference, place.id), ("", HOST))
         more = {"inference": saying.inference, "conversation": saying.conversation}
-        text = text_of(moderated)
-        return await self.ways.topics.say(place.id, party, text, envelope, more)
+        uttered = Uttered(key, party, text_of(moderated), envelope, more)
+        return await self.ways.topics.say(place.id, uttered)
 
     async def pass_on(self, place: Place, words: Words, more: dict[str, object]) -> None:
         """Say at a mirror what somebody else has said. Raises MalformedMessage, Unavailable."""
         if place.is_topic:
             moderated = await self.ways.publishing.moderated(words.content)
-            await self.ways.topics.say(place.id, HOST, text_of(moderated), "", more)
+            uttered = Uttered(words.id, HOST, text_of(moderated), more=more)
+            await self.ways.topics.say(place.id, uttered)
             return
         message = await self.ways.publishing.publish(place, words, self.route_of(place))
         if message:

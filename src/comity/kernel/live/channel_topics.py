@@ -10,6 +10,7 @@ Rule 3: a topic in which nobody is, is told what there is to say all the same; i
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -27,6 +28,21 @@ log = logging.getLogger(__name__)
 
 LONGEST_SAID: Final = 64 * 1024
 _MAY: Final = ("chat",)
+
+_NAMES: Final = uuid.UUID("0b8f5c1e-3a55-4c0e-8f43-6c1f9b7a2d10")
+"""Within which the ids of envelopes follow from what they say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uttered:
+    """What is said in a topic, by whom of the gateway's own; `key` names it for good."""
+
+    key: str
+    party: str
+    text: str
+    reply_to: str = ""
+    more: Mapping[str, object] = field(default_factory=dict[str, object])
+
 
 type Heard = Callable[[str, Seat, Envelope, str], None]
 """Told of each chat of a member's: the topic, who it was, the envelope, and its text."""
@@ -79,22 +95,18 @@ class TopicPlaces:
             if rooms.get(key[0]) is not each.room:
                 del self._members[key]
 
-    async def say(
-        self,
-        topic: str,
-        party: str,
-        text: str,
-        reply_to: str = "",
-        more: Mapping[str, object] | None = None,
-    ) -> str:
-        """Say it as any member would; the id of what was said. Raises MalformedMessage, Unavailable
-        where there is no such topic to be."""
-        room = await self._topics.room(topic)
-        member = self._member(room, party)
-        heading = Heading(str(uuid.uuid4()), stamp(datetime.now(UTC)), (), reply_to)
-        payload = {"text": text[:LONGEST_SAID], "format": "plain", **(more or {})}
-        member.say(heading, CHAT, payload)
-        return heading.id
+    async def say(self, topic: str, uttered: Uttered) -> str:
+        """Say it as any member would; the id of what was said. Raises MalformedMessage where there
+        can be no such topic, or it takes no such words."""
+        room = await self._topics.opened(topic)
+        id = str(uuid.uuid5(_NAMES, uttered.key))
+        if id in room.trail:
+            # Somebody who died before it was settled has said it.
+            return id
+        heading = Heading(id, stamp(datetime.now(UTC)), (), uttered.reply_to)
+        payload = {"text": uttered.text[:LONGEST_SAID], "format": "plain", **uttered.more}
+        self._member(room, uttered.party).say(heading, CHAT, payload)
+        return id
 
     def tell(self, topic: str, party: str, message: str, about: str) -> None:
         """Tell one member what became of something it said."""
