@@ -40,6 +40,8 @@ COMMANDS: Final = {
     "keys": "Give out API keys, replace them and take them back.",
     "parties": "Show who takes part; add parties, and keep them out.",
     "topic": "Talk in a topic, see who is there, and say what each may send.",
+    "turns": "Say something to a model, and show the last turns.",
+    "state": "Show the state that servers left, and its branches; roll it back.",
     "webhooks": "Show where events are posted, what waits and what failed.",
     "permissions": "Show what servers need to do their work; approve it, or deny it.",
     "journal": "Show what happened, prove that it is all there, and hand it to others.",

@@ -325,7 +325,9 @@ class Hosting:
         self, server: str, feature: str, error: MalformedMessage | Unavailable, asker: Id
     ) -> Frame:
         """Why not, in MCPL's own words where it is about a feature set. (§6.6)"""
-        data: dict[str, object] | None = None
+        data: dict[str, object] = {"error_type": error.fault.error_type}
+        if isinstance(error, Unavailable) and error.retry_after is not None:
+            data["retry_after_ms"] = error.retry_after // timedelta(milliseconds=1)
         if error.fault in _ABOUT_SETS:
             data = {"featureSet": feature}
         if error.fault is FEATURE_NOT_ENABLED:
