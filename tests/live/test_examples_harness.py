@@ -1,0 +1,227 @@
+"""The examples as programs, driven over their pipes by the kit's harness as Comity would."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from comity.sdk.harness import Harness, text_of
+from comity.wire import features, hooks, jsonrpc
+from comity.wire.hooks import Position
+from tests.docs.pages import ROOT
+from tests.interop.processes import accepts, free_port
+from tests.live.end_to_end import fetch, until
+
+EXAMPLES: Final = ROOT / "examples"
+MEMORY: Final = {
+    "memory.retrieval": {
+        "description": "Retrieve relevant memories",
+        "uses": ["contextHooks.beforeInference"],
+    },
+    "memory.extraction": {
+        "description": "Learn from conversations",
+        "uses": ["contextHooks.afterInference"],
+    },
+    "memory.consolidation": {
+        "description": "Summarize memories using AI",
+        "uses": ["inferenceRequest"],
+    },
+    "memory.proactive": {
+        "description": "Surface reminders proactively",
+        "uses": ["pushEvents"],
+    },
+}
+"""As §15.1 prints them."""
+
+
+def memory(file: Path, *more: str) -> list[str]:
+    return [sys.executable, str(EXAMPLES / "memory_server" / "server.py"), str(file), *more]
+
+
+def compliance() -> list[str]:
+    return [sys.executable, str(EXAMPLES / "compliance_server" / "server.py")]
+
+
+async def recalled(host: Harness, question: str, conversation: str = "conv-1") -> str:
+    """What is remembered about it, once it is: nobody waits for what is only told."""
+    found: list[str] = []
+
+    async def look() -> bool:
+        injections = await host.before(question, conversation)
+        found[:] = [text_of(each.content) for each in injections]
+        return bool(found)
+
+    while not await look():
+        await asyncio.sleep(0.05)
+    return "\n".join(found)
+
+
+@pytest.mark.timeout(120)
+async def test_the_memory_server_declares_what_the_document_prints(tmp_path: Path) -> None:
+    async with Harness(memory(tmp_path / "memories.db"), enabled=["memory.*"]) as host:
+        said = features.said_in(jsonrpc.to_raw(host.welcome["capabilities"]))
+        assert said is not None
+        declared = json.loads(bytes(said))
+        assert declared["version"] == "0.4"
+        assert declared["contextHooks"] == {
+            "beforeInference": True,
+            "afterInference": {"blocking": False},
+        }
+        assert declared["inferenceRequest"] == {"streaming": True}
+        assert declared["pushEvents"] is True
+        assert declared["featureSets"] == MEMORY
+
+
+@pytest.mark.timeout(120)
+async def test_what_is_said_is_before_the_model_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "memories.db"
+    async with Harness(memory(file), enabled=["memory.*"]) as host:
+        assert await host.before("How's the mannequin project?") == ()
+        said = "We scale the mannequin installation to 8-10 units. DMX lighting, X32 audio routing."
+        assert await host.after(said, "Good to know.") == "Good to know."
+        assert "8-10 units" in await recalled(host, "How's the mannequin project?")
+    async with Harness(memory(file), enabled=["memory.*"]) as again:
+        (injection,) = await again.before("Is the mannequin lit?", "conv-other")
+        assert injection.namespace == "memory"
+        assert injection.position is Position.BEFORE_USER
+        assert text_of(injection.content).startswith("<memories>\nWe scale the mannequin")
+        assert len(injection.metadata["memoryIds"]) == 1
+    async with Harness(memory(file, "--apart"), enabled=["memory.*"]) as apart:
+        assert await apart.before("Is the mannequin lit?", "conv-other") == ()
+        assert await apart.before("Is the mannequin lit?", "conv-1") != ()
+    async with Harness(memory(file, "--position", "system"), enabled=["memory.*"]) as printed:
+        (injection,) = await printed.before("Is the mannequin lit?")
+        assert injection.position is Position.SYSTEM
+
+
+@pytest.mark.timeout(120)
+async def test_many_memories_are_summed_up_by_the_hosts_model(tmp_path: Path) -> None:
+    async with Harness(memory(tmp_path / "memories.db"), enabled=["memory.*"]) as host:
+        host.models.say("The fair has twelve tents in twelve colours.")
+        stated = " ".join(
+            f"Tent number {each} of the fair has colour {each}." for each in range(12)
+        )
+        await host.after(stated, "Noted.")
+        await host.until(lambda: host.models.asked)
+        (wanted,) = host.models.asked
+        assert (wanted.feature, wanted.conversation) == ("memory.consolidation", "conv-1")
+        assert (wanted.max_tokens, wanted.stream) == (500, False)
+        assert "Tent number 11 of the fair" in host.models.last
+        async with asyncio.timeout(60):
+            while "twelve tents" not in (found := await recalled(host, "What of the fair?")):
+                await asyncio.sleep(0.05)
+        assert "Tent number" not in found
+
+
+@pytest.mark.timeout(120)
+async def test_a_reminder_is_pushed_once_under_one_id_however_often_it_starts(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "memories.db"
+    async with Harness(memory(file), enabled=["memory.*"]) as host:
+        await host.after("Remind me in 0 seconds to follow up with Alice.", "I will.")
+        await host.until(lambda: host.pushes)
+        (push,) = host.pushes
+        assert push.feature == "memory.proactive"
+        assert text_of(push.content) == "follow up with Alice"
+        assert push.origin["server"] == "memory"
+        assert push.id == f"evt_{push.origin['memoryId']}"
+        await recalled(host, "Alice")
+    async with Harness(memory(file), enabled=["memory.*"]) as again:
+        await recalled(again, "Alice")
+        assert again.pushes == []
+
+
+@pytest.mark.timeout(120)
+async def test_what_is_not_enabled_is_not_done(tmp_path: Path) -> None:
+    enabled = ["memory.extraction"]
+    async with Harness(memory(tmp_path / "memories.db"), enabled=enabled) as host:
+        await host.after("Remind me in 0 seconds to feed the cat. The cat is grey.", "Yes.")
+        assert await host.before("What colour has the cat?") == ()
+        await host.enable("memory.retrieval")
+        assert "grey" in await recalled(host, "What colour has the cat?")
+        assert host.pushes == []
+        await host.enable("memory.proactive")
+        await host.until(lambda: host.pushes)
+
+
+@pytest.mark.timeout(120)
+async def test_a_plain_client_has_its_tools_and_sees_nothing_else(tmp_path: Path) -> None:
+    async with Harness(memory(tmp_path / "memories.db"), mcpl=False) as client:
+        assert "mcpl" not in json.dumps(dict(client.welcome))
+        assert set(await client.tools()) == {"recall", "forget"}
+        assert (await client.call("recall", {"about": "anything"})).text == ""
+        assert (await client.call("forget", {"id": "mem_1"})).text == "there is no such memory"
+
+
+@pytest.mark.timeout(120)
+async def test_the_compliance_server_answers_as_the_document_prints() -> None:
+    async with Harness(compliance(), enabled=["compliance.redaction"]) as host:
+        said = features.said_in(jsonrpc.to_raw(host.welcome["capabilities"]))
+        assert said is not None
+        declared = json.loads(bytes(said))
+        assert declared["contextHooks"] == {"afterInference": {"blocking": True}}
+        assert declared["featureSets"] == {
+            "compliance.redaction": {
+                "description": "Redact secrets and PII from responses",
+                "uses": ["contextHooks.afterInference"],
+            }
+        }
+        turn = {
+            "inferenceId": "inf_abc",
+            "conversationId": "conv_456",
+            "turnIndex": 3,
+            "userMessage": "What's the API key?",
+            "assistantMessage": "The API key is sk-1234567890abcdef...",
+            "usage": {"inputTokens": 50, "outputTokens": 20},
+        }
+        answered = dict(await host.request(hooks.AFTER, turn))
+        assert answered == {
+            "featureSet": "compliance.redaction",
+            "modifiedResponse": "The API key is [REDACTED]...",
+            "metadata": {"redactions": [{"type": "api_key", "position": [15, 34]}]},
+        }
+        assert await host.after("Hello?", "Nothing secret.") == "Nothing secret."
+
+
+TOKEN: Final = "s3cret-of-gitlab"
+PUSHED: Final = json.dumps(
+    {
+        "object_kind": "push",
+        "ref": "refs/heads/main",
+        "user_name": "Alice",
+        "project": {"path_with_namespace": "acme/backend"},
+        "total_commits_count": 1,
+        "commits": [{"message": "fix auth bug"}],
+    }
+).encode()
+
+
+@pytest.mark.timeout(120)
+async def test_gitlab_is_answered_once_its_event_is_kept_and_heard_once() -> None:
+    port = free_port()
+    command = [sys.executable, str(EXAMPLES / "gitlab_webhook" / "server.py"), str(port)]
+    with_token = ["/usr/bin/env", f"GITLAB_TOKEN={TOKEN}", f"PATH={os.defpath}", *command]
+    url = f"http://127.0.0.1:{port}/"
+
+    async def post(body: bytes = PUSHED, token: str = TOKEN, key: str = "k1") -> int:
+        headers = {"X-Gitlab-Token": token, "Idempotency-Key": key, "X-Gitlab-Event": "Push Hook"}
+        return (await asyncio.to_thread(fetch, url, body, headers))[0]
+
+    async with Harness(with_token) as host:
+        await until(lambda: accepts(port))
+        # Nobody has enabled it: GitLab is to come again.
+        assert await post() == 503
+        await host.enable("gitlab.notifications")
+        assert [await post() for _ in range(5)] == [200] * 5
+        assert await post(token="s3cret-of-others") == 401
+        assert await post(b"{}") == 400
+        assert await post(b'{"object_kind": "wiki_page"}') == 200
+        (push,) = host.pushes
+        assert push.id == "k1"
+        assert text_of(push.content).startswith("1 new commits on main by Alice in acme/backend")
+        assert push.origin["repository"] == "acme/backend"
