@@ -96,10 +96,10 @@ class Reception:
         if path == FIGURES or path.startswith((OPERATORS, PARTICIPANTS)):
             reads = scope["method"] in _READING
             # Everybody may look at the tools there; it is shown no others than its own. So it is
-            # with asks, which whoever was granted that may answer, operator or not; and with state,
-            # which is for whoever administers its server.
+            # with asks, which whoever was granted that may answer, operator or not; with state,
+            # which is for whoever administers its server; and with turns.
             is_for_all = reads and path.startswith((TOOLS, SEARCH))
-            if not is_for_all and not f"{path}/".startswith((f"{ASKS}/", f"{STATE}/")):
+            if not is_for_all and not f"{path}/".startswith((f"{ASKS}/", f"{STATE}/", f"{TURNS}/")):
                 self.demand(actor, ADMIN_READ if reads else ADMIN_WRITE)
         return actor
 
@@ -195,10 +195,6 @@ class Reception:
         if self._public_url:
             return self._public_url
         return f"{scope.get('scheme', 'http')}://{headers[b'host'].decode('latin-1').strip()}"
-
-
-def _is_below(path: str, place: str) -> bool:
-    return path == place or path.startswith(f"{place}/")
 
 
 def _with_token(headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
