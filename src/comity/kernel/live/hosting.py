@@ -223,7 +223,8 @@ class Hosting:
         return is_modern or bool(bearers)
 
     def answered(self, link: LiveLink, errand: Errand, frame: Frame, status: int) -> bool:
-        by, bearers = self.get(link.server), self.parts.bearers
+        # What an answer brings is kept also where the gateway's own link has just gone.
+        by, bearers = self._hosted.get(link.server), self.parts.bearers
         if by is None or not bearers or frame.result is UNSET:
             return False
         if not isinstance(errand, Call) or errand.method != mcp.CALL_TOOL:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from weakref import WeakValueDictionary
 
-from comity.kernel.live.hosting import Hosted
+from comity.kernel.live.hosted import Hosted
 from comity.ports.states import Current, Dropped, New, Patcher, Place, StateRecords, Summary
 from comity.rules import keeping, states
 from comity.rules.features_of_tools import WHOLE

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw
 
 from comity.kernel.call import Call
-from comity.kernel.live.hosting import Hosted
+from comity.kernel.live.hosted import Hosted
 from comity.kernel.live.noting import Deed, Noting
 from comity.kernel.live.states import States
 from comity.ports.states import Place
