@@ -217,7 +217,10 @@ async def test_gitlab_is_answered_once_its_event_is_kept_and_heard_once() -> Non
         # Nobody has enabled it: GitLab is to come again.
         assert await post() == 503
         await host.enable("gitlab.notifications")
-        assert [await post() for _ in range(5)] == [200] * 5
+        # It is told so, and may hear it a moment later.
+        while await post() == 503:
+            await asyncio.sleep(0.05)
+        assert [await post() for _ in range(4)] == [200] * 4
         assert await post(token="s3cret-of-others") == 401
         assert await post(b"{}") == 400
         assert await post(b'{"object_kind": "wiki_page"}') == 200
