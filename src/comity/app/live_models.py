@@ -7,19 +7,23 @@ from contextlib import asynccontextmanager
 from comity.app.live_parts import LiveParts
 from comity.app.model_making import make_seats, plan_of
 from comity.kernel.live.inferring import Inference
+from comity.kernel.live.requests import Requests
 from comity.kernel.live.spending import Spending
+from comity.kernel.live.spending_asks import BudgetAsks
 
 
 @asynccontextmanager
 async def join_models(live: LiveParts) -> AsyncGenerator[None]:
-    settings = live.settings
+    settings, parts = live.settings, live.parts
     # Their packages take seconds to load.
     seats = await asyncio.to_thread(make_seats, settings) if settings.models else {}
-    spending = Spending(live.parts.snapshot.records.budgets, settings.budgets)
-    journal = live.parts.journaling.journal
+    journal = parts.journaling.journal
+    spending = Spending(parts.snapshot.records.budgets, settings.budgets)
+    BudgetAsks(parts.asking.approvals, spending, journal)
     engine = Inference(seats, plan_of(settings), spending, journal)
     engine.deadline = settings.inference_deadline
     live.engine = engine
+    Requests(engine, live.hooks).join(live.hosting)
     try:
         yield
     finally:

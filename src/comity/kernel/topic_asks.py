@@ -36,7 +36,9 @@ ANSWER_ASK: Final = "answer_ask"
 LIST_ASKS: Final = "list_asks"
 LONGEST_REASON: Final = 1000
 _SHOWN: Final = ("id", "kind", "asker", "server", "tool", "what", "risk", "about", "quorum")
-_YES_OR_NO: Final = (Kind.CONFIRM, Kind.PERMISSION, Kind.REGISTRATION)
+_YES_OR_NO: Final = (
+    *(Kind.CONFIRM, Kind.PERMISSION, Kind.REGISTRATION, Kind.BUDGET, Kind.SAMPLING),
+)
 _VERDICTS: Final = (Verdict.ACCEPT, Verdict.DECLINE)
 _TOOLS: Final[tuple[Mapping[str, object], ...]] = (
     {

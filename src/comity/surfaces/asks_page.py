@@ -36,7 +36,12 @@ AFTER_A_KEY: Final = timedelta(minutes=10)
 
 _KEY: Final = "key:"
 _ANSWERED: Final = {"accept": Verdict.ACCEPT, "decline": Verdict.DECLINE}
-_SIMPLE: Final = frozenset({Kind.CONFIRM, Kind.PERMISSION, Kind.NOTICE, Kind.REGISTRATION})
+_SIMPLE: Final = frozenset(
+    {
+        *(Kind.CONFIRM, Kind.PERMISSION, Kind.NOTICE, Kind.REGISTRATION),
+        *(Kind.BUDGET, Kind.SAMPLING),
+    }
+)
 _WHO: Final = "Somebody's answer is asked for. Show who you are to see what it is about."
 _INVALID: Final = (
     "This link is not valid, or not any more. If you may answer, your API key shows it."

@@ -27,6 +27,8 @@ class Kind(StrEnum):
     NOTICE = "notice"
     VISIT = "visit"
     REGISTRATION = "registration"
+    BUDGET = "budget"
+    SAMPLING = "sampling"
 
 
 class State(StrEnum):

@@ -15,12 +15,17 @@ from comity.wire import jsonrpc
 from comity.wire.contents import Content, content_in
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage
 from comity.wire.jsonrpc import Id
+from comity.wire.mcp import SAMPLE
 
 REQUEST: Final = "inference/request"
 CHUNK: Final = "inference/chunk"
 MODEL: Final = "model/info"
 MOST_MESSAGES: Final = 1_000
 MOST_TOKENS: Final = 1_000_000
+USUAL_TOKENS: Final = 4_096
+"""How much a model may say where nobody said how much."""
+
+MOST_STOPS: Final = 16
 
 type Role = Literal["user", "assistant"]
 
@@ -86,6 +91,18 @@ class Wanted:
     hints: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a server wants of its client's model. (MCP sampling)"""
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    system: str = ""
+    temperature: float | None = None
+    stop: tuple[str, ...] = ()
+    hint: str = ""
+
+
 class _Message(Struct):
     role: Role
     content: Raw
@@ -148,4 +165,62 @@ def answered(text: str, model: str, finish: Finish, usage: Usage) -> dict[str, o
         "model": model,
         "finishReason": finish,
         "usage": usage.on_wire(),
+    }
+
+
+class _Hint(Struct):
+    name: str = ""
+
+
+class _Liked(Struct):
+    hints: list[_Hint] = msgspec.field(default_factory=list[_Hint])
+
+
+class _Sampled(Struct):
+    messages: list[_Message]
+    max_tokens: int = msgspec.field(name="maxTokens")
+    system: str = msgspec.field(default="", name="systemPrompt")
+    temperature: float | None = None
+    stop: list[str] = msgspec.field(default_factory=list[str], name="stopSequences")
+    liked: _Liked | None = msgspec.field(default=None, name="modelPreferences")
+    tools: Any = None
+
+
+def sampled_in(params: Raw) -> Sampled:
+    """MCP's `sampling/createMessage` as a server wrote it. Raises MalformedMessage."""
+    jsonrpc.value(params)
+    try:
+        found = msgspec.json.decode(params, type=_Sampled)
+    except msgspec.DecodeError as problem:
+        raise MalformedMessage(f"{SAMPLE}: {problem}", INVALID_PARAMS) from None
+    if found.tools:
+        raise MalformedMessage("tools cannot be used in sampling here", INVALID_PARAMS)
+    if not 0 < len(found.messages) <= MOST_MESSAGES or len(found.stop) > MOST_STOPS:
+        raise MalformedMessage(f"{SAMPLE} has 1 to {MOST_MESSAGES} messages", INVALID_PARAMS)
+    _check_preferences(_Preferences(found.max_tokens, found.temperature))
+    hints = found.liked.hints if found.liked is not None else []
+    return Sampled(
+        tuple(Message(each.role, content_in(each.content)) for each in found.messages),
+        found.max_tokens,
+        found.system,
+        found.temperature,
+        tuple(found.stop),
+        hints[0].name if hints else "",
+    )
+
+
+_STOP_REASONS: Final = {
+    Finish.END: "endTurn",
+    Finish.TOO_LONG: "maxTokens",
+    Finish.STOPPED: "stopSequence",
+}
+
+
+def sampling_answered(text: str, model: str, finish: Finish) -> dict[str, object]:
+    """An answer as MCP writes it."""
+    return {
+        "role": "assistant",
+        "content": {"type": "text", "text": text},
+        "model": model,
+        "stopReason": _STOP_REASONS[finish],
     }
