@@ -4,10 +4,20 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from comity.app.live_parts import LiveParts
+from comity.kernel.live.elevating import Elevating
+from comity.kernel.live.scopes import Scopes
+from comity.wire.features import ELEVATE
 
 
 @asynccontextmanager
 async def join_scopes(live: LiveParts) -> AsyncGenerator[None]:
-    journaling = live.parts.journaling
-    live.hosting.noting.attach(journaling.journal, journaling.redact)
+    parts, hosting = live.parts, live.hosting
+    journaling, asking = parts.journaling, parts.asking
+    hosting.noting.attach(journaling.journal, journaling.redact)
+    scopes = Scopes(hosting, parts.caring.live_policy, asking.holding)
+    hosting.parts.bearers.append(scopes)
+    asking.holding.admission.reaching = scopes
+    key = asking.holding.key
+    elevating = Elevating(asking.approvals, hosting.noting, journaling.redact, key)
+    hosting.add(ELEVATE, elevating.answer)
     yield

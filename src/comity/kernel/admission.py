@@ -132,6 +132,15 @@ class Asking(Protocol):
         ...
 
 
+class Reaching[Beyond](Protocol):
+    """Who knows how far a call of a tool may reach, and puts before a person what is beyond."""
+
+    def judge(self, call: Call, offer: Offer, arguments: object) -> Refusal | Beyond | None: ...
+    def hold(
+        self, call: Call, offer: Offer, standing: Standing, beyond: Beyond, frame: Frame
+    ) -> Hold | Refusal: ...
+
+
 class OwnTasks(Protocol):
     """Who knows the calls that wait for a person apart from their clients."""
 
@@ -167,6 +176,7 @@ class Admission:
         self.inspection = inspection
         self.answers = answers
         self.asking: Asking | None = None
+        self.reaching: Reaching[Any] | None = None
         self.own_tasks: OwnTasks | None = None
         self.recording: Recording | None = None
 
@@ -200,7 +210,7 @@ class Admission:
 
     @property
     def _looks_at_nothing(self) -> bool:
-        return self.inspection is None and self.recording is None
+        return self.inspection is None and self.recording is None and self.reaching is None
 
     async def _later(
         self, found: Awaitable[Refusal | None], call: Call, offer: Offer, frame: Frame
@@ -223,17 +233,31 @@ class Admission:
         arguments: object,
         frame: Frame,
     ) -> Outcome | Awaitable[Outcome]:
-        if self._is_to_be_asked(call, offer, standing, arguments):
+        beyond = None
+        if self.reaching is not None:
+            beyond = self.reaching.judge(call, offer, arguments)
+        if isinstance(beyond, Refusal):
+            return beyond
+        if self._is_to_be_asked(call, offer, standing, arguments, beyond):
             if self.asking is None or standing is None:
                 return _NOBODY_TO_ASK
             if not self.asking.goes_on(call, offer, standing, arguments, frame):
                 return self.asking.hold(call, offer, standing, arguments, frame)
+        elif beyond is not None and self.reaching is not None:
+            if standing is None:
+                return _NOBODY_TO_ASK
+            return self.reaching.hold(call, offer, standing, beyond, frame)
         return self.intend(call, offer, standing, arguments)
 
     def _is_to_be_asked(
-        self, call: Call, offer: Offer, standing: Standing | None, arguments: object
+        self,
+        call: Call,
+        offer: Offer,
+        standing: Standing | None,
+        arguments: object,
+        beyond: object = None,
     ) -> bool:
-        if call.brought is not None:
+        if call.brought is not None and beyond is None:
             # Its client was asked, and what it said counts whatever was granted meanwhile.
             return True
         needs_one = _needs_a_person(call, standing)

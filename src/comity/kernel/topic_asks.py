@@ -37,7 +37,7 @@ LIST_ASKS: Final = "list_asks"
 LONGEST_REASON: Final = 1000
 _SHOWN: Final = ("id", "kind", "asker", "server", "tool", "what", "risk", "about", "quorum")
 _YES_OR_NO: Final = (
-    *(Kind.CONFIRM, Kind.PERMISSION, Kind.REGISTRATION, Kind.BUDGET, Kind.SAMPLING),
+    *(Kind.CONFIRM, Kind.PERMISSION, Kind.REGISTRATION, Kind.SCOPE, Kind.BUDGET, Kind.SAMPLING),
 )
 _VERDICTS: Final = (Verdict.ACCEPT, Verdict.DECLINE)
 _TOOLS: Final[tuple[Mapping[str, object], ...]] = (

@@ -38,7 +38,7 @@ _KEY: Final = "key:"
 _ANSWERED: Final = {"accept": Verdict.ACCEPT, "decline": Verdict.DECLINE}
 _SIMPLE: Final = frozenset(
     {
-        *(Kind.CONFIRM, Kind.PERMISSION, Kind.NOTICE, Kind.REGISTRATION),
+        *(Kind.CONFIRM, Kind.PERMISSION, Kind.NOTICE, Kind.REGISTRATION, Kind.SCOPE),
         *(Kind.BUDGET, Kind.SAMPLING),
     }
 )

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     NOTICE = "notice"
     VISIT = "visit"
     REGISTRATION = "registration"
+    SCOPE = "scope"
     BUDGET = "budget"
     SAMPLING = "sampling"
 
