@@ -80,7 +80,7 @@ def hear(frame: dict[str, Any]) -> None:
     elif method == "ping":
         say({"id": number, "result": {}})
     elif method == "tools/call":
-        given = (number, params["name"], params.get("arguments") or {})
+        given: tuple[Any, ...] = (number, params["name"], params.get("arguments") or {})
         threading.Thread(target=call, args=given, daemon=True).start()
     elif number is None:
         TOLD.append({"method": method, "params": params})

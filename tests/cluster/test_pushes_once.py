@@ -1,0 +1,101 @@
+"""Three gateways that are killed again and again: each event has its effect, and has it once."""
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from comity.adapters import stores
+from tests.cluster.nats_cluster import a_nats_cluster
+from tests.cluster.postgres import a_postgres
+from tests.cluster.push_storm import Deployment, Storm, deployed, event_names, killing
+from tests.contracts.stores import run_on
+from tests.pace import at_length, here
+from tests.webhooks.gateways import Client
+from tests.webhooks.receiving import Receiver, a_receiver
+
+pytestmark = pytest.mark.timeout(7200)
+EVENTS = at_length(10_000, 300)
+KILLS = at_length(12, 3)
+SEED = 8
+PATIENCE = 300.0
+
+
+async def rows(deployment: Deployment, statement: str) -> list[Any]:
+    return await run_on(deployment.store, statement)
+
+
+async def settled(deployment: Deployment) -> None:
+    """Until nothing waits any more, wherever it was claimed when somebody died."""
+    async with asyncio.timeout(here(PATIENCE)):
+        waiting = "SELECT count(*) FROM comity_pushes WHERE state = 'waiting'"
+        posts = "SELECT count(*) FROM comity_posts WHERE state = 'waiting'"
+        while (await rows(deployment, waiting))[0][0] or (await rows(deployment, posts))[0][0]:
+            await asyncio.sleep(0.2)
+
+
+async def show_that_each_has_one_effect(
+    deployment: Deployment, storm: Storm, events: list[str], receiver: Receiver
+) -> None:
+    pushes = await rows(deployment, "SELECT server, event, state, inference FROM comity_pushes")
+    assert sorted(each["event"] for each in pushes) == sorted(events)
+    assert {each["state"] for each in pushes} == {"done"}
+
+    begun = await rows(deployment, "SELECT id, cause FROM comity_turns")
+    causes = Counter(each["cause"] for each in begun)
+    wanted = {
+        f"push:{each['server']}/{each['event']}": each["inference"]
+        for each in pushes
+        if not each["event"].startswith("post")
+    }
+    assert causes == Counter(list(wanted))
+    assert {each["cause"]: each["id"] for each in begun} == wanted
+    for event, told in storm.inferences.items():
+        assert told == {wanted[f"push:ci/{event}"]}
+
+    posted = await rows(deployment, "SELECT event, state FROM comity_posts")
+    of_posts = [each for each in events if each.startswith("post")]
+    assert len(posted) == len(of_posts)
+    assert {each["state"] for each in posted} == {"done"}
+    told_there = {said["data"]["event_id"] for _, said in receiver.taken}
+    assert told_there == set(of_posts)
+    assert set(receiver.ids) == {each["event"] for each in posted}
+
+
+@pytest.mark.requirement("MCPL-9.4-dedupe")
+async def test_each_event_has_one_effect_though_nodes_die_amid_it(tmp_path: Path) -> None:
+    began, events = time.monotonic(), event_names(EVENTS)
+    with a_nats_cluster(tmp_path / "nats", 3) as nats, a_postgres() as postgres:
+        await stores.upgrade(postgres.url)
+        timeout = aiohttp.ClientTimeout(here(60))
+        async with (
+            deployed(tmp_path, nats.urls, postgres.url) as deployment,
+            aiohttp.ClientSession(timeout=timeout) as http,
+            a_receiver() as receiver,
+        ):
+            client = Client(http, deployment.origins["a"])
+            await client.greet()
+            assert "result" in await client.subscribe(receiver.url, "push.received")
+            storm = Storm(deployment, http, random.Random(SEED))  # noqa: S311  # a test is to be repeated
+            sends = storm.plan(events)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(killing(storm, len(sends), KILLS))
+                await storm.send_all(sends)
+                sent_in = time.monotonic() - began
+            await settled(deployment)
+            await show_that_each_has_one_effect(deployment, storm, events, receiver)
+            repeats = len(receiver.ids) - len(set(receiver.ids))
+            print(
+                f"{len(events)} events, planned {len(sends)}, sent {storm.sent} "
+                f"({storm.again} again), {deployment.kills} kills, {sent_in:.0f} s of "
+                f"{time.monotonic() - began:.0f} s; load {os.getloadavg()[0]:.1f}; "
+                f"{dict(storm.answers)}; posted twice: {repeats}"
+            )
+            assert deployment.kills == KILLS
+            assert storm.answers["accepted"] + storm.answers["HTTP 202"] >= 1
