@@ -21,6 +21,9 @@ type Receive = Callable[[], Awaitable[Message]]
 type Reply = Callable[[Message], Awaitable[None]]
 
 STANDALONE = object()
+HELD_OPEN = "mcpl/listen"
+"""The one request of the modern era that is never answered here: its stream is the way back."""
+
 LINE_LIMIT = 64 * 1024 * 1024
 
 
@@ -148,7 +151,7 @@ class HttpDoor:
             return
         stream = session.calls[_key(frame["id"])] = asyncio.Queue()
         session.conversation.take(frame)
-        if as_json:
+        if as_json and frame["method"] != HELD_OPEN:
             said = await _until_response(stream)
             await _answer(send, 200, headers, json.dumps(said).encode(), "application/json")
             return
