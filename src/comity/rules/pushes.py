@@ -64,7 +64,7 @@ def settled(route: Route, push: Push, fields: object) -> Route:
     """The route of one push, with the name of its conversation filled in."""
     if not is_template(route.conversation):
         return route
-    said = filled(route.conversation, push, fields, LONGEST_NAME)
+    said = filled(route.conversation, push, fields)
     plain = "".join(each if each.isprintable() else " " for each in said).strip()
     name = f"{push.server}/{plain or push.id}"
     if len(name) > LONGEST_NAME:
@@ -91,8 +91,8 @@ def why_no_template(text: str) -> str:
     return ""
 
 
-def filled(template: str, push: Push, fields: object, most: int = LONGEST_TEXT) -> str:
-    """A template with what stands there in its place, so long at most."""
+def filled(template: str, push: Push, fields: object) -> str:
+    """A template with what stands there in its place."""
     names = {
         "event": push.id,
         "server": push.server,
@@ -104,7 +104,7 @@ def filled(template: str, push: Push, fields: object, most: int = LONGEST_TEXT) 
         field = found[1]
         return names[field] if field in names else words(at(fields, field))
 
-    return _FIELD.sub(put, template)[:most]
+    return _FIELD.sub(put, template)[:LONGEST_TEXT]
 
 
 def at(value: object, pointer: str) -> object:

@@ -104,7 +104,7 @@ def push_in(server: str, params: Raw) -> Push:
         found = msgspec.json.decode(params, type=_Pushed)
         at = datetime.fromisoformat(found.timestamp)
     except (msgspec.DecodeError, ValueError) as problem:
-        raise MalformedMessage(f"{PUSH}: {problem}", INVALID_PARAMS) from None
+        raise MalformedMessage(f"{PUSH}: {problem!s:.200}", INVALID_PARAMS) from None
     if not 0 < len(found.id) <= LONGEST_ID or not found.id.isprintable():
         raise MalformedMessage(f"{PUSH}: eventId has 1 to {LONGEST_ID} characters", INVALID_PARAMS)
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
