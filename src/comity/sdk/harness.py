@@ -228,6 +228,11 @@ class Harness:
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         await self._line.tell(method, params)
 
+    def said(self, method: str) -> list[Mapping[str, Any]]:
+        """The parameters of all that the server asked or told by this method, as they came."""
+        frames = [each for each in self._line.said if each.get("method") == method]
+        return [each.get("params") or {} for each in frames]
+
     async def until(self, happened: Callable[[], object], seconds: float | None = None) -> None:
         """Wait until the server has done something. Raises TimeoutError."""
         async with asyncio.timeout(seconds or self._seconds), self._news:

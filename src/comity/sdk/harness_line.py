@@ -44,6 +44,8 @@ class Line:
     def __init__(self, era: Era, seconds: float, offered: Mapping[str, Any] | None) -> None:
         self.answer: Answer = _nobody
         self.hear: Hear = _silent
+        # What the server asked and told, in both eras as it would be in the first.
+        self.said: list[Frame] = []
         self._era = era
         self._seconds = seconds
         self._offered = offered
@@ -129,12 +131,16 @@ class Line:
             if waiting is not None and not waiting.done():
                 waiting.set_result(frame)
         elif id is not None:
+            self.said.append(frame)
             self._start(self._answered(method, params, id))
         elif method == reverse.ASKED:
+            self.said.append(dict(params))
             self._start(self._respond(params))
         elif method == reverse.TOLD:
+            self.said.append(dict(params))
             self._start(self.hear(str(params.get("method")), params.get("params") or _NOTHING))
         else:
+            self.said.append(frame)
             self._start(self.hear(method, params))
 
     async def _answered(self, method: str, params: Mapping[str, Any], id: str | int) -> None:

@@ -107,7 +107,12 @@ class State:
 
     @property
     def has_changed(self) -> bool:
-        return self._mark is not None or self.data != self._before
+        return self._mark is not None or self._has_other_data
+
+    @property
+    def _has_other_data(self) -> bool:
+        # As JSON has it: there true is not 1, whatever Python says.
+        return _spelled(self.data) != _spelled(self._before)
 
     def told(self) -> dict[str, Any] | None:
         """What the result of a call says of it; None where nothing has changed. (§8.2, §8.3)"""
@@ -115,7 +120,7 @@ class State:
             return None
         named = self._mark or new_checkpoint()
         told: dict[str, Any] = {"checkpoint": named, "parent": self.checkpoint}
-        if self.data == self._before:
+        if not self._has_other_data:
             return told
         whole = jsonrpc.to_json(self.data)
         if self._is_kept and self.checkpoint is not None:
@@ -162,12 +167,12 @@ def new_checkpoint() -> str:
 
 
 def _digest(data: object) -> bytes:
-    try:
-        # One spelling for equal data, whatever the order of their members.
-        return hashlib.sha256(_spelled(data).encode()).digest()
-    except (TypeError, ValueError):
-        raise Misconfigured("the state of a feature set is JSON") from None
+    return hashlib.sha256(_spelled(data).encode()).digest()
 
 
 def _spelled(data: object) -> str:
-    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+    """One spelling for equal data, whatever the order of their members."""
+    try:
+        return json.dumps(data, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError):
+        raise Misconfigured("the state of a feature set is JSON") from None

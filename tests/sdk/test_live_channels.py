@@ -1,0 +1,248 @@
+"""Channels of a live server: registered, opened, spoken into and listened to."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from comity.sdk.harness import Failed, Harness
+from comity.sdk.harness_line import Era
+from comity.sdk.server import (
+    Absent,
+    Descriptor,
+    Direction,
+    Message,
+    Misconfigured,
+    Outgoing,
+    Post,
+    Server,
+)
+from tests.pace import here
+
+ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
+GENERAL = Descriptor(
+    "discord:#general",
+    "discord",
+    "#general (Acme Discord)",
+    Direction.BOTH,
+    {"guild": "acme", "channel": "#general"},
+    {"serverId": "discord-connector"},
+)
+
+
+def chatting() -> Server:
+    server = Server("discord")
+    server.feature("channels.publish", "Publish to channels", uses=["channels.publish"])
+    server.feature("channels.observe", "Observe channels", uses=["channels.observe"])
+    return server
+
+
+@pytest.mark.requirement(
+    *("MCPL-4.1-chregister", "MCPL-14-named", "MCPL-14.2-id", "MCPL-14.2-type"),
+    *("MCPL-14.2-label", "MCPL-14.2-direction", "MCPL-14.2-address", "MCPL-14.2-metadata"),
+    *("MCPL-14.3-register", "MCPL-14.3-changed", "MCPL-4.1-chchanged", "MCPL-14.1-gate"),
+)
+@ERAS
+async def test_channels_are_registered_when_allowed_and_changes_are_told(era: Era) -> None:
+    server = chatting()
+    await server.channels.register(GENERAL)
+    async with Harness(server, era=era) as host:
+        await host.tools()
+        assert host.said("channels/register") == []
+        await host.enable("channels.publish")
+        await host.until(lambda: host.places.known)
+        (told,) = host.said("channels/register")
+        renamed = Descriptor("discord:#general", "discord", "#all")
+        lobby = Descriptor("discord:#lobby", "discord", direction=Direction.IN)
+        await server.channels.change(added=[renamed, lobby])
+        await server.channels.change(removed=["discord:#general", "discord:#never"])
+        await host.until(lambda: host.places.known.keys() == {"discord:#lobby"})
+        first, second = host.said("channels/changed")
+    assert told == {
+        "channels": [
+            {
+                "id": "discord:#general",
+                "type": "discord",
+                "label": "#general (Acme Discord)",
+                "direction": "bidirectional",
+                "address": {"guild": "acme", "channel": "#general"},
+                "metadata": {"serverId": "discord-connector"},
+            }
+        ]
+    }
+    assert [each["id"] for each in first["added"]] == ["discord:#lobby"]
+    assert first["added"][0]["direction"] == "inbound"
+    assert [each["label"] for each in first["updated"]] == ["#all"]
+    assert second == {"added": [], "removed": ["discord:#general"], "updated": []}
+
+
+@pytest.mark.requirement("MCPL-4.1-chincoming", "MCPL-14.3-incoming", "MCPL-14.3-incomingmsg")
+@ERAS
+async def test_messages_come_in_together_and_each_has_an_outcome(era: Era) -> None:
+    server = chatting()
+    await server.channels.register(GENERAL)
+    async with Harness(server, ["channels.*"], era=era) as host:
+        await host.until(lambda: host.places.known)
+        at = datetime(2026, 3, 5, 10, 30, tzinfo=UTC)
+        alice = Message(
+            "discord:#general", "dmsg_123", "What's the status?", "Alice", "u_777", "t_42", at,
+            {"mentions": ["@bob"]},
+        )  # fmt: skip
+        arrived = await server.channels.incoming(alice, Message("discord:#x", "dmsg_124", "Hm"))
+        (told,) = host.said("channels/incoming")
+    assert told["messages"][0] == {
+        "channelId": "discord:#general",
+        "messageId": "dmsg_123",
+        "threadId": "t_42",
+        "author": {"id": "u_777", "name": "Alice"},
+        "timestamp": "2026-03-05T10:30:00.000Z",
+        "content": [{"type": "text", "text": "What's the status?"}],
+        "metadata": {"mentions": ["@bob"]},
+    }
+    first, second = arrived
+    assert (first.accepted, first.conversation) == (True, "conv-discord:#general")
+    assert (second.accepted, second.reason) == (False, "Unknown channel")
+
+
+@pytest.mark.requirement(
+    *("MCPL-4.1-chpublish", "MCPL-14.3-publishack", "MCPL-14.6-32017", "MCPL-14.6-32023")
+)
+@ERAS
+async def test_words_are_delivered_and_acknowledged(era: Era) -> None:
+    server, posts = chatting(), list[Post]()
+    feed = Descriptor("discord:#feed", "discord", direction=Direction.IN)
+    await server.channels.register(GENERAL, feed)
+    heard = asyncio.Event()
+
+    @server.channels.on_publish
+    async def deliver(post: Post) -> str | bool:
+        posts.append(post)
+        heard.set()
+        return False if post.text == "fail" else f"out-{len(posts)}"
+
+    async with Harness(server, ["channels.*"], era=era) as host:
+        assert await host.publish("discord:#general", "Hello team") == "out-1"
+        with pytest.raises(Failed, match="not delivered"):
+            await host.publish("discord:#general", "fail")
+        codes: list[Any] = []
+        for channel in ("discord:#never", "thinking", "discord:#feed"):
+            with pytest.raises(Failed) as refused:
+                await host.publish(channel, "Hello")
+            codes.append(refused.value.code)
+        heard.clear()
+        told = {"channelId": "discord:#general", "content": "Without an answer", "stream": True}
+        await host.tell("channels/publish", told)
+        await asyncio.wait_for(heard.wait(), here(30))
+        await host.disable("channels.publish")
+        with pytest.raises(Failed) as refused:
+            await host.publish("discord:#general", "Hello")
+        codes.append(refused.value.code)
+    assert codes == [-32023, -32017, -32017, -32017]
+    assert (posts[0].text, posts[0].conversation, posts[0].stream) == (
+        "Hello team",
+        "conv-1",
+        False,
+    )
+    assert (posts[0].channel, posts[-1].stream) == (GENERAL, True)
+
+
+@pytest.mark.requirement(
+    *("MCPL-4.1-chopen", "MCPL-4.1-chclose", "MCPL-14.3-open", "MCPL-14.3-close"),
+    *("MCPL-14.6-32024", "MCPL-14.6-32023", "MCPL-4.1-chlist", "MCPL-14.3-list"),
+)
+@ERAS
+async def test_a_host_opens_closes_and_lists_channels(era: Era) -> None:
+    server, closed = chatting(), list[str]()
+
+    @server.channels.on_open
+    async def connect(type: str, address: Mapping[str, Any]) -> Descriptor | None:
+        if address.get("channel") == "#broken":
+            raise ConnectionError("the token is secret")
+        known = type == "discord"
+        return (
+            Descriptor(f"{type}:{address['channel']}", type, address=dict(address))
+            if known
+            else None
+        )
+
+    @server.channels.on_close
+    async def leave(channel: str) -> bool:
+        closed.append(channel)
+        return channel != "discord:#stays"
+
+    async with Harness(server, ["channels.*"], era=era) as host:
+        opened = await host.open("discord", {"channel": "#general"})
+        assert (opened.id, opened.address) == ("discord:#general", {"channel": "#general"})
+        for type, channel in (("irc", "#general"), ("discord", "#broken")):
+            with pytest.raises(Failed) as refused:
+                await host.open(type, {"channel": channel})
+            assert refused.value.code == -32024
+            assert "secret" not in str(refused.value)
+        listed = await host.request("channels/list", {})
+        assert [each["id"] for each in listed["channels"]] == ["discord:#general"]
+        assert [each.id for each in await server.channels.listed()] == ["discord:#general"]
+        await host.open("discord", {"channel": "#stays"})
+        assert not await host.close("discord:#stays")
+        assert await host.close("discord:#general")
+        with pytest.raises(Failed) as refused:
+            await host.close("discord:#general")
+        assert refused.value.code == -32023
+        # What a host opened or closed itself needs no telling.
+        assert host.said("channels/changed") == []
+    assert closed == ["discord:#stays", "discord:#general"]
+
+
+@pytest.mark.requirement("MCPL-4.1-choutchunk", "MCPL-4.1-choutcomplete")
+@ERAS
+async def test_observers_see_pieces_and_the_whole(era: Era) -> None:
+    server, seen = chatting(), list[Outgoing]()
+    done = asyncio.Event()
+
+    @server.channels.on_outgoing
+    async def watch(outgoing: Outgoing) -> None:
+        seen.append(outgoing)
+        if outgoing.is_complete:
+            done.set()
+
+    about = {"inferenceId": "inf_abc", "conversationId": "conv_123", "channelId": "thinking"}
+    async with Harness(server, ["channels.observe"], era=era) as host:
+        await host.tell("channels/outgoing/chunk", {**about, "index": 0, "delta": "Hello team,"})
+        await host.tell("channels/outgoing/chunk", {**about, "index": "x"})
+        content = [{"type": "text", "text": "Hello team, hello."}]
+        await host.tell("channels/outgoing/complete", {**about, "content": content})
+        await asyncio.wait_for(done.wait(), here(30))
+        await host.disable("channels.observe")
+        await host.tell("channels/outgoing/complete", {**about, "content": content})
+        await host.tools()
+    pieces, wholes = (
+        [each for each in seen if each.is_complete is complete] for complete in (False, True)
+    )
+    assert [(each.index, each.delta) for each in pieces] == [(0, "Hello team,")]
+    assert [each.content[0].text for each in wholes] == ["Hello team, hello."]
+    assert (wholes[0].channel, wholes[0].inference) == ("thinking", "inf_abc")
+
+
+@pytest.mark.parametrize("id", ["", "thinking", "a" * 300, "a\nb"])
+async def test_a_channel_without_a_proper_id_is_refused(id: str) -> None:
+    with pytest.raises(Misconfigured):
+        await chatting().channels.register(Descriptor(id, "discord"))
+
+
+async def test_messages_that_no_host_could_read_are_refused_before_they_are_sent() -> None:
+    with pytest.raises(Misconfigured, match="messageId"):
+        await chatting().channels.incoming(Message("discord:#a", "", "Hi"))
+
+
+async def test_without_a_host_there_is_nothing_to_list() -> None:
+    with pytest.raises(Absent):
+        await chatting().channels.listed()
+
+
+async def test_a_host_without_channels_is_told_of_none() -> None:
+    server = chatting()
+    await server.channels.register(GENERAL)
+    async with Harness(server, ["channels.*"], mcpl=False) as host:
+        await host.tools()
+        assert host.said("channels/register") == []
