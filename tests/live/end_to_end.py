@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import shutil
-import sqlite3
+import subprocess
 import sys
 import time
 import urllib.error
@@ -88,11 +88,41 @@ class Stage:
         assert text.count(old) == 1, (old, text)
         path.write_text(text.replace(old, new), "utf-8")
 
-    def journal(self, store: str = "comity.db") -> list[dict[str, Any]]:
-        """All entries, as `comity journal export` has them."""
-        with sqlite3.connect(f"file:{self.folder / store}?mode=ro", uri=True) as file:
-            rows = file.execute("SELECT body FROM journal_entries ORDER BY id").fetchall()
-        return [json.loads(row[0]) for row in rows]
+    def journal(self, type: str = "") -> list[dict[str, Any]]:
+        """What happened, the oldest first, as `comity journal search` finds it."""
+        chosen = ["--type", type] if type else []
+        command = ["journal", "search", "--json", "--oldest", "--limit", "500", *chosen]
+        done = subprocess.run(
+            [str(BIN / "comity"), *command, "--url", self.origin],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=here(PATIENCE),
+            check=False,
+        )
+        # Status 1 says that there is nothing.
+        assert done.returncode in (0, 1), done.stderr
+        return json.loads(done.stdout)["entries"] if done.returncode == 0 else []
+
+    async def turn(self, text: str, conversation: str, **more: object) -> dict[str, Any]:
+        """Have a turn taken over the gateway's own API, and see what came of it."""
+        said = {"text": text, "conversation": conversation, **more}
+        begun = await self.api("turns", said)
+        return await self.turned(begun["id"])
+
+    async def turned(self, id: str) -> dict[str, Any]:
+        deadline = time.monotonic() + here(PATIENCE)
+        while not (found := await self.api(f"turns/{id}?wait=5"))["is_over"]:
+            assert time.monotonic() < deadline, found
+        return found
+
+    async def api(self, place: str, body: object = None) -> Any:
+        sent = None if body is None else json.dumps(body).encode()
+        status, said = await asyncio.to_thread(fetch, f"{self.origin}/api/{place}", sent)
+        assert status in (200, 201), (status, said)
+        return json.loads(said)
 
 
 @dataclass(slots=True)
