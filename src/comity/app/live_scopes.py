@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from comity.app.live_parts import LiveParts
 from comity.kernel.live.elevating import Elevating
 from comity.kernel.live.scopes import Scopes
+from comity.surfaces.features_api import FeaturesApi
 from comity.wire.features import ELEVATE
 
 
@@ -20,4 +21,5 @@ async def join_scopes(live: LiveParts) -> AsyncGenerator[None]:
     key = asking.holding.key
     elevating = Elevating(asking.approvals, hosting.noting, journaling.redact, key)
     hosting.add(ELEVATE, elevating.answer)
+    parts.rooms.update(FeaturesApi(hosting, parts.governance.administration).rooms)
     yield

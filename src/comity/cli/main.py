@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "state": "Show the state that servers left, and its branches; roll it back.",
     "webhooks": "Show where events are posted, what waits and what failed.",
     "permissions": "Show what servers need to do their work; approve it, or deny it.",
+    "features": "Show what live servers would do by themselves; enable it, or disable it.",
     "journal": "Show what happened, prove that it is all there, and hand it to others.",
     "store": "Show where grants, parties and keys are kept, and bring that up to date.",
     "doctor": "Find what is wrong, and say what to do about it.",

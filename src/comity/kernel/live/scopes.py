@@ -243,6 +243,6 @@ def _bounds(policy: LivePolicy, feature: str) -> features.Bounds | None:
 def _not_enabled(offer: Offer, feature: str) -> str:
     return (
         f"{offer.key} belongs to the feature set {feature} of server {offer.server}, which is not "
-        f"enabled; an operator can enable it in [servers.live], or by `comity grants allow "
-        f"server:{offer.server} feature/enable {feature}`"
+        f"enabled; an operator can enable it in [servers.live], or by `comity features enable "
+        f"{offer.server} {feature}`"
     )
