@@ -156,7 +156,7 @@ async def test_an_event_keeps_its_id_when_its_answer_is_lost(
     server, proactive = reminding()
     async with Harness(server, ["memory.*"]) as host:
         await proactive.enabled()
-        answer, silent = host._line.answer, asyncio.Event()
+        answer, silent = host.line.answer, asyncio.Event()
 
         async def deaf(method: str, params: Any, id: Any) -> Any:
             told = await answer(method, params, id)
@@ -164,7 +164,7 @@ async def test_an_event_keeps_its_id_when_its_answer_is_lost(
                 await silent.wait()
             return told
 
-        host._line.answer = deaf
+        host.line.answer = deaf
         pushed = await proactive.push("evt-1", "Once")
         told = host.said("push/event")
         silent.set()

@@ -131,13 +131,13 @@ async def test_why_there_is_no_answer_is_told_apart() -> None:
         assert refused.value.code == -32001
         await host.enable("memory.*")
         host.models.say("never")
-        stuck, answer = asyncio.Event(), host._line.answer
+        stuck, answer = asyncio.Event(), host.line.answer
 
         async def silent(method: str, params: Any, id: Any) -> Any:
             await stuck.wait()
             return await answer(method, params, id)
 
-        host._line.answer = silent
+        host.line.answer = silent
         asking = asyncio.ensure_future(consolidation.infer("Hi"))
         await host.until(lambda: len(host.said("inference/request")) == 1, here(30))
         asking.cancel()
@@ -158,7 +158,7 @@ async def test_a_host_that_leaves_amid_a_question_is_lost() -> None:
             asked.set()
             await asyncio.Event().wait()
 
-        host._line.answer = silent
+        host.line.answer = silent
         asking = asyncio.ensure_future(consolidation.infer("Hi"))
         await asyncio.wait_for(asked.wait(), here(30))
     with pytest.raises(Lost):

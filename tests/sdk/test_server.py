@@ -17,6 +17,7 @@ from comity.sdk.server import (
     Injection,
     Message,
     Misconfigured,
+    Post,
     Scope,
     Security,
     Server,
@@ -175,7 +176,7 @@ async def test_to_plain_clients_nothing_is_sent_and_authors_hear_why(era: Era) -
         pushed = await proactive.push("evt-1", "Hello")
         assert (pushed.accepted, pushed.inference) == (False, "")
         assert "memory.proactive" in pushed.reason
-        with pytest.raises(Absent, match="memory.consolidation"):
+        with pytest.raises(Absent, match=r"memory\.consolidation"):
             await consolidation.infer("Summarize this.")
         with pytest.raises(Absent):
             await server.model()
@@ -220,7 +221,11 @@ def test_no_two_sets_have_one_name_and_channels_need_a_set_of_their_own() -> Non
     server.feature("memory.x", "Words", uses=[Use.PUSH])
     with pytest.raises(Misconfigured, match="already"):
         server.feature("memory.x", "Words")
-    server.channels.on_publish(lambda post: asyncio.sleep(0))
+
+    @server.channels.on_publish
+    async def deliver(post: Post) -> None:
+        return None
+
     with pytest.raises(Misconfigured, match=r"channels\.publish"):
         server.running()
 

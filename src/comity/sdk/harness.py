@@ -83,8 +83,8 @@ class Harness:
         self.model = MODEL
         self._server = server
         self._speaks = mcpl
-        self._line = Line(era, seconds, features.OFFERED if mcpl else None)
-        self._line.answer, self._line.hear = self._answer, self._hear
+        self.line = Line(era, seconds, features.OFFERED if mcpl else None)
+        self.line.answer, self.line.hear = self._answer, self._hear
         self._seconds = seconds
         self._approved: list[str] = []
         self._seen: set[str] = set()
@@ -103,11 +103,11 @@ class Harness:
         }
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(served(self._server, self._line))
-        self.welcome = await self._line.greet()
+        await self._stack.enter_async_context(served(self._server, self.line))
+        self.welcome = await self.line.greet()
         self.declared = features.declared_in(jsonrpc.to_raw(self.welcome.get("capabilities") or {}))
         if self._speaks and self.declared is not None:
-            self._line.listen()
+            self.line.listen()
             await self._update()
         return self
 
@@ -165,7 +165,7 @@ class Harness:
         if not self._using(Use.AFTER):
             return answer
         if self.declared is None or not self.declared.blocks:
-            await self._line.tell(hooks.AFTER, params)
+            await self.line.tell(hooks.AFTER, params)
             return answer
         said = await self._hooked(hooks.AFTER, params)
         rewritten = hooks.rewritten_in(jsonrpc.to_raw(dict(said)))
@@ -173,7 +173,7 @@ class Harness:
         return answer if rewritten.response is None else rewritten.response
 
     async def tools(self) -> dict[str, Mapping[str, Any]]:
-        said = await self._line.request(mcp.LIST_TOOLS, {})
+        said = await self.line.request(mcp.LIST_TOOLS, {})
         return {str(each["name"]): each for each in said["tools"]}
 
     async def call(
@@ -183,7 +183,7 @@ class Harness:
         feature = await self._feature_of(tool)
         carried = self.state.carried(feature) if self._speaks else {}
         params = {"name": tool, "arguments": dict(arguments or {}), **carried, **more}
-        result = await self._line.request(mcp.CALL_TOOL, params)
+        result = await self.line.request(mcp.CALL_TOOL, params)
         found = checkpoints.checkpoint_in(jsonrpc.members(jsonrpc.to_raw(dict(result))))
         if found is not None:
             self._note(self.state.keep(feature, found))
@@ -194,7 +194,7 @@ class Harness:
     async def rollback(self, feature: str, checkpoint: str) -> RolledBack:
         """Have a feature set put back; what is kept here goes with it. Raises Failed."""
         asked = checkpoints.rollback(feature, checkpoint)
-        said = await self._line.request(checkpoints.ROLLBACK, asked)
+        said = await self.line.request(checkpoints.ROLLBACK, asked)
         rolled = checkpoints.rolled_back_in(jsonrpc.to_raw(dict(said)))
         if rolled.success:
             self.state.return_to(feature, checkpoint)
@@ -204,33 +204,33 @@ class Harness:
         """Have words delivered; gives the id that they have outside. Raises Failed."""
         content = [{"type": "text", "text": text}]
         params = {"channelId": channel, "content": content, "conversationId": conversation}
-        said = await self._line.request(channels.PUBLISH, {**params, "stream": False})
+        said = await self.line.request(channels.PUBLISH, {**params, "stream": False})
         if said.get("delivered") is not True:
             raise Failed({"code": 0, "message": "it was not delivered"})
         return str(said.get("messageId") or "")
 
     async def open(self, type: str, address: Mapping[str, Any]) -> channels.Descriptor:
         params = {"type": type, "address": dict(address), "metadata": {}}
-        said = await self._line.request(channels.OPEN, params)
+        said = await self.line.request(channels.OPEN, params)
         opened = channels.descriptor_in(jsonrpc.to_raw(said.get("channel")))
         self.places.known[opened.id] = opened
         return opened
 
     async def close(self, channel: str) -> bool:
-        said = await self._line.request(channels.CLOSE, {"channelId": channel})
+        said = await self.line.request(channels.CLOSE, {"channelId": channel})
         self.places.known.pop(channel, None)
         return said.get("closed") is True
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask anything at all. Raises Failed."""
-        return await self._line.request(method, params)
+        return await self.line.request(method, params)
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        await self._line.tell(method, params)
+        await self.line.tell(method, params)
 
     def said(self, method: str) -> list[Mapping[str, Any]]:
         """The parameters of all that the server asked or told by this method, as they came."""
-        frames = [each for each in self._line.said if each.get("method") == method]
+        frames = [each for each in self.line.said if each.get("method") == method]
         return [each.get("params") or {} for each in frames]
 
     async def until(self, happened: Callable[[], object], seconds: float | None = None) -> None:
@@ -283,7 +283,7 @@ class Harness:
         answer = self.models.answer(wanted)
         if wanted.stream:
             for index, delta in enumerate(answer.pieces):
-                await self._line.tell(inference.CHUNK, inference.chunk(id, index, delta))
+                await self.line.tell(inference.CHUNK, inference.chunk(id, index, delta))
         return answer.told()
 
     async def _model(self, params: Raw, id: str | int) -> Mapping[str, Any]:
@@ -327,7 +327,7 @@ class Harness:
     async def _hooked(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         self._hooks += 1
         try:
-            return await self._line.request(method, params)
+            return await self.line.request(method, params)
         finally:
             self._hooks -= 1
 
@@ -361,7 +361,7 @@ class Harness:
     async def _update(self) -> None:
         disabled = sorted(self._sets.keys() - self.enabled)
         told = features.update(sorted(self.enabled), disabled, self.policy.scopes)
-        await self._line.tell(features.UPDATE, told)
+        await self.line.tell(features.UPDATE, told)
 
     async def _changed(self, params: Raw) -> None:
         added, removed = features.changed_in(params)
