@@ -28,14 +28,15 @@ from tests.interop.crowds import (
     refusal,
     serving,
 )
+from tests.pace import at_length
 
 pytestmark = pytest.mark.timeout(600)
 
-WELL = [f"well-{number}" for number in range(95)]
+WELL = [f"well-{number}" for number in range(at_length(95, 45))]
 ILLNESSES = ("hangs", "floods", "garbage", "bad_schema", "crashes")
 TOOLS = ("say", "meet", "hold")
-CALLS = 5_000
-ROUNDS = 5
+CALLS = at_length(5_000, 2_000)
+ROUNDS = at_length(5, 3)
 MOST_ROUNDS = 15
 """On a machine that is busy with other things it takes longer to see the best of both."""
 

@@ -22,8 +22,9 @@ from comity.rules.access import Access
 from comity.wire.grants import CALL, Effect, Grant
 from comity.wire.parties import Actor, Key, Party
 from tests.contracts.stores import a_database
+from tests.pace import at_length
 
-GRANTS, PARTIES = 100_000, 10_000
+GRANTS, PARTIES = at_length((100_000, 10_000), (40_000, 4_000))
 IN_FORCE_SECONDS = 1.0
 STALL_SECONDS = 0.05
 JUDGES = 16
