@@ -70,9 +70,10 @@ def _request(spec: ModelSpec, prompt: Prompt) -> dict[str, Any]:
     }
     if prompt.system:
         asked["system"] = text_of(prompt.system)
-    if prompt.temperature is not None:
+    # The vendor's newer models know no temperature any more; other servers of its API do.
+    if prompt.temperature is not None and spec.options.get("temperature", bool(spec.url)):
         # Its scale ends where MCPL's is half way.
-        asked["temperature"] = min(prompt.temperature, 1.0)
+        asked["extra_body"] = {"temperature": min(prompt.temperature, 1.0)}
     if prompt.stop:
         asked["stop_sequences"] = list(prompt.stop)
     if prompt.tools:
