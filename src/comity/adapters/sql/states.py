@@ -5,6 +5,7 @@ none of them.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -74,15 +75,16 @@ class SqlStates:
 
     async def add(self, place: Place, new: New, instead: Dropped | None = None) -> Node | None:
         gone = () if instead is None else instead.numbers
+        node = _node_of(new)
         async with self._database.beside() as connection:
-            revision = await self._locked(connection, place, new.at)
+            revision = await self._locked(connection, place, node.at)
             if instead is not None and instead.revision != revision:
                 return None
             if not await self._has_room(connection, place, new, gone):
                 return None
             if instead is not None:
                 await self._drop(connection, place, instead)
-            node = _node_of(new, revision + 1)
+            node = replace(node, number=revision + 1)
             row = {name: getattr(node, name) for name in Node.__dataclass_fields__}
             values = {**place._asdict(), **row, "content": new.content}
             await connection.execute(insert(STATE_CHECKPOINTS).values(values))
@@ -93,7 +95,8 @@ class SqlStates:
         at_it = (_at(STATE_CHECKPOINTS, place), STATE_CHECKPOINTS.c.number == number)
         found_again = update(STATE_CHECKPOINTS).where(*at_it).values(is_lost=False)
         async with self._database.beside() as connection:
-            await self._locked(connection, place, at)
+            if await self._revision(connection, place) is None:
+                return False
             if not (await connection.execute(found_again)).rowcount:
                 return False
             await self._at_head(connection, place, number, state, at)
@@ -101,8 +104,7 @@ class SqlStates:
 
     async def drop(self, place: Place, dropped: Dropped) -> bool:
         async with self._database.beside() as connection:
-            locked = select(STATES.c.revision).where(_at(STATES, place)).with_for_update()
-            if (await connection.execute(locked)).scalar() != dropped.revision:
+            if await self._revision(connection, place) != dropped.revision:
                 return False
             await self._drop(connection, place, dropped)
             await connection.execute(_revised(place))
@@ -115,9 +117,7 @@ class SqlStates:
 
     async def forget(self, place: Place) -> int:
         async with self._database.beside() as connection:
-            await connection.execute(
-                select(STATES.c.revision).where(_at(STATES, place)).with_for_update()
-            )
+            await self._revision(connection, place)
             gone = await connection.execute(
                 delete(STATE_CHECKPOINTS).where(_at(STATE_CHECKPOINTS, place))
             )
@@ -144,8 +144,12 @@ class SqlStates:
         first = {**place._asdict(), "revision": 0, "moved_at": keeping.certain(at)}
         made = self._product.insert(STATES).values(first).on_conflict_do_nothing()
         await connection.execute(made)
+        return await self._revision(connection, place) or 0
+
+    async def _revision(self, connection: AsyncConnection, place: Place) -> int | None:
+        """The same; None where nothing was ever kept of it."""
         wanted = select(STATES.c.revision).where(_at(STATES, place)).with_for_update()
-        return int((await connection.execute(wanted)).scalar_one())
+        return (await connection.execute(wanted)).scalar()
 
     async def _has_room(
         self, connection: AsyncConnection, place: Place, new: New, gone: Collection[int]
@@ -165,8 +169,8 @@ class SqlStates:
             whole = {"form": Form.DATA, "line": 0, "content": state, "size": len(state)}
             at_it = (_at(here, place), here.c.number == number)
             await connection.execute(update(here).where(*at_it).values({**whole, "base": None}))
-        rest = (_at(here, place), here.c.base.in_(dropped.numbers))
-        await connection.execute(update(here).where(*rest).values(base=None))
+        rest = (here.c.base.in_(dropped.numbers), here.c.number.not_in(dropped.numbers))
+        await connection.execute(update(here).where(_at(here, place), *rest).values(base=None))
         gone = (_at(here, place), here.c.number.in_(dropped.numbers))
         await connection.execute(delete(here).where(*gone))
 
@@ -197,10 +201,11 @@ def _revised(place: Place) -> Any:
     return update(STATES).where(_at(STATES, place)).values(revision=STATES.c.revision + 1)
 
 
-def _node_of(new: New, number: int) -> Node:
+def _node_of(new: New) -> Node:
+    """As it will stand there, but for its number. Raises MalformedMessage."""
     size = len(new.content or b"")
     rest = (new.parent, new.base, new.form, new.line, size, keeping.words(new.why))
-    return Node(number, keeping.name(new.name, "a checkpoint"), keeping.certain(new.at), *rest)
+    return Node(0, keeping.name(new.name, "a checkpoint"), keeping.certain(new.at), *rest)
 
 
 def _node(row: Sequence[Any]) -> Node:
