@@ -249,3 +249,34 @@ async def test_no_model_is_asked_from_within_a_hook_but_afterwards(era: Era) -> 
     assert host.refused == []
     assert len(problems) == 2
     assert all("afterwards" in str(each) for each in problems)
+
+
+@pytest.mark.parametrize("said", [RuntimeError("the patterns are gone"), 7, ["a", "list"]])
+async def test_who_was_to_look_and_failed_says_so(said: Any) -> None:
+    server = Server("guard")
+    redaction = server.feature("compliance.redaction", "Redact secrets")
+
+    @redaction.after_inference(blocking=True)
+    async def redact(turn: Turn) -> Any:
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async with Harness(server, ["compliance.*"]) as host:
+        with pytest.raises(Failed) as failed:
+            await host.after("The key?", "It is sk-1.")
+    assert failed.value.code == -32603
+
+
+async def test_each_who_looks_is_given_what_the_one_before_it_left() -> None:
+    server = Server("guards")
+    for name, word in (("a.keys", "sk-1"), ("b.names", "Ana"), ("c.silent", "nothing")):
+        feature = server.feature(name, "Redact")
+
+        @feature.after_inference(blocking=True)
+        async def redact(turn: Turn, word: str = word) -> str | None:
+            answer = turn.answer or ""
+            return answer.replace(word, "[REDACTED]") if word in answer else None
+
+    async with Harness(server, ["*"]) as host:
+        assert await host.after("Who?", "Ana has sk-1.") == "[REDACTED] has [REDACTED]."

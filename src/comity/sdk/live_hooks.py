@@ -3,11 +3,13 @@
 Rule 1: an answer bears one feature set: the first enabled one that has something to say. (§6.5)
 Rule 2: what a hook does wrong costs its host nothing: it contributes nothing. (§10.6)
 Rule 3: who only listens afterwards is waited for by nobody.
+Rule 4: who was to look at words and failed says so: its host decides whether they go out. (§13.3)
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from mcp import MCPError
@@ -16,7 +18,7 @@ from comity.sdk.live_features import Feature
 from comity.sdk.live_hosts import Host
 from comity.sdk.live_inference import HOOK, Hooked
 from comity.sdk.live_words import Rewrite, Turn, injected, turn_in
-from comity.wire.errors import FEATURE_NOT_ENABLED, Misconfigured
+from comity.wire.errors import FEATURE_NOT_ENABLED, INTERNAL_ERROR, Misconfigured
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +70,13 @@ class Hooks:
         async with host.hooked():
             for each in enabled:
                 for hook, blocking in each.after:
-                    if waited_for and not blocking:
+                    if not waited_for:
+                        await self._heard(each.name, hook, turn)
+                    elif not blocking:
                         self.afterwards(self._heard, each.name, hook, turn)
-                    else:
-                        found = await self._heard(each.name, hook, turn)
-                        said = said or _rewritten(each.name, found)
+                    elif found := await self._looked(each.name, hook, turn):
+                        # The next one looks at what this one left.
+                        said, turn = found, replace(turn, answer=found["modifiedResponse"])
         return said or {"featureSet": enabled[0].name}
 
     def _enabled(self, host: Host, sets: list[Feature]) -> list[Feature]:
@@ -85,15 +89,31 @@ class Hooks:
             log.exception("what a hook of %r gave cannot be said", feature.name)
             return []
 
-    async def _heard(
+    async def _looked(
         self, feature: str, hook: Callable[[Turn], Awaitable[object]], turn: Turn
+    ) -> dict[str, Any] | None:
+        """What is to be said instead, if anything. Raises MCPError where it failed."""
+        problems: list[Exception] = []
+        found = await self._heard(feature, hook, turn, problems)
+        if problems or not (found is None or isinstance(found, str | Rewrite)):
+            raise MCPError(INTERNAL_ERROR.code, "the hook failed", {"featureSet": feature})
+        return None if found is None else _rewritten(feature, found)
+
+    async def _heard(
+        self,
+        feature: str,
+        hook: Callable[[Turn], Awaitable[object]],
+        turn: Turn,
+        problems: list[Exception] | None = None,
     ) -> object:
         hooked = Hooked(asyncio.Event())
         before = HOOK.set(hooked)
         try:
             return await hook(turn)
-        except Exception:
+        except Exception as problem:
             log.exception("a hook of %r failed", feature)
+            if problems is not None:
+                problems.append(problem)
             return None
         finally:
             hooked.over.set()
@@ -106,9 +126,7 @@ def _refuse(sets: list[Feature]) -> NoReturn:
     raise MCPError(FEATURE_NOT_ENABLED.code, "Feature set not enabled", data)
 
 
-def _rewritten(feature: str, said: object) -> dict[str, Any] | None:
+def _rewritten(feature: str, said: str | Rewrite) -> dict[str, Any]:
     made = Rewrite(said) if isinstance(said, str) else said
-    if not isinstance(made, Rewrite):
-        return None
     told: dict[str, Any] = {"featureSet": feature, "modifiedResponse": made.text}
     return {**told, "metadata": dict(made.metadata)} if made.metadata else told
