@@ -37,9 +37,7 @@ async def test_a_secret_of_the_model_is_redacted_wherever_it_goes_and_that_is_jo
                 assert (await stage.turn("What's new?", "api"))["said"] == "Nothing new."
             rewritten = await until(lambda: stage.journal("dev.comity.response_rewritten"))
             assert len(rewritten) == 2
-            told = str(rewritten[0])
-            assert "compliance.redaction" in told
-            assert "api_key" in told
+            assert "compliance.redaction" in str(rewritten[0])
             assert turn["id"] in str(rewritten)
             listed = await stage.api("turns")
             assert SECRET not in str(listed)
@@ -47,8 +45,7 @@ async def test_a_secret_of_the_model_is_redacted_wherever_it_goes_and_that_is_jo
         # The model reads its own words as they went out.
         assert not any(SECRET in str(each) for each in served.asked())
         assert SECRET not in stage.said
-        for file in tmp_path.glob("comity.db*"):
-            assert SECRET.encode() not in file.read_bytes(), file
+        assert not [each for each in stored(tmp_path) if SECRET.encode() in each]
 
 
 @pytest.mark.requirement("MCPL-13.3-failclosed")
@@ -88,3 +85,8 @@ async def test_a_server_that_cannot_be_started_lets_nothing_out_either(tmp_path:
             turn = await stage.turn("What's the API key?", "api")
             assert turn["state"] != "done"
             assert SECRET not in str(turn)
+
+
+def stored(folder: Path) -> list[bytes]:
+    """All that the gateway's store has, also what it has let go of."""
+    return [each.read_bytes() for each in folder.glob("comity.db*")]

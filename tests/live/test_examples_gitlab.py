@@ -1,4 +1,4 @@
-"""GitLab's webhook through a whole gateway, two ways: one event, one turn, one answer in a topic."""
+"""GitLab's webhook through a whole gateway, two ways: one event, one turn, one answer."""
 
 import asyncio
 import json
