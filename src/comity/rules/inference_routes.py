@@ -6,7 +6,7 @@ Rule 2: a model that cannot read all of it is passed over where another route le
 Rule 3: a hint decides only between routes that say equally much; it never leads beyond them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -53,7 +53,15 @@ def choices(
     if default in windows:
         found.append(Choice(default, "default"))
     found.sort(key=lambda each: windows[each.model] < sought.tokens)
-    return list({each.model: each for each in reversed(found)}.values())[::-1]
+    return each_once(found)
+
+
+def each_once(found: Iterable[Choice]) -> list[Choice]:
+    """Each model where it comes first."""
+    first: dict[str, Choice] = {}
+    for each in found:
+        first.setdefault(each.model, each)
+    return list(first.values())
 
 
 def _fits(route: Route, sought: Sought) -> bool:

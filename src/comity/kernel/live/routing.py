@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from comity.rules.circuit import Circuit, Passed, Phase, after
-from comity.rules.inference_routes import Choice, Route, Sought, choices
+from comity.rules.inference_routes import Choice, Route, Sought, choices, each_once
 
 MOST_PINS: Final = 10_000
 REST: Final = timedelta(seconds=30)
@@ -44,7 +44,7 @@ class Routing:
         fallbacks = [Choice(each, "fallback") for each in self._plan.fallbacks]
         # After the first, only who is named as a fallback: other routes are for others.
         chain = [*found[:1], *(each for each in fallbacks if each.model in self._windows)]
-        return list({each.model: each for each in reversed(chain)}.values())[::-1]
+        return each_once(chain)
 
     def pin(self, sought: Sought, model: str) -> None:
         """Have this conversation stay with that model."""
