@@ -1,7 +1,7 @@
 """A link whose server asks people amid calls, the inbox that it asks through, and who answers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from comity.adapters.memory.asks import MemoryAsks
@@ -13,6 +13,7 @@ from comity.kernel.grants import Grants
 from comity.kernel.inquiries import Inquiries
 from comity.kernel.pulse import Speaking
 from comity.kernel.question import Errand, Question
+from comity.kernel.terms import STAND_IN
 from comity.rules.access import Access
 from comity.rules.negotiation import Terms
 from comity.wire import jsonrpc
@@ -56,8 +57,8 @@ class Study:
     # As a link's questions.
 
     @property
-    def stand_in(self) -> bool:
-        return self.elicited.stand_in
+    def stand_ins(self) -> Mapping[str, object]:
+        return STAND_IN if self.elicited.stand_in else {}
 
     def called_back(self, link: Speaking, frame: Frame, amid: Errand | None) -> bool:
         return self.callbacks.called_back(link, frame, amid)

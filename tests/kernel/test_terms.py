@@ -12,6 +12,7 @@ from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
 from comity.kernel.terms import (
     MOST_TERMS,
+    STAND_IN,
     Shared,
     SharedLinks,
     extended_terms,
@@ -272,7 +273,7 @@ def test_where_people_stand_in_a_server_hears_so_but_for_what_its_client_said(
     said: dict[str, object], heard: dict[str, object]
 ) -> None:
     hello = jsonrpc.to_raw({"protocolVersion": "1", "capabilities": {"roots": {}, **said}})
-    assert jsonrpc.value(with_stand_in(hello)) == {
+    assert jsonrpc.value(with_stand_in(hello, STAND_IN)) == {
         "protocolVersion": "1",
         "capabilities": {"roots": {}, "elicitation": heard},
     }

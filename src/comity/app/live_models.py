@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 
 from comity.app.live_parts import LiveParts
 from comity.app.model_making import make_seats, plan_of
+from comity.app.questioning import AskedBack
 from comity.kernel.live.inferring import Inference
 from comity.kernel.live.requests import Requests
+from comity.kernel.live.sampling import Sampling
 from comity.kernel.live.spending import Spending
 from comity.kernel.live.spending_asks import BudgetAsks
 
@@ -24,7 +26,14 @@ async def join_models(live: LiveParts) -> AsyncGenerator[None]:
     engine.deadline = settings.inference_deadline
     live.engine = engine
     Requests(engine, live.hooks).join(live.hosting)
+    sampling = Sampling(
+        engine, parts.asking.approvals, settings.inference_sampling, parts.journaling.redact
+    )
+    questions = parts.caring.questions
+    if isinstance(questions, AskedBack):
+        questions.sampling = sampling
     try:
         yield
     finally:
+        sampling.stop()
         await engine.close()

@@ -51,8 +51,8 @@ class Questions(Protocol):
     """Who puts before people what a server asks of them amid a call."""
 
     @property
-    def stand_in(self) -> bool:
-        """Whether people are asked where a client did not say that it can be."""
+    def stand_ins(self) -> Mapping[str, object]:
+        """What is answered though a client did not say that it can be asked, by capability."""
         ...
 
     def called_back(self, link: Speaking, frame: Frame, amid: Errand | None) -> bool:

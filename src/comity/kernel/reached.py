@@ -24,7 +24,6 @@ from comity.kernel.pulse import Live, Pulse, Questions, Streams
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
 from comity.kernel.terms import (
-    STAND_IN,
     STANDARD_TERMS,
     Shared,
     SharedLinks,
@@ -119,9 +118,9 @@ class Reached:
         return self._reach.costs_a_process
 
     @property
-    def _has_stand_in(self) -> bool:
-        """Whether its clients can be asked for forms, whatever they declare: people are."""
-        return self._options.questions is not None and self._options.questions.stand_in
+    def _stand_ins(self) -> Mapping[str, object]:
+        """What its clients can be asked, whatever they declare: others answer for them."""
+        return {} if self._options.questions is None else self._options.questions.stand_ins
 
     async def start(self, patience: Patience | None = None) -> None:
         """Open the gateway's own links and read what is offered. Raises Unavailable."""
@@ -202,9 +201,7 @@ class Reached:
         own = self.own_link()
         if self._reach.costs_a_process:
             return own.link
-        terms = plain_terms(capabilities)
-        if self._has_stand_in:
-            terms.setdefault("elicitation", STAND_IN)
+        terms = {**self._stand_ins, **plain_terms(capabilities)}
         key = jsonrpc.to_json((party, terms))
         held = await self._bridges.get(key, lambda: self._open_bridge(key, terms))
         for idle in self._bridges.beyond(MOST_BRIDGES, lambda shared: not shared.link.callers):
@@ -311,8 +308,8 @@ class Reached:
         link.on_change = self._freshness.changed_for_some
         link.is_for_plain = session.sees_all_servers and session.mgp is None
         hello = session.hello if greeted else None
-        if hello is not None and self._has_stand_in:
-            hello = with_stand_in(hello)
+        if hello is not None and self._stand_ins:
+            hello = with_stand_in(hello, self._stand_ins)
         if hello is not None:
             hello = self.introduced(link, hello, among_all=session.sees_all_servers)
         await link.begin(self._options.start_within, hello, session.level)

@@ -15,7 +15,7 @@ from comity.kernel.links import Link
 from comity.kernel.question import Client, Question
 from comity.kernel.sessions import Session
 from comity.wire import jsonrpc, lifecycle
-from comity.wire.errors import EXHAUSTED, METHOD_NOT_FOUND, MalformedMessage
+from comity.wire.errors import EXHAUSTED, MalformedMessage
 from comity.wire.jsonrpc import Frame
 from comity.wire.mcp import LIST_CHANGES, LOG_LEVELS, MESSAGE, RESOURCE_UPDATED
 
@@ -125,7 +125,7 @@ class Sharers:
             session = next(iter(self._sessions))
             question.put_to(session, frame, session.standalone)
         else:
-            question.refuse(METHOD_NOT_FOUND, AMBIGUOUS if self._sessions else "no client is here")
+            question.decline(frame, AMBIGUOUS if self._sessions else "no client is here")
 
     def renewed(self, link: Link) -> None:
         """The server began anew: all of its lists may have changed."""

@@ -35,7 +35,7 @@ STANDARD_TERMS: Final[Mapping[str, Mapping[str, object]]] = {
 }
 """What a shared link declares: any client may sit behind it, and each is asked only what it can."""
 
-STAND_IN: Final[Mapping[str, object]] = {"form": {}}
+STAND_IN: Final[Mapping[str, object]] = {"elicitation": {"form": {}}}
 """What is declared of elicitation where people are asked in the place of a client."""
 
 OFFERED: Final = declare({}, offer(TO_SERVERS))
@@ -207,11 +207,11 @@ def plain_terms(capabilities: Mapping[str, object]) -> dict[str, object]:
     return terms
 
 
-def with_stand_in(hello: Raw) -> Raw:
-    """A client's introduction to a server that may have people asked where the client cannot be."""
+def with_stand_in(hello: Raw, stand_ins: Mapping[str, object]) -> Raw:
+    """A client's introduction to a server that may have others asked where the client cannot be."""
     said = jsonrpc.members(hello)
     declared = jsonrpc.members(said.get("capabilities", _NOTHING))
-    capabilities = {"elicitation": STAND_IN, **declared}
+    capabilities = {**stand_ins, **declared}
     return jsonrpc.to_raw({**said, "capabilities": capabilities})
 
 
