@@ -16,7 +16,6 @@ channel = "mail:*"
 conversation = "thread"
 mirror = "topic:post"
 per_minute = 5
-observers = "raw"
 repeats = true
 
 [[channels]]
@@ -41,7 +40,6 @@ def test_rows_become_routes_and_talks(tmp_path: Path) -> None:
             conversation=Grouping.THREAD,
             mirror="post",
             per_minute=5,
-            is_raw=True,
             repeats=True,
         ),
         Route("chat", to="topic:ops", say_in=("topic:ops", "channel:mail/a/b")),

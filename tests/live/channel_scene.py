@@ -51,6 +51,7 @@ class Puppet:
     name: str
     sets: Mapping[str, Any] = field(default_factory=lambda: dict(BOTH))
     channels: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    declares: Mapping[str, Any] = field(default_factory=dict[str, Any])
     plays: dict[str, Played] = field(default_factory=dict[str, Played])
     heard: list[Frame] = field(default_factory=list[Frame])
     stirred: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -128,9 +129,7 @@ class Puppet:
     def _answer(self, frame: Frame) -> None:
         play = self.plays.get(frame["method"], self._usual.get(frame["method"]))
         try:
-            if play is None:
-                raise Error(-32601)
-            result = play(frame.get("params", {}))
+            result = (play or _unknown)(frame.get("params", {}))
         except Error as error:
             told = {"code": error.code, "message": str(error)}
             self._say({"jsonrpc": "2.0", "id": frame["id"], "error": told})
@@ -149,6 +148,7 @@ class Puppet:
 
     def _greeting(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         live = {"version": "0.4", "channels": dict(self.channels), "featureSets": dict(self.sets)}
+        live |= self.declares
         return {
             "protocolVersion": params["protocolVersion"],
             "capabilities": {"tools": {}, "experimental": {"mcpl": live}},
@@ -158,6 +158,10 @@ class Puppet:
     def _say(self, frame: Frame) -> None:
         assert self._writer is not None
         self._writer.write(json.dumps(frame).encode() + b"\n")
+
+
+def _unknown(_: Mapping[str, Any]) -> Mapping[str, Any]:
+    raise Error(-32601)
 
 
 def channel(id: str, **more: Any) -> Frame:

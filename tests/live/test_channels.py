@@ -73,7 +73,7 @@ async def test_each_method_needs_a_feature_set_that_is_for_it(
     tmp_path: Path, enabled: list[str], refused: list[str]
 ) -> None:
     server = Puppet("chat")
-    asked = {
+    asked: dict[str, dict[str, object]] = {
         "channels/register": {"channels": [channel("general")]},
         "channels/list": {},
         "channels/incoming": {"messages": []},
@@ -88,7 +88,7 @@ async def test_each_method_needs_a_feature_set_that_is_for_it(
         shown = await stage.shown()
         assert bool(shown) == bool(enabled)
         if shown and "channels.publish" not in enabled:
-            with pytest.raises(MalformedMessage, match="channels.publish"):
+            with pytest.raises(MalformedMessage, match=r"channels\.publish"):
                 await stage.api("POST", "say", server="chat", channel="general", text="x")
 
 

@@ -20,7 +20,7 @@ from comity.kernel.live.channels import Channels
 from comity.kernel.live.mirroring import Mirroring
 from comity.kernel.live.parts import Turns
 from comity.ports.incoming import IncomingRecords
-from comity.rules.channels import HOST, Place, route_of
+from comity.rules.channels import HOST
 from comity.surfaces.channels_api import ChannelsApi
 from comity.wire.errors import Unavailable
 
@@ -58,13 +58,9 @@ def make_places(live: LiveParts) -> LivePlaces:
     parts, rows = live.parts, _rows(live)
     hide = parts.journaling.redactor.hide
 
-    def is_raw(place: Place) -> bool:
-        found = route_of(rows.routes, place.server, place.id)
-        return found is not None and found.is_raw
-
     channels = Channels(live.hosting)
     topics = TopicPlaces(parts.conversing.topics, _speakers(rows), asyncio.get_running_loop().time)
-    observing = Observing(live.hosting, hide, is_raw)
+    observing = Observing(live.hosting, hide)
     ways = Ways(channels, Publishing(channels, hide), observing, topics)
     once = Once(parts.snapshot.records.incoming, secrets.token_hex(8))
     return LivePlaces(ways, once, rows.routes)

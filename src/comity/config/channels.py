@@ -15,7 +15,7 @@ from comity.rules.documents import Written
 from comity.wire.errors import MalformedMessage
 
 MOST_ROWS: Final = 1_000
-_OUTSIDE: Final = ("channel", "mirror", "per_minute", "observers", "repeats", "acknowledges")
+_OUTSIDE: Final = ("channel", "mirror", "per_minute", "repeats", "acknowledges")
 _INSIDE: Final = ("hears",)
 
 
@@ -76,7 +76,6 @@ _MEMBERS: Final[Mapping[str, tuple[Kind, str]]] = {
     "hears": (one_of("addressed", "all"), "whether a topic's every chat is answered"),
     "party": (shaped(r"(agent|system):[!-~]{1,120}", "agent:host"), "in whose name it is answered"),
     "per_minute": (number(1, 100_000), "how many messages of one channel are taken in a minute"),
-    "observers": (one_of("moderated", "raw"), "whether those who watch see secrets"),
     "repeats": (TRUTH, "whether the connector knows a publication by its publishId"),
     "acknowledges": (TRUTH, "whether the connector says what it has delivered"),
 }
@@ -92,17 +91,13 @@ def _row(entry: Written) -> Route | Talk:
         raise entry.wrong(f"has {foreign[0]}, which {about} have not")
     if "conversation" in said:
         said["conversation"] = Grouping(said["conversation"])
-    return _talk(said, entry) if "topic" in said else _route(said)
+    return _talk(said, entry) if "topic" in said else Route(**said)
 
 
 def _talk(said: dict[str, Any], entry: Written) -> Talk:
     if said.pop("to", Goal.TURN) != Goal.TURN:
         raise entry.wrong("is about a topic, where what is said starts a turn or there is no row")
     return Talk(hears_all=said.pop("hears", "") == "all", **said)
-
-
-def _route(said: dict[str, Any]) -> Route:
-    return Route(is_raw=said.pop("observers", "") == "raw", **said)
 
 
 def _rows(written: Written) -> Any:

@@ -60,9 +60,8 @@ class Route:
     """What an operator has decided of some channels of a server.
 
     `to` is a goal, or the place `topic:NAME`. Without `say_in` a model answers where it was asked.
-    `mirror` is a topic that is to be the same as the channel. `is_raw` shows observers what is
-    said as it is; `repeats` is for connectors that know a publication by its id, and one that does
-    not acknowledge is only told.
+    `mirror` is a topic that is to be the same as the channel. `repeats` is for connectors that know
+    a publication by its id; one that does not acknowledge is only told.
     """
 
     server: str
@@ -73,7 +72,6 @@ class Route:
     mirror: str = ""
     party: str = HOST
     per_minute: int = 60
-    is_raw: bool = False
     repeats: bool = False
     acknowledges: bool = True
 

@@ -39,12 +39,9 @@ class _Stream:
 class Observing:
     """Tells observers of outgoing words."""
 
-    def __init__(
-        self, hosting: Hosting, hide: Callable[[str], str], is_raw: Callable[[Place], bool]
-    ) -> None:
+    def __init__(self, hosting: Hosting, hide: Callable[[str], str]) -> None:
         self._hosting = hosting
         self._hide = hide
-        self._is_raw = is_raw
         self._streams: OrderedDict[tuple[str, str], _Stream] = OrderedDict()
         self._chores: dict[str, Chores] = {}
 
@@ -57,18 +54,16 @@ class Observing:
         if not watchers:
             return
         stream = self._stream(saying, place)
-        shown = delta if self._is_raw(place) else stream.veil.add(delta)
-        self._tell_piece(saying, place, stream, shown, watchers)
+        self._tell_piece(saying, place, stream, stream.veil.add(delta), watchers)
 
-    def complete(self, saying: Saying, place: Place, raw: Content, moderated: Content) -> None:
+    def complete(self, saying: Saying, place: Place, moderated: Content) -> None:
         """All is there: what was held back, and then the whole."""
         watchers = self._watchers(place)
         stream = self._streams.pop((saying.inference, str(place)), None)
         if stream is not None:
             self._tell_piece(saying, place, stream, stream.veil.end(), watchers)
-        content = to_wire(raw if self._is_raw(place) else moderated)
         for each in watchers:
-            told = {**_named(saying, place, each), "content": content}
+            told = {**_named(saying, place, each), "content": to_wire(moderated)}
             self._tell(each, wire.OUTGOING_COMPLETE, told)
 
     def has_streamed(self, saying: Saying, place: Place) -> bool:

@@ -65,10 +65,6 @@ class LivePlaces:
     def route_of(self, place: Place) -> Route | None:
         return rules.route_of(self._routes, place.server, place.id)
 
-    def is_raw(self, place: Place) -> bool:
-        route = None if place.is_topic else self.route_of(place)
-        return route is not None and route.is_raw
-
     def mirrors(self, place: Place) -> list[Place]:
         """Where the same is said as there."""
         topic = place.id if place.is_topic else self._mirror_of(place)
@@ -147,7 +143,7 @@ class LivePlaces:
             is_streamed = self.ways.observing.has_streamed(saying, place)
             words = Words(key, saying.conversation, moderated, is_streamed=is_streamed)
             done = await self.ways.publishing.publish(place, words, self.route_of(place))
-        self.ways.observing.complete(saying, place, content, moderated)
+        self.ways.observing.complete(saying, place, moderated)
         return done
 
     async def _in_topic(self, saying: Saying, place: Place, moderated: Content, key: str) -> str:

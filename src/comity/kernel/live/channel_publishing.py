@@ -57,6 +57,9 @@ UNSURE: Final = UPSTREAM_SLOW
 _LONG_ENOUGH: Final = 24
 """Who says so many characters exactly as we said them repeats us."""
 
+_MOST_CHANCES: Final = 3
+"""And who says again and again what we said before, however short, as well."""
+
 _AGAIN: Final = Backoff(timedelta(milliseconds=250), timedelta(seconds=5))
 
 
@@ -101,6 +104,7 @@ class Publishing:
         self._hide = hide
         self._pace = pace or Pace()
         self._uttered: dict[tuple[str, str], deque[_Uttered]] = {}
+        self._echoed: dict[tuple[str, str], tuple[int, float]] = {}
 
     async def moderated(self, content: Content) -> Content:
         """Without secrets; what is long is looked through beside everybody else's work."""
@@ -204,7 +208,7 @@ class Publishing:
             kept.remove(uttered)
 
     def is_echo(self, place: Place, message: str, content: Content) -> bool:
-        """Whether this is what we said there ourselves; each saying comes back once at most."""
+        """Whether this is what we said there ourselves."""
         key = (place.server, place.id)
         kept, now = self._uttered.get(key), asyncio.get_running_loop().time()
         while kept and now - kept[0].at > self._pace.echo_seconds:
@@ -213,18 +217,26 @@ class Publishing:
             self._uttered.pop(key, None)
             return False
         text = text_of(content).strip()
-        found = next((each for each in kept if _is_same(each, message, text)), None)
-        if found is not None:
+        same = next((each for each in kept if message and each.message == message), None)
+        found = same or next((each for each in kept if each.text == text), None)
+        if found is None:
+            return False
+        seen = self._seen(key, now)
+        if same is not None or len(text) >= _LONG_ENOUGH or seen > _MOST_CHANCES:
+            return True
+        # A short text may well be somebody's own: what was acknowledged comes back by its id, and
+        # of what was not, one.
+        if not found.message:
             kept.remove(found)
-        return found is not None
+        return not found.message
 
-
-def _is_same(uttered: _Uttered, message: str, text: str) -> bool:
-    if uttered.message and uttered.message == message:
-        return True
-    # A short text that was acknowledged by another id may well be somebody else's own.
-    is_telling = not uttered.message or len(text) >= _LONG_ENOUGH
-    return is_telling and uttered.text == text
+    def _seen(self, key: tuple[str, str], now: float) -> int:
+        """Count what came back of a channel lately, whether or not it was somebody's own."""
+        seen, since = self._echoed.get(key, (0, now))
+        if now - since > self._pace.echo_seconds:
+            seen, since = 0, now
+        self._echoed[key] = (seen + 1, since)
+        return seen + 1
 
 
 async def _asked[T](ask: Callable[[], Awaitable[T]], place: Place) -> T:
