@@ -127,9 +127,8 @@ def _remind(server: Server, memories: Memories) -> None:
             for each in memories.due(datetime.now(UTC)):
                 origin = {"server": "memory", "memoryId": each.id}
                 # By its id it is one event, however often it is pushed.
-                pushed = await proactive.push(
-                    f"evt_{each.id}", each.text, origin=origin, at=each.due
-                )
+                text = f"You wanted to be reminded: {each.text}"
+                pushed = await proactive.push(f"evt_{each.id}", text, origin=origin, at=each.due)
                 if pushed.accepted or pushed.reason.startswith("duplicate"):
                     memories.told(each.id)
                 else:

@@ -127,7 +127,7 @@ async def test_a_reminder_is_pushed_once_under_one_id_however_often_it_starts(
         await host.until(lambda: host.pushes)
         (push,) = host.pushes
         assert push.feature == "memory.proactive"
-        assert text_of(push.content) == "follow up with Alice"
+        assert text_of(push.content) == "You wanted to be reminded: follow up with Alice"
         assert push.origin["server"] == "memory"
         assert push.id == f"evt_{push.origin['memoryId']}"
         await recalled(host, "Alice")

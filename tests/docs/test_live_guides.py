@@ -1,0 +1,74 @@
+"""The guides of live servers, followed to the letter, with a model on loopback for a vendor's."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.docs.live_reader import LiveReader
+from tests.docs.pages import ROOT, snippets_of
+from tests.live.end_to_end import models
+
+pytestmark = pytest.mark.timeout(600)
+
+GUIDES = ROOT / "docs" / "guides"
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.mark.parametrize(
+    ("page", "files"),
+    [
+        ("example-memory.md", ["memory_server/comity.toml"]),
+        ("example-compliance.md", ["compliance_server/comity.toml"]),
+        ("example-gitlab.md", ["gitlab_webhook/comity.toml", "gitlab_webhook/server.toml"]),
+    ],
+)
+def test_a_page_shows_the_configuration_that_its_example_has(page: str, files: list[str]) -> None:
+    shown = [each.text for each in snippets_of(GUIDES / page) if each.language == "toml"]
+    assert len(shown) == len(files)
+    for text, file in zip(shown, files, strict=True):
+        kept = (EXAMPLES / file).read_text("utf-8")
+        assert text in kept
+        # Of the second way only what differs is shown.
+        missing = tomllib.loads(kept).keys() - tomllib.loads(text).keys()
+        assert missing <= {"store", "models"}
+
+
+@pytest.mark.parametrize(
+    ("page", "file"),
+    [
+        ("example-memory.md", "memory_server/server.py"),
+        ("example-compliance.md", "compliance_server/server.py"),
+        ("example-gitlab.md", "gitlab_webhook/server.py"),
+    ],
+)
+def test_the_code_on_a_page_is_that_of_its_example(page: str, file: str) -> None:
+    (shown,) = [each.text for each in snippets_of(GUIDES / page) if each.language == "python"]
+    kept = {line.strip() for line in (EXAMPLES / file).read_text("utf-8").splitlines()}
+    # Within a function or outside of one it is the same.
+    assert [line for line in shown.splitlines() if line.strip() not in kept] == []
+
+
+def test_the_guide_of_the_memory_server_is_as_it_says(tmp_path: Path) -> None:
+    with models() as served:
+        reader = LiveReader(tmp_path, f"{served.url}/v1")
+        reader.take(EXAMPLES / "memory_server")
+        reader.read(GUIDES / "example-memory.md")
+        asked = [str(each["messages"]) for each in served.asked()]
+    assert "8-10 units" in asked[1]
+    assert any("You wanted to be reminded: call the printer" in each for each in asked)
+
+
+def test_the_guide_of_the_compliance_server_is_as_it_says(tmp_path: Path) -> None:
+    with models() as served:
+        reader = LiveReader(tmp_path, f"{served.url}/v1")
+        reader.take(EXAMPLES / "compliance_server")
+        reader.read(GUIDES / "example-compliance.md")
+
+
+def test_the_guide_of_gitlab_is_as_it_says(tmp_path: Path) -> None:
+    with models() as served:
+        reader = LiveReader(tmp_path, f"{served.url}/v1")
+        reader.take(EXAMPLES / "gitlab_webhook")
+        reader.read(GUIDES / "example-gitlab.md")
+        assert len(served.asked()) == 1
