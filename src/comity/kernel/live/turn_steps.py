@@ -20,6 +20,7 @@ from comity.wire.contents import Content, said, text_of
 GO_ON: Final = said("(Go on.)")
 NOTHING_SAID: Final = "(nothing was said)"
 BETWEEN: Final = "\n\n"
+_AMONG_OTHERS: Final = ("channel", "topic")
 _UNKNOWN: Final = said(
     "the host ended while this tool was used; whether it did anything is not known"
 )
@@ -72,8 +73,9 @@ def _told(turn: KeptTurn) -> tuple[Step, ...]:
 
 
 def _spoken(turn: KeptTurn) -> Content:
-    """What is to be answered, and who said it, where that is known."""
-    author = safe_label(str(turn.errand.get("author", "")))
+    """What is to be answered, and who said it, where there may be several."""
     if not turn.content:
         return GO_ON
+    is_among_others = turn.errand.get("origin") in _AMONG_OTHERS
+    author = safe_label(str(turn.errand.get("author", ""))) if is_among_others else ""
     return (*said(f"[{author}]"), *turn.content) if author else turn.content

@@ -313,7 +313,8 @@ class TurnTaker:
             result = _ENDED.get(turn.state, Result.FAILURE)
             details |= {
                 "model": facts.model,
-                "usage": facts.usage.on_wire(),
+                "read": facts.usage.input,
+                "wrote": facts.usage.output,
                 "injected": list(facts.injected),
                 "rewrote": list(facts.rewrote),
                 "tools_used": facts.tools,
