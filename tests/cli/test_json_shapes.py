@@ -18,6 +18,7 @@ def test_the_table_has_the_commands_whose_documents_are_their_own() -> None:
     assert set(PLAIN) == {
         *("comity init", "comity check", "comity doctor", "comity client", "comity tools show"),
         *("comity client connect", "comity client disconnect", "comity store status"),
+        "comity new server",
     }
 
 
@@ -31,6 +32,7 @@ def test_a_command_prints_the_members_that_the_reference_names(
         "comity tools show": ("example__echo", "--url", gateway),
         "comity client connect": ("cursor",),
         "comity client disconnect": ("cursor",),
+        "comity new server": ("notes",),
     }
     words = command.split()[1:]
     ran = desk.run(*words, *named.get(command, ()), "--json")

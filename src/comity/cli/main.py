@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "store": "Show where grants, parties and keys are kept, and bring that up to date.",
     "doctor": "Find what is wrong, and say what to do about it.",
     "client": "Put Comity into the configuration of an MCP client, and take it out again.",
+    "new": "Begin a project of your own: a live server with its tests.",
     "completion": "Print the script that lets a shell complete commands and names.",
     "example": "Run a small tool server on stdin and stdout, to try things with.",
 }

@@ -10,6 +10,7 @@ Rule 3: what the server said wrong is in `problems`, and fails the test at the e
 """
 
 import asyncio
+import contextlib
 import fnmatch
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -39,6 +40,7 @@ from comity.wire.pushes import Push
 __all__ = ["Failed", "Harness", "text_of"]
 
 SECONDS: Final = 30.0
+LOOK_SECONDS: Final = 0.05
 MODEL: Final = ModelInfo("test-model", "harness", 200_000, ("tools",))
 
 
@@ -90,7 +92,7 @@ class Harness:
         self._seen: set[str] = set()
         self._turns = 0
         self._hooks = 0
-        self._news = asyncio.Condition()
+        self._heard = asyncio.Event()
         self._stack = AsyncExitStack()
         self._methods: dict[str, Callable[[Raw, str | int], Awaitable[Mapping[str, Any]]]] = {
             pushes.PUSH: self._pushed,
@@ -234,9 +236,13 @@ class Harness:
         return [each.get("params") or {} for each in frames]
 
     async def until(self, happened: Callable[[], object], seconds: float | None = None) -> None:
-        """Wait until the server has done something. Raises TimeoutError."""
-        async with asyncio.timeout(seconds or self._seconds), self._news:
-            await self._news.wait_for(lambda: bool(happened()))
+        """Wait until something has happened, here or in the server. Raises TimeoutError."""
+        async with asyncio.timeout(seconds or self._seconds):
+            while not happened():
+                # What happens in the server alone is told by nobody.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._heard.wait(), LOOK_SECONDS)
+                self._heard.clear()
 
     # What a server asks.
 
@@ -253,7 +259,7 @@ class Harness:
                 self.problems.append(f"{method}: {problem}")
             raise
         finally:
-            await self._tell()
+            self._heard.set()
 
     async def _hear(self, method: str, params: Mapping[str, Any]) -> None:
         raw = jsonrpc.to_raw(dict(params))
@@ -264,7 +270,7 @@ class Harness:
                 self.places.change(channels.changes_in(raw))
         except MalformedMessage as problem:
             self.problems.append(f"{method}: {problem}")
-        await self._tell()
+        self._heard.set()
 
     async def _pushed(self, params: Raw, id: str | int) -> Mapping[str, Any]:
         push = pushes.push_in("server", params)
@@ -369,10 +375,6 @@ class Harness:
             kept = {name: each for name, each in self._sets.items() if name not in removed}
             self.declared = replace(self.declared, sets={**kept, **added})
             await self._update()
-
-    async def _tell(self) -> None:
-        async with self._news:
-            self._news.notify_all()
 
 
 async def _nothing(params: Raw, id: str | int) -> Mapping[str, Any]:

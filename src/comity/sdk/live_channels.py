@@ -77,12 +77,16 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What is to be said in a channel. `stream` is whether its pieces were told before."""
+    """What is to be said in a channel. `stream` is whether its pieces were told before.
+
+    `id` is the same however often a host asks for the same delivery; empty where it gives none.
+    """
 
     channel: Descriptor
     content: Content
     conversation: str = ""
     stream: bool = False
+    id: str = ""
 
     @property
     def text(self) -> str:
@@ -280,7 +284,8 @@ class LiveChannels:
             raise _error(SCOPE_NOT_PERMITTED, "Channel not permitted")
         content = content_of(cast("Saying", params.get("content", "")))
         named = str(params.get("conversationId") or "")
-        post = Post(channel, content, named, params.get("stream") is True)
+        id = str(params.get("publishId") or "")
+        post = Post(channel, content, named, params.get("stream") is True, id)
         said = await self._publish(post)
         if said is False:
             return {"delivered": False}
