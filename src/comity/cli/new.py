@@ -45,7 +45,7 @@ _FILES: Final[Mapping[str, str]] = {
 
 @click.group("new")
 def command() -> None:
-    """Begin a project of your own."""
+    """Begin a project of your own: a live server with its tests."""
 
 
 @command.command("server")
