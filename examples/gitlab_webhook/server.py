@@ -55,9 +55,9 @@ class Hooks(ThreadingHTTPServer):
             pushed = asyncio.run_coroutine_threadsafe(pushing, self._loop).result(ANSWER_SECONDS)
         except TimeoutError:
             return False
-        if not pushed.accepted:
+        if not pushed.is_taken:
             log.warning("event %s was not taken: %s", event.id, pushed.reason)
-        return pushed.accepted or pushed.reason.startswith("duplicate")
+        return pushed.is_taken
 
 
 class Receiver(BaseHTTPRequestHandler):

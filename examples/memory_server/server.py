@@ -129,7 +129,7 @@ def _remind(server: Server, memories: Memories) -> None:
                 # By its id it is one event, however often it is pushed.
                 text = f"You wanted to be reminded: {each.text}"
                 pushed = await proactive.push(f"evt_{each.id}", text, origin=origin, at=each.due)
-                if pushed.accepted or pushed.reason.startswith("duplicate"):
+                if pushed.is_taken:
                     memories.told(each.id)
                 else:
                     missed += 1

@@ -65,6 +65,11 @@ class Pushed:
     inference: str = ""
     reason: str = ""
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether the host has it for good: since now, or since an earlier try."""
+        return self.accepted or self.reason.startswith("duplicate")
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
