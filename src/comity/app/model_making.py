@@ -69,7 +69,8 @@ def _key(model: ModelSettings) -> str:
     if model.key_env:
         found = os.environ.get(model.key_env, "")
         if not found:
-            raise Misconfigured(f"model {model.id!r}: the variable {model.key_env} is not set")
+            because = f"the variable {model.key_env} is not set; set it to the key of this model"
+            raise Misconfigured(f"model {model.id!r}: {because}")
         return found.strip()
     if not model.key_file:
         return ""
@@ -80,5 +81,5 @@ def _key(model: ModelSettings) -> str:
         because = error.strerror or type(error).__name__
         raise Misconfigured(f"model {model.id!r}: its key_file cannot be read: {because}") from None
     if not key.strip() or len(key) > _MOST_KEY_BYTES or not key.isascii():
-        raise Misconfigured(f"model {model.id!r}: its key_file holds no key")
+        raise Misconfigured(f"model {model.id!r}: its key_file holds no key; put it there, alone")
     return key.decode("ascii").strip()
