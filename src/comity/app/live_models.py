@@ -26,14 +26,25 @@ async def join_models(live: LiveParts) -> AsyncGenerator[None]:
     engine.deadline = settings.inference_deadline
     live.engine = engine
     Requests(engine, live.hooks).join(live.hosting)
-    sampling = Sampling(
-        engine, parts.asking.approvals, settings.inference_sampling, parts.journaling.redact
-    )
-    questions = parts.caring.questions
-    if isinstance(questions, AskedBack):
-        questions.sampling = sampling
+    sampling = _join_sampling(live, engine)
     try:
         yield
     finally:
-        sampling.stop()
+        if sampling is not None:
+            sampling.stop()
         await engine.close()
+
+
+def _join_sampling(live: LiveParts, engine: Inference) -> Sampling | None:
+    """Have clients stood in for that have no model."""
+    questions = live.parts.caring.questions
+    if not isinstance(questions, AskedBack):
+        return None
+    questions.sampling = Sampling(
+        engine,
+        live.parts.asking.approvals,
+        questions.inquiries,
+        live.settings.inference_sampling,
+        live.parts.journaling.redact,
+    )
+    return questions.sampling

@@ -26,6 +26,7 @@ class AskedBack:
 
     callbacks: Callbacks
     elicited: Elicited
+    inquiries: Inquiries
     # Where there are models.
     sampling: Sampling | None = None
 
@@ -57,5 +58,5 @@ def have_questions_asked(
     inquiries = Inquiries(approvals, chores, journaling.redact)
     stand_in = settings.ask_elicitations == "inbox"
     elicited = Elicited(inquiries, settings.ask_expires, stand_in=stand_in)
-    caring.questions = AskedBack(Callbacks(inquiries), elicited)
+    caring.questions = AskedBack(Callbacks(inquiries), elicited, inquiries)
     caring.asked = PermissionAsks(approvals, caring.tools.permits, administration, chores)

@@ -1,7 +1,7 @@
 """A server of MGP that asks people amid its calls, well or badly, and tells what it was answered.
 
-`back` sends the callbacks that it is given and waits for so many answers; `elicit` asks for a form;
-`seen` gives back all that the server received.
+`back` sends the callbacks that it is given and waits for so many answers; `elicit` asks for a form,
+`sample` for what a model says; `seen` gives back all that the server received.
 """
 
 import asyncio
@@ -18,8 +18,9 @@ SCHEMA: Frame = {"type": "object"}
 HARMLESS: Frame = {"permissions_required": []}
 TOOLS: list[Frame] = [
     {"name": name, "inputSchema": SCHEMA, "security": HARMLESS}
-    for name in ("back", "elicit", "seen", "wait")
+    for name in ("back", "elicit", "sample", "seen", "wait")
 ]
+ASKS = {"elicit": "elicitation/create", "sample": "sampling/createMessage"}
 seen: list[Frame] = []
 answers: list[Frame] = []
 arrived = asyncio.Condition()
@@ -61,8 +62,8 @@ async def _call(talk: Conversation, frame: Frame) -> None:
     said: Frame = {"frames": seen}
     if name == "back":
         said = await _back(talk, frame, given)
-    elif name == "elicit":
-        answer = await talk.ask("elicitation/create", given["params"], during=frame["id"])
+    elif name in ASKS:
+        answer = await talk.ask(ASKS[name], given["params"], during=frame["id"])
         said = {"answer": {key: answer[key] for key in answer if key in ("error", "result")}}
     elif name == "wait":
         await asyncio.sleep(given["seconds"])

@@ -16,9 +16,9 @@ from datetime import datetime
 from typing import Final, Literal
 
 from comity.kernel.approvals import Approvals
-from comity.kernel.inquiries import call_of
+from comity.kernel.inquiries import CALL_IS_OVER, Inquiries, call_of
 from comity.kernel.live.parts import Engine, Inferring
-from comity.kernel.question import Question
+from comity.kernel.question import Errand, Question
 from comity.kernel.tallies import name_in
 from comity.ports.models import Prompt, Step
 from comity.rules.callbacks import quoted
@@ -56,6 +56,8 @@ class _Wish:
     asker: str
     tool: str = ""
     trace: str = ""
+    # Whether whoever calls may answer for itself.
+    own: bool = False
 
     @property
     def words(self) -> str:
@@ -69,14 +71,18 @@ class Sampling:
         self,
         engine: Engine,
         approvals: Approvals,
+        inquiries: Inquiries,
         choice: Choice = "ask",
         redact: Redact = lambda value: value,
     ) -> None:
         self._engine = engine
         self._approvals = approvals
+        self._inquiries = inquiries
         self._choice = choice
         self._redact = redact
         self._tasks: dict[asyncio.Task[None], str] = {}
+        self._amid: dict[Question, Errand] = {}
+        inquiries.endings.append(self._over)
 
     @property
     def stands_in(self) -> bool:
@@ -105,9 +111,13 @@ class Sampling:
         self._tasks[task] = wish.server
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         before = question.settled
+        if question.amid is not None:
+            self._amid[question] = question.amid
+            self._inquiries.follow(question.link.conversation)
 
         def settled() -> None:
             """Answered; or nobody wants to know it any more."""
+            self._amid.pop(question, None)
             if asyncio.current_task() is not task:
                 task.cancel()
             if before is not None:
@@ -120,6 +130,11 @@ class Sampling:
         for task in list(self._tasks):
             task.cancel()
 
+    def _over(self, errand: Errand) -> None:
+        """The call is over amid which it was asked."""
+        for question in [each for each, amid in self._amid.items() if amid is errand]:
+            question.refuse(DECLINED, CALL_IS_OVER)
+
     def _wish(self, question: Question, frame: Frame) -> _Wish:
         if frame.params is UNSET or len(frame.params) > MOST_BYTES:
             raise MalformedMessage(f"sampling has messages, of at most {MOST_BYTES} bytes")
@@ -130,7 +145,9 @@ class Sampling:
         if call is None:
             return _Wish(server, sampled, SUBJECT + server)
         tool = (call.tool or name_in(call.params))[:200]
-        return _Wish(server, sampled, call.outbox.actor.party, tool, call.traced())
+        actor = call.outbox.actor
+        own = self._approvals.may_answer_own(actor)
+        return _Wish(server, sampled, actor.party, tool, call.traced(), own)
 
     async def _run(self, question: Question, wish: _Wish) -> None:
         try:
@@ -198,5 +215,6 @@ class Sampling:
         return Ask(
             *(id, Kind.SAMPLING, wish.asker, wish.server, wish.tool, digest),
             *(message, about, at, until),
+            own=wish.own,
             trace=wish.trace,
         )
