@@ -57,7 +57,7 @@ def answered(frame: Frame, say: Say) -> None:
         ]
         say({"id": id, "result": {"tools": tools}})
     elif method == "tools/call":
-        deeds = PLAY["tools"][params["name"]]
+        deeds: Any = PLAY["tools"][params["name"]]
         said = json.dumps(params.get("arguments")) if deeds is None else deeds
         if isinstance(said, list):
             perform(deeds, frame, say)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from comity.app.assembly import Parts, assembled
 from comity.config import ServerSettings, Settings
 from comity.config.models import ModelSettings
+from comity.kernel.live.turns import TurnTaker
 from comity.surfaces.asked import Asked
 from comity.wire.parties import LOCAL, Actor
 from tests.interop.processes import ROOT
@@ -122,6 +123,12 @@ class Scene:
 
     async def turn(self, text: str | None = "hello", **more: Any) -> Frame:
         return await self.ends(await self.begins(text, **more))
+
+    @property
+    def taker(self) -> TurnTaker:
+        """Who takes turns, as the parts beside it know it."""
+        api: Any = getattr(self.parts.rooms["turns"], "__self__")  # noqa: B009 (a bound method's)
+        return api._turns
 
     def heard(self, name: str, method: str = "") -> list[Frame]:
         """All that a server has heard, or only what has this method."""
