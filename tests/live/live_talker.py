@@ -30,7 +30,7 @@ CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 
 @dataclass
 class Way:
-    """How the host is reached: its conversation, and in the modern era the request it holds open."""
+    """How the host is reached: its conversation, and in the modern era what it holds open."""
 
     talk: Conversation
     held: object = None
@@ -117,7 +117,8 @@ async def _call(talk: Conversation, frame: Frame) -> None:
     elif name == "seen":
         told = seen
     content = [{"type": "text", "text": json.dumps(told)}]
-    _reply(talk, frame, {"content": content, "structuredContent": {"told": told}})
+    unknown = {"unknownToAll": {"at": [1]}}
+    _reply(talk, frame, {"content": content, "structuredContent": {"told": told}, **unknown})
 
 
 def _tell(method: str, params: object) -> None:

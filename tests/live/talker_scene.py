@@ -4,16 +4,16 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 
 from tests.cluster.nodes import modern
-from tests.interop.hand_client import Exchange, HandClient, initialize, over_http
+from tests.interop.hand_client import HandClient, initialize, over_http
 from tests.interop.peers import ROOT
 from tests.interop.processes import comity, http_server
 from tests.pace import here
@@ -45,7 +45,11 @@ edit_file = "/path"
 move_files = "/paths"
 """
 
+LIVE_TABLE: Final = "[servers.live]\n"
+
 type Frame = dict[str, Any]
+type Composed = Callable[[str], str]
+"""The whole configuration, with this decided of each server."""
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Scene:
 
     origin: str
     config: Path
+    composed: Composed
     http: aiohttp.ClientSession
     server: str = "live"
 
@@ -114,9 +119,8 @@ class Scene:
 
     async def entries(self, type: str) -> list[Frame]:
         """What the journal has of this type, the oldest first."""
-        found = (await self.api("journal", limit="1000", type=f"dev.comity.{type}"))["entries"]
-        kept = [each for each in found if each["event_type"].endswith(type)]
-        return sorted(kept, key=lambda each: each["timestamp"])
+        query = {"limit": "1000", "type": f"dev.comity.{type}", "order": "oldest"}
+        return (await self.api("journal", **query))["entries"]
 
     async def open_ask(self, kind: str = "scope") -> Frame:
         async def found() -> Frame | None:
@@ -130,8 +134,11 @@ class Scene:
 
     def write(self, live: str) -> None:
         """Put other decisions into the configuration, which is being watched."""
-        before = self.config.read_text().partition("[servers.live]")[0]
-        self.config.write_text(before + live)
+        self.config.write_text(self.composed(live))
+
+    def at(self, server: str) -> "Scene":
+        """The same before another server."""
+        return replace(self, server=server)
 
 
 async def until[T](look: Callable[[], Awaitable[T | None]]) -> T:
@@ -145,41 +152,56 @@ async def until[T](look: Callable[[], Awaitable[T | None]]) -> T:
 @contextmanager
 def talking(
     folder: Path,
-    way: str = "handshake pipes",
-    live: str = "[servers.live]\n",
+    ways: Sequence[str] = ("handshake pipes",),
+    live: str = LIVE_TABLE,
     settings: str = "",
     declared: Mapping[str, Any] | None = DECLARED,
-) -> Generator[tuple[str, Path]]:
-    """The gateway before the live server; `live` is what is decided of it."""
+) -> Generator[tuple[str, Path, Composed]]:
+    """A gateway before one live server for each way; `live` is what is decided of each."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(_server(way, declared)) for way in ways]
+
+        def composed(live: str) -> str:
+            return "\n".join([settings, *(each + live for each in servers)])
+
+        config = folder / "comity.toml"
+        config.write_text(composed(live))
+        yield stack.enter_context(comity(config)), config, composed
+
+
+@contextmanager
+def _server(way: str, declared: Mapping[str, Any] | None) -> Generator[str]:
+    """A server's part of the configuration, up to what is decided of it."""
     era, over = way.split()
     env = {"ERA": era, "MCPL": json.dumps(declared), "TOOLS": json.dumps(TOOLS)}
+    command = [sys.executable, "-m", "tests.live.live_talker"]
+    lines = ["[[servers]]", f'id = "{name_of(way)}"']
     with ExitStack() as stack:
-        lines = [settings, "[[servers]]", 'id = "live"']
         if over == "http":
-            command = [sys.executable, "-m", "tests.live.live_talker"]
             url = stack.enter_context(http_server(lambda port: [*command, str(port)], env))
             lines += ['transport = "http"', f'url = "{url}/mcp"']
         else:
-            told = ", ".join(f"{name} = {_quoted(each)}" for name, each in env.items())
-            lines += [f'command = "{sys.executable}"', 'args = ["-m", "tests.live.live_talker"]']
-            lines += [f"env = {{ {told}, PYTHONPATH = {_quoted(str(ROOT))} }}"]
-        lines += ['[servers.tools."*"]', 'risk = "safe"', live]
-        config = folder / "comity.toml"
-        config.write_text("\n".join(lines))
-        yield stack.enter_context(comity(config)), config
+            told = ", ".join(f"{name} = {json.dumps(each)}" for name, each in env.items())
+            lines += [f"command = {json.dumps(command[0])}", f"args = {json.dumps(command[1:])}"]
+            lines += [f"env = {{ {told}, PYTHONPATH = {json.dumps(str(ROOT))} }}"]
+        yield "\n".join([*lines, '[servers.tools."*"]', 'risk = "safe"', ""])
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text)
+def name_of(way: str) -> str:
+    """What the server is called that is reached so."""
+    return "live" if way == "handshake pipes" else way.replace(" ", "-")
 
 
 @asynccontextmanager
 async def scene(
-    folder: Path, way: str = "handshake pipes", live: str = "[servers.live]\n", **more: Any
+    folder: Path,
+    live: str = LIVE_TABLE,
+    ways: Sequence[str] = ("handshake pipes",),
+    **more: Any,
 ) -> AsyncGenerator[Scene]:
-    with talking(folder, way, live, **more) as (origin, config):
+    with talking(folder, ways, live, **more) as (origin, config, composed):
         async with aiohttp.ClientSession() as http:
-            yield Scene(origin, config, http)
+            yield Scene(origin, config, composed, http, name_of(ways[0]))
 
 
 def code_of(answer: Frame) -> int | None:
@@ -189,12 +211,6 @@ def code_of(answer: Frame) -> int | None:
 
 def text_of(answer: Frame) -> str:
     return "".join(each.get("text", "") for each in answer["content"])
-
-
-async def in_the_background(work: Awaitable[Any]) -> "asyncio.Task[Any]":
-    task = asyncio.ensure_future(work)
-    await asyncio.sleep(0)
-    return task
 
 
 @asynccontextmanager
@@ -207,7 +223,3 @@ async def meanwhile(work: Awaitable[Any]) -> AsyncGenerator["asyncio.Task[Any]"]
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await task
-
-
-def result_of(exchange: Exchange) -> Frame:
-    return exchange.result
