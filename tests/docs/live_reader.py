@@ -2,7 +2,9 @@
 
 import re
 import shutil
+import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Final, override
@@ -14,6 +16,7 @@ from tests.interop.processes import Program, answers, running
 from tests.pace import here
 
 JOIN: Final = "comity topic join"
+LOOKING: Final = re.compile(r"comity (turns$|turns list|journal search|pushes)")
 PATIENCE: Final = 60.0
 KEY: Final = "a-key-of-the-vendor"
 
@@ -28,6 +31,7 @@ class LiveReader(Reader):
     def __init__(self, folder: Path, model: str) -> None:
         super().__init__(folder)
         self._model = model
+        self._home = folder
         self._gateway = ExitStack()
         self._terminals = ExitStack()
         self._awaited: list[tuple[Program, Step]] = []
@@ -36,6 +40,7 @@ class LiveReader(Reader):
     def environment(self) -> dict[str, str]:
         return {
             **super().environment(),
+            "HOME": str(self._home),
             "MODEL_URL": self._model,
             "MODEL_NAME": "some-model",
             "MODEL_KEY": KEY,
@@ -45,12 +50,18 @@ class LiveReader(Reader):
     def take(self, example: Path) -> None:
         shutil.copytree(example, self.folder, dirs_exist_ok=True)
 
-    def read(self, guide: Path) -> None:
-        """All consoles of the page, from the first to the last."""
-        consoles = [each for each in snippets_of(guide) if each.language == "console"]
+    def read(self, guide: Path, files: Mapping[str, str] | None = None) -> None:
+        """All consoles of the page, from the first to the last.
+
+        `files` are written when the page comes to the snippet of their language.
+        """
+        named = files or {}
         try:
-            for console in consoles:
-                self.follow(steps_of(console.text))
+            for each in snippets_of(guide):
+                if each.language in named:
+                    (self.folder / named[each.language]).write_text(each.text, "utf-8")
+                elif each.language == "console":
+                    self.follow(steps_of(each.text))
             self._see()
         finally:
             self._terminals.close()
@@ -59,12 +70,35 @@ class LiveReader(Reader):
     @override
     def follow(self, steps: list[Step]) -> None:
         for step in steps:
-            if step.command.startswith(SERVE):
+            if step.command.startswith("cd "):
+                self.folder = self.folder / step.command.removeprefix("cd ")
+            elif step.command.startswith(SERVE):
                 self._serve(step.command)
             elif step.command.startswith(JOIN) and "--stay" in step.command:
                 self._sit_down(step)
+            elif LOOKING.match(step.command):
+                self._look(step)
             else:
                 super().follow([step])
+
+    def _look(self, step: Step) -> None:
+        """What happens by itself takes its time: it is looked for again."""
+        deadline = time.monotonic() + here(PATIENCE)
+        while True:
+            done = subprocess.run(
+                ["/bin/sh", "-c", self.here(step.command)],
+                cwd=self.folder,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=here(PATIENCE),
+                check=False,
+            )
+            if step.is_met_by(done.stdout):
+                return
+            assert time.monotonic() < deadline, f"$ {step.command}\n{done.stdout}{done.stderr}"
+            time.sleep(0.1)
 
     def _serve(self, command: str) -> None:
         self._gateway.close()

@@ -72,3 +72,24 @@ def test_the_guide_of_gitlab_is_as_it_says(tmp_path: Path) -> None:
         reader.take(EXAMPLES / "gitlab_webhook")
         reader.read(GUIDES / "example-gitlab.md")
         assert len(served.asked()) == 1
+
+
+def test_a_stranger_gets_from_nothing_to_an_event_that_a_model_answers(tmp_path: Path) -> None:
+    guide = GUIDES / "first-live-server.md"
+    with models() as served:
+        reader = LiveReader(tmp_path, f"{served.url}/v1")
+        reader.read(guide, {"py": "src/kettle/server.py"})
+        asked = [each["messages"][-1]["content"] for each in served.asked()]
+    assert asked == ["A reminder: water the plants", "The kettle boils."]
+
+
+def test_the_first_guide_shows_what_a_new_project_has(tmp_path: Path) -> None:
+    LiveReader(tmp_path, "").sh("comity new server kettle --with push")
+    for language, file in (("python", "src/kettle/server.py"), ("toml", "comity.toml")):
+        shown = [
+            each.text
+            for each in snippets_of(GUIDES / "first-live-server.md")
+            if each.language == language
+        ]
+        assert len(shown) == 1
+        assert shown[0] in (tmp_path / "kettle" / file).read_text("utf-8")
