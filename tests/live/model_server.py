@@ -57,7 +57,7 @@ class ModelServer:
         self.left = asyncio.Event()
         self.came = asyncio.Event()
         self._released = asyncio.Event()
-        self._answer = answer
+        self.answer = answer
         self._queue: deque[Said] = deque()
         self._rules: list[Said] = []
         self.add(*replies)
@@ -119,7 +119,7 @@ class ModelServer:
             self.underway -= 1
 
     def _chosen(self, asked: Asked) -> Said:
-        said = self._answer(asked) if self._answer is not None else None
+        said = self.answer(asked) if self.answer is not None else None
         fitting = (each for each in self._rules if re.search(each.when, asked.last, re.DOTALL))
         said = said or next(fitting, None)
         if said is None and self._queue:

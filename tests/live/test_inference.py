@@ -179,7 +179,7 @@ model = "cheap"
 feature = "memory.light"
 model = "wise"
 """
-    hint = {"preferences": {"model": "wise", "modelTier": "best", "costTier": 3}}
+    hint: dict[str, Any] = {"preferences": {"model": "wise", "modelTier": "best", "costTier": 3}}
     async with asking(tmp_path, rows=TWO, settings=routes) as it:
         for feature, model in (("memory.light", "wise-1"), ("memory.consolidation", "cheap-1")):
             answer = await it.server.asked("inference/request", request(feature, **hint))
