@@ -50,6 +50,11 @@ class Called:
     def text(self) -> str:
         return "".join(str(each["text"]) for each in self.content if each.get("type") == "text")
 
+    @property
+    def value(self) -> Mapping[str, Any] | str:
+        """What there is to work with: data where the tool gave some, else its text."""
+        return self.text if self.structured is None else self.structured
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
