@@ -163,7 +163,7 @@ class Storm:
         for kind, feature in kinds.items():
             named = [each for each in events if each.startswith(kind)]
             if named:
-                left += await self._push(origin, named, feature)
+                left += await self.push(origin, named, feature)
         sensed = [each for each in events if each.startswith("hook")]
         posts = await asyncio.gather(*(self._post(origin, each) for each in sensed))
         left += [each for each, is_known in zip(sensed, posts, strict=True) if not is_known]
@@ -172,7 +172,7 @@ class Storm:
             await asyncio.sleep(0.05)
         return left
 
-    async def _push(self, origin: str, events: list[str], feature: str) -> list[str]:
+    async def push(self, origin: str, events: list[str], feature: str) -> list[str]:
         params = {"name": "ci__push", "arguments": {"ids": events, "featureSet": feature}}
         try:
             said = await modern(self.http, origin, "tools/call", params)

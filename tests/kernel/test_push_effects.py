@@ -66,7 +66,7 @@ async def test_a_turn_of_a_webhook_is_no_servers_and_in_the_usual_name() -> None
     await begin(to(Goal.TURN, HOOK, conversation="ops"))
     (errand,) = turns.errands
     assert (errand.cause.server, errand.cause.party) == ("", "agent:host")
-    assert errand.author == "hook:github"
+    assert errand.author == "system:hook:github"
 
 
 async def test_where_nobody_takes_turns_it_is_tried_again() -> None:
@@ -107,10 +107,9 @@ async def test_a_push_is_said_in_its_topic_once_and_names_its_server() -> None:
     for _ in range(3):
         assert await say(to(Goal.TOPIC, place="ops")) == ""
     for ear in (ana, bea):
-        (heard,) = ear.heard("system/notice")
-        assert heard["from"] == "system:gateway"
-        assert heard["payload"]["notice"] == "push"
-        assert heard["payload"]["message"] == "ci: the build broke"
+        (heard,) = ear.heard("chat")
+        assert heard["from"] == "server:ci"
+        assert heard["payload"]["text"] == "the build broke"
         assert heard["payload"]["source"] == {
             "server": "ci",
             "event": "evt-1",
@@ -126,7 +125,7 @@ async def test_one_push_has_the_same_envelope_at_every_node_and_two_have_two() -
         say = effects(Hooked().plane, house.topics, Turns)[Goal.TOPIC]
         await say(to(Goal.TOPIC, place="ops"))
         await say(to(Goal.TOPIC, replace(PUSH, id="evt-2"), place="ops"))
-        ids += [each["id"] for each in ear.heard("system/notice")]
+        ids += [each["id"] for each in ear.heard("chat")]
     assert ids[:2] == ids[2:]
     assert len(set(ids)) == 2
 
@@ -139,10 +138,10 @@ async def test_where_other_nodes_cannot_be_reached_nobody_hears_it_until_all_do(
     elsewhere.is_away = True
     with pytest.raises(Unavailable):
         await say(to(Goal.TOPIC, place="ops"))
-    assert ear.heard("system/notice") == []
+    assert ear.heard("chat") == []
     elsewhere.is_away = False
     await say(to(Goal.TOPIC, place="ops"))
-    assert elsewhere.said == [each["id"] for each in ear.heard("system/notice")]
+    assert elsewhere.said == [each["id"] for each in ear.heard("chat")]
 
 
 async def test_a_topic_in_which_nobody_is_is_forgotten_again() -> None:
@@ -218,4 +217,4 @@ async def test_what_is_no_text_is_named_in_a_topic() -> None:
     await effects(Hooked().plane, house.topics, Turns)[Goal.TOPIC](
         to(Goal.TOPIC, push, place="ops")
     )
-    assert "y.png" in ear.heard("system/notice")[0]["payload"]["message"]
+    assert "y.png" in ear.heard("chat")[0]["payload"]["text"]

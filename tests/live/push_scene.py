@@ -83,10 +83,11 @@ class House:
     """One configuration, served again and again."""
 
     def __init__(self, folder: Path, more: str = "", *, is_kept: bool = True) -> None:
+        """`more` begins with what stands above all tables."""
         self.folder = folder
         self.config = folder / "comity.toml"
         store = f'[store]\nurl = "sqlite:///{folder / "store.db"}"\n' if is_kept else ""
-        self.config.write_text(f"{store}{more}{SERVER}", "utf-8")
+        self.config.write_text(f"{more}{store}{SERVER}", "utf-8")
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Pusher]:

@@ -1,7 +1,8 @@
 """A live server that pushes what its tools are told to, and gives back what its host answered.
 
 Tool `push` pushes an event for each of `ids`, all at once; tool `ask` sends `frames` as they are,
-however wrong. What it declares is in PUSHING_SETS, as JSON. `python -m tests.live.pushing_server`
+however wrong; one that is `raw` is written so. What it declares is in PUSHING_SETS, as JSON.
+`python -m tests.live.pushing_server`
 """
 
 import itertools
@@ -26,10 +27,14 @@ ANSWERS: dict[Any, "queue.Queue[dict[str, Any]]"] = {}
 TOLD: list[dict[str, Any]] = []
 
 
-def say(frame: dict[str, Any]) -> None:
+def write(line: str) -> None:
     with LOCK:
-        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **frame}) + "\n")
+        sys.stdout.write(line + "\n")
         sys.stdout.flush()
+
+
+def say(frame: dict[str, Any]) -> None:
+    write(json.dumps({"jsonrpc": "2.0", **frame}))
 
 
 def asked(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -39,7 +44,11 @@ def asked(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
         number = f"push-{next(NUMBERS)}"
         ANSWERS[number] = queue.Queue(1)
         waiting.append(ANSWERS[number])
-        say({"id": number, **frame})
+        if "raw" in frame:
+            grown = frame["raw"].replace("GROWN", "x" * frame.get("grown", 0))
+            write(f'{{"jsonrpc":"2.0","id":"{number}","method":"push/event","params":{grown}}}')
+        else:
+            say({"id": number, **frame})
     return [each.get(timeout=120) for each in waiting]
 
 

@@ -73,8 +73,10 @@ class Intake:
     async def post(self, event: Event) -> None:
         """Have what a server says wait for those whom it is for; it is kept when this returns.
 
-        Each event of a server is posted once to each of them. Raises Unavailable.
+        Each event of a server is posted once to each of them. Raises Unavailable, also where it
+        cannot be known whom it is for.
         """
+        self._hooks.certain()
         named = replace(event, id=_name_of(event))
         posts = self._posts(named, self._hooks.hearing(event))
         if posts:

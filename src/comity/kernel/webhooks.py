@@ -36,7 +36,7 @@ from comity.wire.errors import (
 from comity.wire.events import Event
 from comity.wire.grants import Effect
 from comity.wire.mcp_events import Named, Subscribing
-from comity.wire.parties import Actor, PartyKind
+from comity.wire.parties import NOBODY, Actor, PartyKind
 from comity.wire.webhooks import PLACES, SUBSCRIBE, Place, Problem, State, Subscription
 
 log = logging.getLogger(__name__)
@@ -140,6 +140,10 @@ class Webhooks:
         except Unavailable:
             return False
         return judged.effect is Effect.ALLOW
+
+    def certain(self) -> None:
+        """Raise Unavailable while it cannot be known what anybody may."""
+        self._judge.knows(NOBODY, "")
 
     def of(self, channel: str) -> tuple[Subscription, ...]:
         """Those that listen for a channel."""

@@ -23,12 +23,11 @@ from comity.wire.contents import text_of, to_wire
 from comity.wire.envelope import Heading
 from comity.wire.errors import INVALID_PARAMS, UPSTREAM_DOWN, MalformedMessage, Unavailable
 from comity.wire.events import Event, Severity
-from comity.wire.parties import GATEWAY
-from comity.wire.pushes import OF_HOOKS, Goal, KeptPush
+from comity.wire.parties import PartyKind
+from comity.wire.pushes import OF_HOOKS, Goal, KeptPush, Push
 
 log = logging.getLogger(__name__)
 
-NOTICE_OF_PUSH: Final = "push"
 _NAMES: Final = uuid.UUID("6f1f6f0e-6f43-4f0a-9a38-0d0b8a2c5a11")
 """Within which the ids of envelopes follow from what they tell of."""
 
@@ -86,6 +85,13 @@ def event_of(kept: KeptPush) -> Event:
     return Event(push.id, PUSHED, kept.received_at, Severity.INFO, data, *about)
 
 
+def author_of(push: Push) -> str:
+    """Whose words they are, as a party."""
+    if push.server.startswith(OF_HOOKS):
+        return f"{PartyKind.SYSTEM}:{push.server}"
+    return f"{SUBJECT}{push.server}"
+
+
 class Speaking:
     """Says in topics what was pushed, at every node where somebody is in them."""
 
@@ -100,13 +106,12 @@ class Speaking:
             # Somebody who died before it was settled has said it.
             return ""
         payload: dict[str, Any] = {
-            "notice": NOTICE_OF_PUSH,
-            "message": f"{push.server}: {text_of(push.content)}",
+            "text": text_of(push.content),
+            "format": "plain",
             "source": {"server": push.server, "event": push.id, "feature_set": push.feature},
-            "content": to_wire(push.content),
         }
-        heading = Heading(id, stamp(push.at), (), "")
-        envelope = wire.written(heading, GATEWAY, wire.NOTICE, payload)
+        heading = Heading(id, stamp(kept.received_at), (), "")
+        envelope = wire.written(heading, author_of(push), wire.CHAT, payload)
         data = wire.encode(envelope)
         wire.decode(data, room.terms.limits)
         said = Said(data, envelope)
@@ -133,6 +138,5 @@ class Beginning:
             raise MalformedMessage("a push without content begins no turn", INVALID_PARAMS)
         server = "" if push.server.startswith(OF_HOOKS) else push.server
         cause = Cause(Origin.PUSH, push.key, route.party or self._party, server, push.feature)
-        author = push.server if push.server.startswith(OF_HOOKS) else f"{SUBJECT}{push.server}"
-        errand = Errand(cause, route.conversation, push.content, author, route.say_in)
+        errand = Errand(cause, route.conversation, push.content, author_of(push), route.say_in)
         return (await turns.begin(errand)).inference
