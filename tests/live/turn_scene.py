@@ -15,6 +15,7 @@ from comity.config import ServerSettings, Settings
 from comity.config.models import ModelSettings
 from comity.kernel.live.turns import TurnTaker
 from comity.surfaces.asked import Asked
+from comity.wire.errors import MalformedMessage
 from comity.wire.parties import LOCAL, Actor
 from tests.interop.processes import ROOT
 from tests.live.model_server import Asked as AskedModel
@@ -146,13 +147,24 @@ class Scene:
 
     async def noted(self, type: str, **where: Any) -> list[Frame]:
         """What the journal has of this type."""
-        await self.parts.journaling.journal.flush()
-        asked = Asked("GET", (), {"type": f"dev.comity.{type}", "limit": "200"}, {}, LOCAL)
-        found: Any = dict(await self.parts.rooms["journal"](asked))
-        entries: list[Frame] = json.loads(json.dumps(found, default=str))["entries"]
+        entries = await self.noted_as(f"dev.comity.{type}")
         return [
             each for each in entries if all(_of(each, name) == it for name, it in where.items())
         ]
+
+    async def noted_as(self, type: str) -> list[Frame]:
+        await self.parts.journaling.journal.flush()
+        asked = Asked("GET", (), {"type": type, "limit": "200"}, {}, LOCAL)
+        found: Any = dict(await self.parts.rooms["journal"](asked))
+        return json.loads(json.dumps(found, default=str))["entries"]
+
+    async def refused(self, method: str, *place: str, **more: Any) -> str:
+        """Why not."""
+        try:
+            await self.asks(method, *place, **more)
+        except MalformedMessage as error:
+            return error.fault.error_type
+        return ""
 
     def prompt(self, number: int = -1) -> str:
         """All that the model was given, as text."""
