@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "topic": "Talk in a topic, see who is there, and say what each may send.",
     "turns": "Say something to a model, and show the last turns.",
     "state": "Show the state that servers left, and its branches; roll it back.",
+    "pushes": "Show what was pushed, where it went, and what came of it.",
     "webhooks": "Show where events are posted, what waits and what failed.",
     "permissions": "Show what servers need to do their work; approve it, or deny it.",
     "features": "Show what live servers would do by themselves; enable it, or disable it.",
