@@ -254,7 +254,7 @@ async def test_a_publication_that_is_never_acknowledged_is_made_once(tmp_path: P
 
 
 async def _turns(stage: Scene) -> list[str]:
-    found = await stage.parts.snapshot.records.conversations.page("channel:chat/room")
+    found = await stage.parts.snapshot.records.conversations.page(conversation="channel:chat/room")
     return [str(each.state) for each in found]
 
 
