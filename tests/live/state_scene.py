@@ -33,6 +33,12 @@ enabled = ["notes.*", "git.commit", "fixed"]
 risk = "safe"
 
 [[servers]]
+id = "shut"
+command = "{sys.executable}"
+args = ["-m", "tests.live.state_server"]
+env = {{ PYTHONPATH = "{ROOT}" }}
+
+[[servers]]
 id = "plain"
 command = "{COMITY}"
 args = ["example"]
@@ -46,6 +52,11 @@ def text_of(result: CallToolResult) -> str:
     return result.content[0].text
 
 
+def given(result: Answer) -> Answer:
+    """What the server says that it was given beside the arguments."""
+    return json.loads(result["content"][0]["text"])
+
+
 @dataclass
 class Desk:
     """Somebody who calls tools as any client, and looks after state as an operator."""
@@ -56,11 +67,13 @@ class Desk:
 
     async def call(self, tool: str, **arguments: Any) -> Answer:
         """What the server was given beside the arguments."""
-        return json.loads((await self.raw(tool, **arguments))["content"][0]["text"])
+        return given(await self.raw(tool, **arguments))
 
-    async def raw(self, tool: str, **arguments: Any) -> Answer:
+    async def raw(self, tool: str, of: str = "desk", **arguments: Any) -> Answer:
         """The result as it comes over the wire."""
-        params = {"name": f"desk__{tool}", "arguments": arguments}
+        return await self.sent({"name": f"{of}__{tool}", "arguments": arguments})
+
+    async def sent(self, params: Answer) -> Answer:
         said = await modern(self.http, self.origin, "tools/call", params)
         assert "result" in said.body, said
         return said.body["result"]
@@ -89,7 +102,7 @@ class Desk:
     async def rollback(self, name: str, feature: str = "notes.edit", **more: Any) -> Answer:
         return await self.post("desk", feature, "rollback", checkpoint=name, **more)
 
-    async def journal(self, type: str) -> list[Answer]:
+    async def journal(self, type: str, least: int = 1) -> list[Answer]:
         """The entries of a kind, the newest last; what safe calls did is written a little later."""
         async with asyncio.timeout(here(PATIENCE)):
             while True:
@@ -98,7 +111,7 @@ class Desk:
                     assert reply.status == 200, await reply.text()
                     entries = (await reply.json())["entries"]
                 found = [each for each in entries if each["type"] == f"dev.comity.{type}"]
-                if found:
+                if len(found) >= least:
                     return found[::-1]
                 await asyncio.sleep(0.05)
 

@@ -57,13 +57,10 @@ def named(feature: str, params: dict[str, Any]) -> tuple[str, str | None]:
 
 def add_note(params: dict[str, Any]) -> dict[str, Any]:
     name, parent = named("notes.edit", params)
-    state, text = params.get("state"), params["arguments"]["text"]
-    if state is None:
+    text = params["arguments"]["text"]
+    if "state" not in params:
         return {"checkpoint": name, "parent": None, "data": {"notes": [text]}}
-    patch = [
-        {"op": "test", "path": "/notes", "value": state["notes"]},
-        {"op": "add", "path": "/notes/-", "value": text},
-    ]
+    patch = [{"op": "add", "path": "/notes/-", "value": text}]
     return {"checkpoint": name, "parent": parent, "patch": patch}
 
 
