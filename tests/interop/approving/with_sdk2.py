@@ -16,6 +16,10 @@ async def call(order: Order, ask: Ask) -> Said:
     async def elicited(
         context: ClientRequestContext, params: mcp_types.ElicitRequestParams
     ) -> mcp_types.ElicitResult:
+        if isinstance(params, mcp_types.ElicitRequestFormParams):
+            # Where a form is nested a client may show nothing; then nobody has answered.
+            fields: Any = params.requested_schema["properties"]
+            assert all(each["type"] not in ("object", "array") for each in fields.values())
         return mcp_types.ElicitResult.model_validate(await ask())
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
