@@ -12,6 +12,7 @@ from comity.kernel.live.requests import Requests
 from comity.kernel.live.sampling import Sampling
 from comity.kernel.live.spending import Spending
 from comity.kernel.live.spending_asks import BudgetAsks
+from comity.surfaces.models_api import ModelsApi
 
 
 @asynccontextmanager
@@ -22,10 +23,12 @@ async def join_models(live: LiveParts) -> AsyncGenerator[None]:
     journal = parts.journaling.journal
     spending = Spending(parts.snapshot.records.budgets, settings.budgets)
     BudgetAsks(parts.asking.approvals, spending, journal)
-    engine = Inference(seats, plan_of(settings), spending, journal)
+    plan = plan_of(settings)
+    engine = Inference(seats, plan, spending, journal)
     engine.deadline = settings.inference_deadline
     live.engine = engine
     Requests(engine, live.hooks).join(live.hosting)
+    parts.rooms.update(ModelsApi(engine, plan.default).rooms)
     sampling = _join_sampling(live, engine)
     try:
         yield

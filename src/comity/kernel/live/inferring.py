@@ -115,10 +115,7 @@ class Inference:
                 because = f"model {choice.model!r} fails just now"
                 failure = failure or Unavailable(because, UPSTREAM_DOWN, rest)
                 continue
-            seat = self.seats[choice.model]
-            limit = min(asked.prompt.max_tokens, seat.max_output)
-            prompt = replace(asked.prompt, max_tokens=limit)
-            trying = _Try(asked, prompt, choice, seat, on_piece)
+            trying = self._trying(asked, choice, on_piece)
             try:
                 reply = await self._paid(trying)
             except Unavailable as error:
@@ -133,9 +130,22 @@ class Inference:
         assert failure is not None
         raise failure
 
+    async def ask(self, name: str, asked: Inferring) -> tuple[Reply, Amount]:
+        """One model, whatever the routes say, and what it cost. Raises Unavailable."""
+        if name not in self.seats:
+            raise Unavailable(f"there is no model {name!r:.80}", NO_MODEL)
+        trying = self._trying(asked, Choice(name, "asked for by name"), None)
+        return await self._paid(trying), trying.spent
+
     async def close(self) -> None:
         for seat in self.seats.values():
             await seat.model.close()
+
+    def _trying(self, asked: Inferring, choice: Choice, on_piece: OnPiece | None) -> _Try:
+        seat = self.seats[choice.model]
+        limit = min(asked.prompt.max_tokens, seat.max_output)
+        prompt = replace(asked.prompt, max_tokens=limit)
+        return _Try(asked, prompt, choice, seat, on_piece)
 
     def _chain(self, sought: Sought) -> list[Choice]:
         chain = self._routing.chain(sought)

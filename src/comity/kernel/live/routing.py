@@ -84,6 +84,12 @@ class Circuits:
         self._circuits[model] = after(circuit, Passed.WAITED)
         return None
 
+    def left(self, model: str) -> timedelta | None:
+        """How long it rests still, for those who only look."""
+        if self._circuits.get(model, Circuit()).phase is Phase.CLOSED:
+            return None
+        return max(self._opened[model] + REST - self._clock(), timedelta())
+
     def passed(self, model: str, passed: Passed) -> None:
         circuit = after(self._circuits.get(model, Circuit()), passed)
         if circuit.phase is Phase.OPEN:

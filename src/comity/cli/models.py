@@ -1,0 +1,122 @@
+"""`comity models`: which models there are, what was spent on them today and by whom; one tried."""
+
+from datetime import timedelta
+
+import click
+
+from comity.cli.asking import Answer, Gateway
+from comity.cli.ends import FINE, SOMETHING_WRONG
+from comity.cli.options import Listing, json_option, url_option
+from comity.cli.show import paragraphs, plain, show, show_json, table
+
+ROOM = "models"
+PATIENCE = timedelta(minutes=6)
+
+
+@click.group("models", cls=Listing)
+def command() -> None:
+    """Show which models there are, what they cost, and what was spent; try one.
+
+    They stand in [[models]] of the settings, and who may spend how much in [[budgets]].
+    """
+
+
+@command.command("list")
+@url_option
+@json_option
+def list_models(url: str, *, as_json: bool) -> int:
+    """List every model; the same as `comity models`.
+
+    The exit status is 1 if one of them fails as a whole just now.
+    """
+    answer = Gateway(url).get(ROOM)
+    found: list[Answer] = answer["models"]
+    if as_json:
+        show_json(answer)
+    elif found:
+        columns = ("ID", "MODEL", "VENDOR", "READS", "SAYS", "IN/OUT PER MILLION", "CAN")
+        show(table(columns, [_row(each) for each in found]))
+    else:
+        show(plain("There are no models; name one in [[models]] of the settings."))
+    return SOMETHING_WRONG if any(each["rests_ms"] is not None for each in found) else FINE
+
+
+@command.command("try")
+@click.argument("id")
+@click.argument("text")
+@url_option
+@json_option
+def try_model(id: str, text: str, url: str, *, as_json: bool) -> int:
+    """Say TEXT to the model ID, and show what it answers and what that cost."""
+    answer = Gateway(url, PATIENCE).post(ROOM, id, "try", body={"text": text})
+    if as_json:
+        show_json(answer)
+        return FINE
+    used = f"{answer['input_tokens']} tokens read, {answer['output_tokens']} said"
+    show(paragraphs(answer["text"]), plain(f"{answer['model']}: {used}, {_cost(answer['cost'])}"))
+    return FINE
+
+
+@command.command("spent")
+@click.option("--day", default="", metavar="DAY", help="Another day than today, as 2026-03-01.")
+@url_option
+@json_option
+def spent(day: str, url: str, *, as_json: bool) -> int:
+    """Show what was spent today (UTC), by whom, and what is left of budgets."""
+    query = {"day": day} if day else {}
+    answer = Gateway(url).get(ROOM, "spent", **query)
+    if as_json:
+        show_json(answer)
+        return FINE
+    if not answer["spent"] and not answer["budgets"]:
+        show(plain(f"Nothing was spent on {answer['day']}."))
+        return FINE
+    if answer["spent"]:
+        columns = ("PARTY", "FEATURE", "MODEL", "REQUESTS", "READ", "SAID", "COST")
+        show(table(columns, [_spent_row(each) for each in answer["spent"]]))
+    if answer["budgets"]:
+        show(table(("BUDGET", "PARTY", "TOKENS", "MONEY"), map(_budget_row, answer["budgets"])))
+    return FINE
+
+
+def _row(one: Answer) -> list[str]:
+    rests = "" if one["rests_ms"] is None else f" (rests for {one['rests_ms'] // 1000 + 1} s)"
+    is_default = " *" if one["is_default"] else ""
+    prices = "/".join("?" if one[name] is None else f"{one[name]:g}" for name in _PRICES)
+    return [
+        f"{one['id']}{is_default}",
+        one["model"],
+        one["vendor"],
+        f"{one['context_window']:,}",
+        f"{one['max_output']:,}",
+        prices,
+        ", ".join(one["capabilities"]) + rests,
+    ]
+
+
+_PRICES = ("price_input", "price_output")
+
+
+def _spent_row(one: Answer) -> list[str]:
+    counts = [f"{one[name]:,}" for name in ("requests", "input_tokens", "output_tokens")]
+    return [one["party"], one["feature"] or "", one["model"], *counts, _cost(one["cost"])]
+
+
+def _budget_row(one: Answer) -> list[str]:
+    name = one["budget"] + ("" if one["feature"] == "*" else f" for {one['feature']}")
+    return [name, one["party"] or "all together", _left(one, "tokens"), _left(one, "money")]
+
+
+def _left(one: Answer, unit: str) -> str:
+    """So much of so much, with what is held for requests under way."""
+    bound, written = one[f"{unit}_per_day"], "{:,}" if unit == "tokens" else "{:.4f}"
+    used = written.format(one[f"spent_{unit}"] or 0)
+    if one[f"held_{unit}"]:
+        used += f" + {written.format(one[f'held_{unit}'])} held"
+    if bound is None:
+        return used
+    return f"{used} of {written.format(bound + (one[f'raised_{unit}'] or 0))}"
+
+
+def _cost(cost: float) -> str:
+    return f"{cost:.4f}"
