@@ -3,6 +3,8 @@
 Rule 1: what a call would reach is what its arguments say, at the place that its operator named; no
         word of the server's or of the client's counts. (MCPL §7.7, D-62)
 Rule 2: a blacklist counts whatever set a server says its tool is of; a whitelist only of its own.
+        Of a server with bounds, a tool that is said to be of a set without any is asked about:
+        which set it is of is the server's word.
 Rule 3: a tool of a feature set that is not enabled is not called by anybody. (§6.6, D-65)
 Rule 4: what a person allows is one scope of one feature set to whoever asked, for a while.
 """
@@ -102,7 +104,7 @@ class Scopes:
         policy, feature, is_scoped = known
         bounds = _bounds(policy, feature)
         denied = [each for of_set in policy.scopes.values() for each in of_set.blacklist]
-        if bounds is None and not is_scoped and not denied:
+        if bounds is None and not is_scoped and not policy.scopes:
             return None
         pointer = policy.scope_of[offer.name]
         texts, scope = found_at(arguments, pointer), scope_of(arguments, pointer)
@@ -114,7 +116,7 @@ class Scopes:
             self._note(call, offer, feature, ruling, Result.BLOCKED, scope.label)
             because = f"server {offer.server!r} may not reach {scope.label!r:.{_LONGEST_SHOWN}}"
             return Refusal(ACCESS_DENIED, because)
-        if ruling is Ruling.ALLOWED or (bounds is None and not is_scoped):
+        if ruling is Ruling.ALLOWED:
             self._note(call, offer, feature, Ruling.ALLOWED, Result.SUCCESS, scope.label)
             return None
         return Beyond(feature, scope)
