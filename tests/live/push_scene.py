@@ -72,6 +72,16 @@ class Pusher:
             assert reply.status == 200, await reply.text()
             return (await reply.json())["entries"]
 
+    async def noted(self, type: str) -> list[Answer]:
+        """Entries of this type, once there are some: they are kept a moment after."""
+        async with asyncio.timeout(here(PATIENCE)):
+            while True:
+                entries = await self.journal()
+                found = [each for each in entries if each["type"] == f"dev.comity.{type}"]
+                if found:
+                    return found
+                await asyncio.sleep(0.05)
+
     async def _tool(self, name: str, arguments: Answer) -> list[Answer]:
         params = {"name": f"ci__{name}", "arguments": arguments}
         said = await modern(self.http, self.origin, "tools/call", params)
