@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 ADDRESS: Final = "desk@example.org"
 PASSWORD: Final = "the password of the desk"
-ANSWER: Final = "We are open until six."
+ANSWER: Final = "We are open until six in the evening."
 
 
 # A mailbox: letters are kept by a real IMAP server, and taken by a real SMTP server.
