@@ -57,7 +57,7 @@ class ModelServer:
         self.left = asyncio.Event()
         self.came = asyncio.Event()
         self._released = asyncio.Event()
-        self.answer = answer
+        self.answer: Answer | None = answer
         self._queue: deque[Said] = deque()
         self._rules: list[Said] = []
         self.add(*replies)

@@ -1,5 +1,7 @@
 """Which model is asked: the route that says most, one that can read it, hints between equals."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,8 @@ from comity.rules.inference_routes import Choice, Route, Sought, choices, each_o
 WINDOWS = {"a": 1_000, "b": 10_000, "c": 100_000}
 
 
-def first(*routes: Route, default: str = "", **sought: object) -> str:
-    found = choices(routes, default, Sought(**sought), WINDOWS)  # type: ignore[arg-type]
+def first(*routes: Route, default: str = "", **sought: Any) -> str:
+    found = choices(routes, default, Sought(**sought), WINDOWS)
     return found[0].model if found else ""
 
 
@@ -54,7 +56,7 @@ def first(*routes: Route, default: str = "", **sought: object) -> str:
     ],
 )
 def test_the_route_that_says_most_is_taken(
-    routes: tuple[Route, ...], sought: dict[str, object], model: str
+    routes: tuple[Route, ...], sought: dict[str, Any], model: str
 ) -> None:
     assert first(*routes, **sought) == model
     assert first(*reversed(routes), **sought) == model
@@ -88,8 +90,8 @@ def test_why_a_model_was_chosen_is_said() -> None:
         Route("c"),
     )
 
-    def because(**sought: object) -> str:
-        return choices(routes, "c", Sought(**sought), WINDOWS)[0].because  # type: ignore[arg-type]
+    def because(**sought: Any) -> str:
+        return choices(routes, "c", Sought(**sought), WINDOWS)[0].because
 
     assert because(server="s", feature="x.y", tokens=9) == (
         "route: server s, feature x.*, at_least_tokens 5"
