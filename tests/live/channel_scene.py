@@ -215,7 +215,7 @@ class Scene:
         return {(each["server"], each["id"]): each["state"] for each in found}
 
     @asynccontextmanager
-    async def member(self, topic: str, alias: str = "agent:ana") -> AsyncGenerator[Listener]:
+    async def member(self, topic: str, alias: str = "ana") -> AsyncGenerator[Listener]:
         async with join(self.origin, topic, options=Options(alias=alias)) as me:
             found = Listener(me)
 
