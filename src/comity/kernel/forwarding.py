@@ -23,12 +23,13 @@ from comity.kernel.servers import Server
 from comity.kernel.sessions import Session
 from comity.kernel.sharing import Sharers
 from comity.kernel.subscribing import Subscriptions, narrowed
+from comity.kernel.terms import speaks_live
 from comity.kernel.underway import Underway
 from comity.ports import Headers
 from comity.rules import eras, rounds, tasks
 from comity.rules.own_tasks import apart
 from comity.rules.topic_requests import introduced
-from comity.wire import jsonrpc, mcp
+from comity.wire import features, jsonrpc, mcp
 from comity.wire.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MalformedMessage, Unavailable
 from comity.wire.headers import wrap
 from comity.wire.jsonrpc import UNSET, Frame
@@ -298,6 +299,8 @@ class OneServer:
         session.greeted = True
         session.agree(link.hello)
         hello = link.hello if session.speaks_mgp_with_servers else silenced(link.hello)
+        if frame.params is UNSET or not speaks_live(frame.params):
+            hello = features.silenced(hello)
         answer = {**hello, "protocolVersion": session.version}
         call.answered(jsonrpc.result(call.asker_id, answer))
 
@@ -360,7 +363,11 @@ def _note_welcome(session: Session, link: Link) -> Callable[[Frame], Frame]:
         session.version = jsonrpc.text(said.get("protocolVersion")) or mcp.LATEST_HANDSHAKE
         session.greeted = True
         session.agree(said)
-        return frame
+        if link.live is None:
+            return frame
+        # The gateway asked about MCPL, and not the client.
+        kept = jsonrpc.to_raw(features.silenced(said))
+        return msgspec.structs.replace(frame, result=kept)
 
     return note
 

@@ -86,6 +86,7 @@ class Reached:
         self.eras: set[Era] = set()
         self.hello: dict[str, Raw] = {}
         self.discovered: dict[str, Raw] = {}
+        self._said_modern: Raw | None = None
         self.stated: Statement | None = None
         self.own: Shared | None = None
         self.modern: Shared | None = None
@@ -144,8 +145,7 @@ class Reached:
         found = {Era.HANDSHAKE: self.own, Era.MODERN: self.modern}
         self.eras = {era for era, shared in found.items() if shared is not None}
         if self.modern is not None and self.modern.link.live and not _is_live(self.own):
-            capabilities = self.discovered.get("capabilities")
-            self.modern.link.live.greeted(self.modern.link, capabilities)
+            self.modern.link.live.greeted(self.modern.link, self._said_modern)
         if self.modern is not None and self.own is None:
             await self._met(self.modern.link)
         await self._read_offers(patience or Patience())
@@ -255,6 +255,7 @@ class Reached:
                 shared.link.agree(found)
                 if features.declared_in(found.get("capabilities")) is not None:
                     shared.link.live = self._options.live
+                self._said_modern = found.get("capabilities")
                 self.modern, self.discovered = shared, self._noted(found)
         except (Unavailable, MalformedMessage, TimeoutError) as error:
             log.debug("server %r does not speak the modern era: %s", self.name, error)
@@ -280,13 +281,13 @@ class Reached:
         await self._options.meet(Meeting(self.name, spoken, speak if can_be_told else None))
 
     def _noted(self, said: dict[str, Raw]) -> dict[str, Raw]:
-        """Keep what the server says of MGP, and give the rest, which is for everybody."""
+        """Keep what the server says of MGP and MCPL, and give the rest, which is for everybody."""
         found = stated(said.get("capabilities"))
         self.stated = None if agree(found, TO_SERVERS) is None else found
         strange = remark(found)
         if strange is not None:
             log.warning("server %r %s", self.name, strange)
-        return silenced(said)
+        return features.silenced(silenced(said))
 
     async def _read_offers(self, patience: Patience) -> None:
         """Read all lists over whichever era is there, and be told when they change."""

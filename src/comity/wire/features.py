@@ -178,6 +178,21 @@ def said_in(capabilities: Raw | None) -> Raw | None:
     return None
 
 
+def silenced(hello: Mapping[str, Raw]) -> dict[str, Raw]:
+    """What a server said of itself, for those who did not ask it about MCPL. (§3.2)"""
+    capabilities = hello.get("capabilities")
+    if capabilities is None or said_in(capabilities) is None:
+        return {**hello}
+    left = jsonrpc.members(capabilities)
+    for place, key in (("experimental", KEY), ("extensions", EXTENSION_KEY)):
+        inside = jsonrpc.members(left[place]) if place in left else {}
+        if inside.pop(key, None) is not None:
+            left[place] = jsonrpc.to_raw(inside)
+            if not inside:
+                del left[place]
+    return {**hello, "capabilities": jsonrpc.to_raw(left)}
+
+
 def declared_in(capabilities: Raw | None) -> Declared | None:
     """What a server declares; None where it is plain MCP, or nothing that can be read. (§3.3)"""
     said = said_in(capabilities)
