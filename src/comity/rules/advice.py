@@ -231,6 +231,24 @@ _DOOR: Final[Mapping[Fault, Advice]] = {
     ),
     errors.NOTHING_HERE: Advice("The path leads nowhere.", ("Use /mcp or /servers/{id}/mcp.",)),
 }
+_MODELS: Final[Mapping[Fault, Advice]] = {
+    errors.BUDGET_EXCEEDED: Advice(
+        "All that may be spent on models today is spent, or would be.",
+        ("Wait until the next day (UTC).", "Ask for less: a shorter prompt, fewer tokens."),
+    ),
+    errors.MODEL_REFUSED: Advice(
+        "The model does not take this, or gave what is no reply.",
+        ("Ask for something else, or for less.", "Ask the operator: comity models try ID TEXT."),
+    ),
+    errors.NO_MODEL: Advice(
+        "There is no model for this.",
+        ("Ask the operator for one in [[models]], or for a route to it.",),
+    ),
+    errors.HOOK_LOOP: Advice(
+        "A model was asked for from within a hook of the same server.",
+        ("Ask for it after the hook was answered.",),
+    ),
+}
 _MCPL: Final[Mapping[Fault, Advice]] = {
     errors.FEATURE_NOT_ENABLED: Advice(
         "The feature set is declared and not switched on.", ("Wait for featureSets/update.",)
@@ -251,7 +269,7 @@ _MCPL: Final[Mapping[Fault, Advice]] = {
 }
 
 ADVICE: Final[Mapping[Fault, Advice]] = (
-    dict(_PROTOCOL) | _AUTHORITY | _RESOURCES | _TOOLS | _DOOR | _MCPL
+    dict(_PROTOCOL) | _AUTHORITY | _RESOURCES | _TOOLS | _DOOR | _MODELS | _MCPL
 )
 
 

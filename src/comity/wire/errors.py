@@ -328,16 +328,11 @@ JOURNAL_AWAY = replace(POLICY_UNKNOWN, error_type="journal_unavailable")
 CUT_OFF = replace(POLICY_UNKNOWN, error_type="cut_off")
 """Nor can it reach the other nodes, and so does nothing that would need them."""
 
-BUDGET_EXCEEDED = replace(QUOTA_EXCEEDED, error_type="budget_exceeded")
-"""All that may be spent on models today is spent, or would be."""
-
-MODEL_REFUSED = replace(UPSTREAM_FAILED, error_type="model_refused", retryable=False)
-"""A model does not take this, and would not another time."""
-
-NO_MODEL = replace(UPSTREAM_FAILED, error_type="no_model", retryable=False)
-
+# What models are asked, and what that may cost. (D-69)
+BUDGET_EXCEEDED = replace(QUOTA_EXCEEDED, error_type="budget_exceeded", mgp=None)
+NO_MODEL = replace(UPSTREAM_FAILED, error_type="no_model", retryable=False, mgp=None)
+MODEL_REFUSED = replace(NO_MODEL, error_type="model_refused")
 HOOK_LOOP = replace(INVALID_REQUEST, error_type="hook_loop")
-"""Who is asked about a turn may not ask for another one meanwhile. (D-69)"""
 
 HTTP_STATUS_OF_CODE = {
     fault.code: fault.http_status
