@@ -36,6 +36,7 @@ ELSEWHERE = {
     *(Type.PROPOSAL_FULFILLED, Type.PROPOSAL_REPEATED),
     *(Type.FEATURES_TOLD, Type.FEATURES_CHANGED, Type.FEATURE_USED, Type.FEATURE_REFUSED),
     Type.SCOPE_DECIDED,
+    *(Type.PUSH_RECEIVED, Type.PUSH_REFUSED, Type.PUSH_DONE, Type.PUSH_FAILED),
     *(Type.STATE_KEPT, Type.STATE_DROPPED, Type.STATE_FORGOTTEN, Type.STATE_ROLLED_BACK),
     *(Type.JOURNAL_OPENED, Type.JOURNAL_CLOSED, Type.SEGMENT_SEALED),
 }
@@ -114,7 +115,8 @@ def test_what_changed_is_said_where_one_channel_tells_of_several_changes() -> No
 def test_every_channel_has_a_name_words_and_a_schema_of_what_it_tells() -> None:
     for name, channel in STANDARD.items():
         assert is_channel(name)
-        assert name.split(".")[0] in ("tool", "security", "system", "model")
+        # The document's families, and one of our own for what servers push.
+        assert name.split(".")[0] in ("tool", "security", "system", "model", "push")
         assert channel.schema is not None
         properties = channel.schema["properties"]
         assert isinstance(properties, dict)
