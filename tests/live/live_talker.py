@@ -2,8 +2,10 @@
 
 `ask` sends requests to its host, all at once, and gives back what each was answered; `tell` sends
 notices; `seen` gives back all that was received. Every other tool gives back the parameters of its
-call. What it declares of MCPL is in MCPL as JSON, its further tools in TOOLS, its era in ERA; to a
-host that does not speak of MCPL it says nothing of it. `python -m tests.live.live_talker [PORT]`
+call. What it declares of MCPL is in MCPL as JSON, of MGP in MGP, its further tools in TOOLS and its
+era in ERA; to who does not speak of MCPL or MGP it says nothing of that.
+
+    python -m tests.live.live_talker [PORT]
 """
 
 import asyncio
@@ -16,6 +18,7 @@ from typing import Any
 from tests.interop.servers.by_hand import Conversation, Frame, serve
 
 DECLARED: Frame | None = json.loads(os.environ.get("MCPL", "null"))
+MGP: Frame | None = json.loads(os.environ.get("MGP", "null"))
 IS_MODERN = os.environ.get("ERA") == "modern"
 SCHEMA: Frame = {"type": "object"}
 OWN = ("ask", "tell", "seen")
@@ -91,6 +94,8 @@ def _greet(talk: Conversation, frame: Frame) -> None:
     capabilities: Frame = {"tools": {}}
     if DECLARED is not None and offered is not None:
         capabilities[place] = {key: DECLARED}
+    if MGP is not None and "mgp" in said:
+        capabilities["mgp"] = MGP
     if offered is not None and offered.get("pushEvents") and not is_modern:
         hosts.append(Way(talk))
         reached.set()

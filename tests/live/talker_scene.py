@@ -119,8 +119,9 @@ class Scene:
 
     async def entries(self, type: str) -> list[Frame]:
         """What the journal has of this type, the oldest first."""
-        query = {"limit": "1000", "type": f"dev.comity.{type}", "order": "oldest"}
-        return (await self.api("journal", **query))["entries"]
+        wanted = f"dev.comity.{type}"
+        found = await self.api("journal", limit="1000", type=wanted, order="oldest")
+        return found["entries"]
 
     async def open_ask(self, kind: str = "scope") -> Frame:
         async def found() -> Frame | None:
@@ -156,10 +157,12 @@ def talking(
     live: str = LIVE_TABLE,
     settings: str = "",
     declared: Mapping[str, Any] | None = DECLARED,
+    mgp: Mapping[str, Any] | None = None,
 ) -> Generator[tuple[str, Path, Composed]]:
     """A gateway before one live server for each way; `live` is what is decided of each."""
     with ExitStack() as stack:
-        servers = [stack.enter_context(_server(way, declared)) for way in ways]
+        env = {"MCPL": json.dumps(declared), "MGP": json.dumps(mgp), "TOOLS": json.dumps(TOOLS)}
+        servers = [stack.enter_context(_server(way, env)) for way in ways]
 
         def composed(live: str) -> str:
             return "\n".join([settings, *(each + live for each in servers)])
@@ -170,10 +173,10 @@ def talking(
 
 
 @contextmanager
-def _server(way: str, declared: Mapping[str, Any] | None) -> Generator[str]:
+def _server(way: str, declared: Mapping[str, str]) -> Generator[str]:
     """A server's part of the configuration, up to what is decided of it."""
     era, over = way.split()
-    env = {"ERA": era, "MCPL": json.dumps(declared), "TOOLS": json.dumps(TOOLS)}
+    env = {"ERA": era, **declared}
     command = [sys.executable, "-m", "tests.live.live_talker"]
     lines = ["[[servers]]", f'id = "{name_of(way)}"']
     with ExitStack() as stack:

@@ -131,7 +131,7 @@ class Stage:
             url = f"{self.gateway}/mcp"
             return {**name, "over": "http", "url": url, "command": [], "plan": prefixed}
         config = self.folder / f"{server.id}.json"
-        _write(config, {server.id: _entry(server, self.origins)})
+        _write(config, {server.id: entry_of(server, self.origins)})
         command = [*_comity(), "serve", str(config), "--stdio"]
         return {**name, "over": "stdio", "url": "", "command": command, "plan": prefixed}
 
@@ -147,7 +147,7 @@ def staged(folder: Path) -> Generator[Stage]:
     (served / "read.me").write_text("Read me.")
     cast = servers(served)
     with ExitStack() as stack:
-        origins = _start([each for each in cast if each.over != "stdio"], stack)
+        origins = started([each for each in cast if each.over != "stdio"], stack)
         config = folder / "mcp.json"
         _write(config, _entries(cast, origins))
         gateway = stack.enter_context(comity(config))
@@ -162,13 +162,13 @@ def staged_governed(folder: Path, names: Sequence[str]) -> Generator[Stage]:
     (served / "read.me").write_text("Read me.")
     cast = tuple(server for server in servers(served) if server.id in names)
     with ExitStack() as stack:
-        origins = _start([each for each in cast if each.over != "stdio"], stack)
-        entries = {server.id: _entry(server, origins) for server in cast}
+        origins = started([each for each in cast if each.over != "stdio"], stack)
+        entries = {server.id: entry_of(server, origins) for server in cast}
         gateway = stack.enter_context(governed(entries, folder))
         yield Stage(folder, served, cast, origins, gateway, (OWN_DOOR, ONE_DOOR))
 
 
-def _start(listening: Sequence[Server], stack: ExitStack) -> dict[str, str]:
+def started(listening: Sequence[Server], stack: ExitStack) -> dict[str, str]:
     """All at once, because most of a start is the import of an SDK."""
     ports = {server.id: free_port() for server in listening}
     programs = {
@@ -186,11 +186,11 @@ def _start(listening: Sequence[Server], stack: ExitStack) -> dict[str, str]:
 
 
 def _entries(cast: Sequence[Server], origins: Mapping[str, str]) -> dict[str, Entry]:
-    entries = {server.id: _entry(server, origins) for server in cast}
+    entries = {server.id: entry_of(server, origins) for server in cast}
     return entries | {f"{name}-{era}": {**entries[name], "era": era} for name, era in PINNED}
 
 
-def _entry(server: Server, origins: Mapping[str, str]) -> Entry:
+def entry_of(server: Server, origins: Mapping[str, str]) -> Entry:
     if server.over == "stdio":
         program, *arguments = server.command("")
         return {"command": program, "args": arguments}
