@@ -42,6 +42,10 @@ class Problem:
 def problem_of(error: MalformedMessage | Unavailable) -> Problem:
     """What is written down of a hook that failed."""
     outcome = TIMEOUT if error.fault is UPSTREAM_SLOW else error.fault.error_type
+    is_its_own = outcome == UPSTREAM_FAILED.error_type and error.fault is not UPSTREAM_FAILED
+    if is_its_own and isinstance(error, MalformedMessage):
+        # In its own words may be all that it was shown, and that is not for the journal.
+        return Problem(outcome, f"it answered with error {error.fault.code}")
     return Problem(outcome, str(error)[:500])
 
 

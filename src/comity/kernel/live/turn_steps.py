@@ -20,7 +20,9 @@ from comity.wire.contents import Content, said, text_of
 GO_ON: Final = said("(Go on.)")
 NOTHING_SAID: Final = "(nothing was said)"
 BETWEEN: Final = "\n\n"
-_AMONG_OTHERS: Final = ("channel", "topic")
+_AMONG_OTHERS: Final = ("channel", "topic", "push")
+"""What may be said by several, or by nobody who may instruct: whose words they are is told."""
+
 _UNKNOWN: Final = said(
     "the host ended while this tool was used; whether it did anything is not known"
 )

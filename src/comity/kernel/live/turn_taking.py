@@ -207,7 +207,9 @@ class Taking:
             f"{looked.withheld_by} did not look at it" if looked.withheld_by else "",
             State.WITHHELD if looked.withheld_by else State.DONE,
         )
-        thinking = "" if looked.withheld_by else self._with.hide(under.thinking)
+        # What was taken out of the words may stand in the thoughts, which nobody looks at.
+        is_clean = not looked.withheld_by and not looked.rewrote
+        thinking = self._with.hide(under.thinking) if is_clean else ""
         return replace(
             under.turn,
             state=State.DECIDED,
