@@ -328,7 +328,6 @@ JOURNAL_AWAY = replace(POLICY_UNKNOWN, error_type="journal_unavailable")
 CUT_OFF = replace(POLICY_UNKNOWN, error_type="cut_off")
 """Nor can it reach the other nodes, and so does nothing that would need them."""
 
-# What models are asked, and what that may cost. (D-69)
 BUDGET_EXCEEDED = replace(QUOTA_EXCEEDED, error_type="budget_exceeded", mgp=None)
 NO_MODEL = replace(UPSTREAM_FAILED, error_type="no_model", retryable=False, mgp=None)
 MODEL_REFUSED = replace(NO_MODEL, error_type="model_refused")
