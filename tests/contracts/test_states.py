@@ -12,9 +12,10 @@ from comity.adapters.json_patches import JsonPatches
 from comity.kernel.live.states import StateOptions, States
 from comity.ports import Records
 from comity.ports.states import Current, Dropped, New, Place, StateRecords, Summary
-from comity.rules.states import Form, Node, Retention, Tree
+from comity.rules.states import Retention
 from comity.wire.checkpoints import Checkpoint
 from comity.wire.errors import MalformedMessage
+from comity.wire.state_trees import Form, Node, Tree
 from tests.contracts.stores import Open
 from tests.pace import at_length
 

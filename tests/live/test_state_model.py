@@ -25,10 +25,11 @@ from comity.adapters.memory.states import MemoryStates
 from comity.kernel.live.hosted import Hosted
 from comity.kernel.live.states import StateOptions, States
 from comity.ports.states import Dropped, Place, StateRecords
-from comity.rules.states import Retention, Tree
+from comity.rules.states import Retention
 from comity.wire.checkpoints import Checkpoint
 from comity.wire.errors import CHECKPOINT_UNKNOWN, UPSTREAM_FAILED, MalformedMessage
 from comity.wire.features import FeatureSet, Use
+from comity.wire.state_trees import Tree
 from tests.contracts.stores import STORES
 from tests.pace import at_length
 

@@ -6,15 +6,13 @@ import pytest
 
 from comity.rules.states import (
     LONGEST_LINE,
-    Form,
-    Node,
     Retention,
-    Tree,
     form_of,
     line_to,
     outdated,
     resting_on,
 )
+from comity.wire.state_trees import Form, Node, Tree
 
 NOW = datetime(2026, 7, 28, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -94,9 +92,3 @@ def test_the_line_of_a_checkpoint_leads_back_to_where_it_began() -> None:
     assert [each.number for each in line_to(tree, 3)] == [3, 2, 1]
     assert list(line_to(tree, None)) == []
     assert list(line_to(tree, 9)) == []
-
-
-def test_a_checkpoint_is_found_by_its_name() -> None:
-    assert a_line(3).named("chk_2") == a_line(3).nodes[2]
-    assert a_line(3).named("chk_9") is None
-    assert a_line(3).named(None) is None

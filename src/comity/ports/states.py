@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from comity.rules.states import Form, Node, Tree
+from comity.wire.state_trees import Form, Node, Tree
 
 
 class Place(NamedTuple):

@@ -7,61 +7,18 @@ Rule 2: the current checkpoint is never dropped. What rests on one that is dropp
 Rule 3: a state is at most so many patches away from data, so what it costs to rebuild is bounded.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Final
+
+from comity.wire.state_trees import Form, Node, Tree
 
 LONGEST_LINE: Final = 32
 """How many patches stand between a state and data at most."""
 
 SLACK: Final = 8
 """One part in so many may be too much for a while: dropping costs more than one more row."""
-
-
-class Form(StrEnum):
-    """How the state of a checkpoint is kept; `opaque` where its server alone has it."""
-
-    DATA = "data"
-    PATCH = "patch"
-    OPAQUE = "opaque"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One checkpoint, without its state.
-
-    `parent` is what its server said it follows; `base` is the number of that one, None where that
-    is not kept here. `line` is how many patches away from data it is. `why` says why a state that
-    came with it is not kept (D-67), and `is_lost` that its server no longer knows it (§8.7).
-    """
-
-    number: int
-    name: str
-    at: datetime
-    parent: str | None = None
-    base: int | None = None
-    form: Form = Form.OPAQUE
-    line: int = 0
-    size: int = 0
-    why: str = ""
-    is_lost: bool = False
-
-
-_NO_NODES: Final[Mapping[int, Node]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """All checkpoints of a feature set; `revision` is another after each change."""
-
-    revision: int = 0
-    head: int | None = None
-    nodes: Mapping[int, Node] = field(default_factory=lambda: _NO_NODES)
-
-    def named(self, name: str | None) -> Node | None:
-        return next((each for each in self.nodes.values() if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)

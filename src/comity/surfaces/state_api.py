@@ -16,7 +16,7 @@ from comity.kernel.live.states import States
 from comity.ports.states import Place, Summary
 from comity.rules.claims import refuse_claims
 from comity.rules.features_of_tools import WHOLE
-from comity.rules.states import Form, Node, Tree, line_to
+from comity.rules.states import line_to
 from comity.surfaces.asked import Asked, Room, View
 from comity.wire.audit import Result, Type
 from comity.wire.checkpoints import ROLLBACK
@@ -30,6 +30,7 @@ from comity.wire.errors import (
 )
 from comity.wire.grants import ADMIN_READ, ADMIN_WRITE
 from comity.wire.parties import Actor
+from comity.wire.state_trees import Form, Node, Tree
 
 AS_A_WHOLE: Final = "*"
 """How an address names the server as a whole; no feature set is called that."""

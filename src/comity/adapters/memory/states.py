@@ -7,7 +7,7 @@ from typing import Final
 
 from comity.ports.states import Current, Dropped, New, Place, Summary
 from comity.rules import keeping
-from comity.rules.states import Form, Node, Tree
+from comity.wire.state_trees import Form, Node, Tree
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 

@@ -16,7 +16,7 @@ from comity.adapters.sql.database import Database, Product
 from comity.adapters.sql.tables_states import STATE_CHECKPOINTS, STATES
 from comity.ports.states import Current, Dropped, New, Place, Summary
 from comity.rules import keeping
-from comity.rules.states import Form, Node, Tree
+from comity.wire.state_trees import Form, Node, Tree
 
 _KEPT: Final = [STATE_CHECKPOINTS.c[name] for name in Node.__dataclass_fields__]
 _NOBODY: Final = Place("", "")

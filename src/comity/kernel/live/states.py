@@ -10,7 +10,7 @@ Rule 3: a patch that does not fit, or rests on what is not kept here, loses its 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from weakref import WeakValueDictionary
@@ -19,7 +19,7 @@ from comity.kernel.live.hosted import Hosted
 from comity.ports.states import Current, Dropped, New, Patcher, Place, StateRecords, Summary
 from comity.rules import keeping, states
 from comity.rules.features_of_tools import WHOLE
-from comity.rules.states import Form, Node, Retention, Tree
+from comity.rules.states import Retention
 from comity.wire import checkpoints
 from comity.wire.checkpoints import Checkpoint, RolledBack
 from comity.wire.errors import (
@@ -31,6 +31,7 @@ from comity.wire.errors import (
     Unavailable,
 )
 from comity.wire.features import Use
+from comity.wire.state_trees import Form, Node, Tree
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +58,8 @@ type Write = Callable[[], Awaitable[Node | None]]
 """Writes something, if what it rests on is still there."""
 
 
-class _Changed(Exception):
-    """What was looked at is not there any more."""
+_CHANGED: Final = replace(POLICY_UNKNOWN, error_type="state_changed")
+"""What was looked at is not there any more, so it is looked at again."""
 
 
 class States:
@@ -93,7 +94,9 @@ class States:
         """The state at a checkpoint, whole; None for an opaque one. Raises MalformedMessage."""
         try:
             return await self._whole(place, node)
-        except _Changed:
+        except Unavailable as error:
+            if error.fault is not _CHANGED:
+                raise
             raise _unknown(node.name) from None
 
     # What changes it.
@@ -158,8 +161,10 @@ class States:
         for _ in range(TRIES):
             try:
                 written = await write()
-            except _Changed:
-                continue
+            except Unavailable as error:
+                if error.fault is not _CHANGED:
+                    raise
+                written = None
             if written is not None:
                 return written
         raise Unavailable("too many change this state at once", POLICY_UNKNOWN)
@@ -229,7 +234,7 @@ class States:
             return None
         line = await self._records.line(place, node.number)
         if not line:
-            raise _Changed
+            raise _changed()
         return line[0] if len(line) == 1 else await self._patched(line[0], line[1:], REBUILT_BYTES)
 
     async def _patched(self, data: bytes, patches: Sequence[bytes], most: int) -> bytes:
@@ -243,7 +248,7 @@ class States:
         """What it takes to drop these: those that rest on them are made whole."""
         tree = await self._records.tree(place) if tree is None else tree
         if not numbers <= tree.nodes.keys():
-            raise _Changed
+            raise _changed()
         whole: dict[int, bytes] = {}
         for each in states.resting_on(tree, numbers):
             whole[each.number] = await self._whole(place, each) or b"null"
@@ -255,9 +260,13 @@ class States:
             late = states.outdated(tree, self._options.retention, self._clock())
             if late and await self._records.drop(place, await self._dropping(place, late, tree)):
                 log.info("server %r: %d checkpoints are dropped", place.server, len(late))
-        except (_Changed, Unavailable) as error:
+        except Unavailable as error:
             # Too much is kept for a while longer; nothing else follows from it.
             log.info("server %r: no checkpoints are dropped now: %s", place.server, error)
+
+
+def _changed() -> Unavailable:
+    return Unavailable("this state has changed meanwhile", _CHANGED)
 
 
 def _unknown(name: str) -> MalformedMessage:

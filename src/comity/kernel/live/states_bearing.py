@@ -24,13 +24,13 @@ from comity.kernel.live.noting import Deed, Noting
 from comity.kernel.live.states import States
 from comity.ports.states import Place
 from comity.rules.features_of_tools import WHOLE, feature_of_tool
-from comity.rules.states import Node
 from comity.wire import checkpoints, jsonrpc
 from comity.wire.audit import Result, Type
 from comity.wire.checkpoints import Checkpoint
 from comity.wire.errors import MalformedMessage, Unavailable
 from comity.wire.features import Use
 from comity.wire.jsonrpc import UNSET, Frame
+from comity.wire.state_trees import Node
 
 log = logging.getLogger(__name__)
 
