@@ -268,3 +268,22 @@ async def test_what_runs_beside_the_requests_begins_and_ends_with_the_server() -
             await host.until(lambda: host.pushes)
             assert host.pushes[0].id == "due-1"
     assert ended == ["remind", "remind"]
+
+
+async def test_what_fails_beside_the_requests_is_told_and_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server("memory")
+
+    @server.background
+    async def fail() -> None:
+        raise ConnectionError("the feed is gone")
+
+    @server.tool()
+    async def say(text: str) -> str:
+        """Say it back."""
+        return text
+
+    async with Harness(server) as host:
+        assert (await host.call("say", {"text": "a"})).text == "a"
+    assert "the feed is gone" in caplog.text

@@ -198,14 +198,14 @@ class Live:
         token = get_access_token()
         meta = cast("Mapping[str, Any]", (ctx.params or {}).get("_meta") or {})
         said = meta.get(mcp.CLIENT_INFO)
-        key = (None if token is None else token.client_id, str(said)[:200])
+        # Who offers less is another: a gateway makes calls for clients of its own name too.
+        key = (None if token is None else token.client_id, str(said)[:200], offered)
         host = self._modern.get(key)
         if host is None:
             if len(self._modern) >= MOST_MODERN:
                 self._forget()
             host = self._modern[key] = Host(offered)
             self.hosts.all.append(host)
-        host.offered = offered
         return host
 
     def _forget(self) -> None:

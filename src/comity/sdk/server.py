@@ -15,6 +15,7 @@ Rule 2: what could never work is refused when it is declared, or before the firs
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -70,6 +71,8 @@ __all__ = [
     "Use",
 ]
 
+log = logging.getLogger(__name__)
+
 type Background = Callable[[], Awaitable[object]]
 
 
@@ -102,6 +105,8 @@ class Server:
         self.life = self.mgp.life
         self.audit = self.mgp.audit
         self._background: list[Background] = []
+        # How many transports it has just now.
+        self.runs = 0
 
     # Tools and health.
 
@@ -189,6 +194,9 @@ class Running:
         self._tasks: list[asyncio.Future[None]] = []
 
     async def __aenter__(self) -> None:
+        self._server.runs += 1
+        if self._server.runs > 1:
+            return
         # A server object outlives an event loop, as in tests.
         self._server.live.renew()
         self._server.life.closed = asyncio.Event()
@@ -196,7 +204,9 @@ class Running:
         self._tasks.append(asyncio.ensure_future(self._until_closed()))
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.live.closed.set()
+        self._server.runs -= 1
+        if self._server.runs == 0:
+            self._server.live.closed.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -207,4 +217,8 @@ class Running:
 
 
 async def _run(function: Background) -> None:
-    await function()
+    try:
+        await function()
+    except Exception:
+        # The server goes on without it: its tools work as before.
+        log.exception("what runs beside the requests failed")
