@@ -130,7 +130,8 @@ def channel_of(name: str) -> str:
 
 
 def described(name: str) -> Descriptor:
-    return Descriptor(channel_of(name), "chat", f"#{name}", Direction.BOTH, {"channel": name})
+    address, metadata = {"channel": name}, {"delivery": "webhook"}
+    return Descriptor(channel_of(name), "chat", f"#{name}", Direction.BOTH, address, metadata)
 
 
 def chat_server(port: int, token: str, outside: Outside, channels: Iterable[str]) -> Server:

@@ -43,6 +43,18 @@ async def test_channels_are_registered_and_changed_and_listed_for_their_connecti
         assert await stage.shown() == {("chat", "general"): "open", ("chat", "new"): "open"}
 
 
+@pytest.mark.requirement("MCPL-14.1-caps")
+async def test_the_host_says_that_it_knows_channels(tmp_path: Path) -> None:
+    server = Puppet("chat", channels={"register": True, "publish": True, "observe": True})
+    async with scene(tmp_path, server) as stage:
+        (greeting, *_) = server.said("initialize")
+        offered = greeting["capabilities"]["experimental"]["mcpl"]["channels"]
+        names = ("register", "publish", "observe", "lifecycle", "streaming")
+        assert offered == dict.fromkeys(names, True)
+        await server.register("general")
+        assert await stage.shown() == {("chat", "general"): "open"}
+
+
 @pytest.mark.requirement("MCPL-14.3-list", "MCPL-4.1-chlist")
 async def test_a_server_is_asked_for_its_channels_when_it_comes(tmp_path: Path) -> None:
     server = Puppet("chat", channels={"lifecycle": True})

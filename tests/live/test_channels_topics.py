@@ -111,11 +111,11 @@ async def test_mirrored_channels_and_their_topic_say_the_same_and_nothing_twice(
         await chat.register("room")
         await mail.register("room")
         async with stage.member("ops") as ana:
-            await ana.me.chat("good morning")
+            await ana.me.chat("good morning, everybody")
             (first,) = await chat.until("channels/publish")
             await mail.until("channels/publish")
-            assert await _said(stage, "chat") == ["local:ana: good morning"]
-            assert await _said(stage, "mail") == ["local:ana: good morning"]
+            assert await _said(stage, "chat") == ["local:ana: good morning, everybody"]
+            assert await _said(stage, "mail") == ["local:ana: good morning, everybody"]
             # What comes from one is said in the topic and in the other.
             (result,) = await chat.hears(message("hello from the chat"))
             assert result["accepted"]
@@ -125,8 +125,8 @@ async def test_mirrored_channels_and_their_topic_say_the_same_and_nothing_twice(
             assert (await _said(stage, "mail"))[1] == "Somebody (chat/room): hello from the chat"
             # And what comes back of it ends here, by its id or by its words.
             back = [
-                message("local:ana: good morning", id=f"of-{first['publishId']}"),
-                message("local:ana: good morning", id="odd"),
+                message("local:ana: good morning, everybody", id=f"of-{first['publishId']}"),
+                message("local:ana: good morning, everybody", id="odd"),
             ]
             results = await chat.hears(*back)
             assert [each["reason"] for each in results] == ["own_words"] * 2
@@ -136,7 +136,7 @@ async def test_mirrored_channels_and_their_topic_say_the_same_and_nothing_twice(
             await ana.me.chat("the end")
             await chat.until("channels/publish", 2)
             assert await _said(stage, "chat") == [
-                "local:ana: good morning",
+                "local:ana: good morning, everybody",
                 "local:ana: the end",
             ]
             assert len(ana.chats) == 1

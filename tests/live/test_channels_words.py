@@ -328,15 +328,22 @@ async def test_a_flood_of_messages_is_held_back_and_can_be_sent_again(tmp_path: 
         assert ("chat", "calm") in await stage.shown()
 
 
-@pytest.mark.requirement("MCPL-14.4-context")
+@pytest.mark.requirement("MCPL-14.4-context", "MCPL-14.4-inject")
 async def test_servers_know_before_the_model_where_it_was_asked_and_where_it_answers(
     tmp_path: Path,
 ) -> None:
     sets = {"m": {"description": "m", "uses": ["contextHooks.beforeInference"]}}
     hook = Puppet("memory", sets, declares={"contextHooks": {"beforeInference": True}})
     chat = Puppet("chat")
-    hook.plays["context/beforeInference"] = lambda _: {"featureSet": "m", "contextInjections": []}
-    async with talking(tmp_path, hook, chat, live={"memory": 'enabled = ["m"]'}):
+
+    def inject(params: Mapping[str, Any]) -> Mapping[str, Any]:
+        thread = params["channels"]["incoming"]["threadId"]
+        found = [{"type": "text", "text": f"thread {thread} is about tents"}]
+        one = {"namespace": "threads", "position": "beforeUser", "content": found}
+        return {"featureSet": "m", "contextInjections": [one]}
+
+    hook.plays["context/beforeInference"] = inject
+    async with talking(tmp_path, hook, chat, live={"memory": 'enabled = ["m"]'}) as (_, model):
         await chat.register("room")
         await chat.hears(message("hi", id="m1", threadId="t_42"))
         (before,) = await hook.until("context/beforeInference")
@@ -345,3 +352,5 @@ async def test_servers_know_before_the_model_where_it_was_asked_and_where_it_ans
             "defaultOutgoing": {"channelId": "room"},
             "candidates": ["chat/room"],
         }
+        await chat.until("channels/publish")
+        assert "thread t_42 is about tents" in str(model.requests[0].body)

@@ -65,6 +65,8 @@ def _view(shown: Shown) -> dict[str, object]:
         "type": found.type,
         "label": found.label,
         "direction": found.direction,
+        "address": found.address,
+        "metadata": found.metadata,
         "state": shown.state,
     }
 
