@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.hook_cases import CASES, SECRET, Case
+from tests.live.hook_cases import SECRET, Case
+from tests.live.hook_cases_after import CASES
 from tests.live.turn_scene import Hook, Scene, gives, injection, playing
 from tests.pace import here
 

@@ -95,6 +95,8 @@ url = "{models.url}/v1"
 id = "shed"
 command = "{sys.executable}"
 args = ["{SERVER}"]
+[servers.live]
+enabled = ["x.*"]
 [servers.env]
 {env}
 """,
@@ -133,7 +135,7 @@ async def test_a_turn_amid_which_a_node_dies_is_taken_up_when_it_comes_back(
 
 async def test_a_tool_that_was_used_when_a_node_died_is_not_used_again(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"
-    uses = ({"name": "shed__slow", "arguments": {}, "id": "u1"},)
+    uses: Any = ({"name": "shed__slow", "arguments": {}, "id": "u1"},)
     slow: Any = [{"do": "sleep", "seconds": 3600}]
     async with serving(Said("let me", uses=uses), Said("I do not know")) as models:
         config = written(tmp_path, store, models, Hook("shed", hooks={}, tools={"slow": slow}))

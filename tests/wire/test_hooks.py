@@ -78,7 +78,8 @@ def test_an_answer_after_says_something_else_or_lets_it_stand() -> None:
     assert rewritten_in(raw({"featureSet": "a", "modifiedResponse": ""})).response == ""
     assert rewritten_in(raw({"featureSet": "a", "modifiedResponse": None})).response is None
     assert rewritten_in(raw({"featureSet": "a", "metadata": None})).response is None
-    for wrong in (None, [], {}, {"featureSet": "a", "modifiedResponse": 1}):
+    every: tuple[Any, ...] = (None, [], {}, {"featureSet": "a", "modifiedResponse": 1})
+    for wrong in every:
         with pytest.raises(MalformedMessage):
             rewritten_in(raw(wrong))
 

@@ -43,11 +43,7 @@ NO_MORE_TOOLS: Final = said("no more tools can be used in this turn; answer with
 THINKING: Final = "thinking"
 
 type Save = Callable[[KeptTurn], Awaitable[None]]
-"""Writes down how far a turn has come; raises Lost where somebody else has it."""
-
-
-class Lost(Exception):
-    """Somebody else has taken the turn over, since it was not heard of for long."""
+"""Writes down how far a turn has come; raises Unavailable where somebody else has it."""
 
 
 @dataclass(slots=True)
@@ -92,7 +88,7 @@ class Taking:
         self._with = company
 
     async def decide(self, turn: KeptTurn, words: Words, save: Save) -> KeptTurn:
-        """What is to be said. Raises Unavailable, MalformedMessage, Lost."""
+        """What is to be said. Raises Unavailable, MalformedMessage."""
         company, errand = self._with, errand_of(turn)
         cause = errand.cause
         if turns.is_too_deep(cause.depth, company.bounds):

@@ -21,7 +21,7 @@ from comity.kernel.chores import Chores
 from comity.kernel.live import turn_errands
 from comity.kernel.live.noting import Deed, Noting
 from comity.kernel.live.parts import Errand, Saying, Taken
-from comity.kernel.live.turn_taking import Company, Lost, Taking
+from comity.kernel.live.turn_taking import Company, Taking
 from comity.kernel.live.turn_words import Followed, Words
 from comity.ports.conversations import KeptTurn, State
 from comity.wire.audit import Result, Type
@@ -201,9 +201,9 @@ class TurnTaker:
                 if not work.done() and not await self._is_still_ours(turn):
                     work.cancel()
             await work
-        except (Lost, asyncio.CancelledError) as error:
+        except asyncio.CancelledError:
             log.info("turn %s goes on elsewhere", turn.id)
-            if self._is_stopping and isinstance(error, asyncio.CancelledError):
+            if self._is_stopping:
                 raise
         except (Unavailable, Misconfigured) as problem:
             log.warning("what came of turn %s cannot be written down: %s", turn.id, problem)
@@ -230,8 +230,6 @@ class TurnTaker:
                 turn = await self._uttered(turn)
         except (Unavailable, MalformedMessage) as error:
             turn = await self._failed(turn, error)
-        except Lost:
-            raise
         except Exception:
             log.exception("a turn ended in a bug")
             turn = await self._failed(turn, MalformedMessage("the host failed", UPSTREAM_FAILED))
@@ -252,7 +250,7 @@ class TurnTaker:
         if problem and turn.attempts < self._with.bounds.attempts:
             log.info("turn %s is said again later: %s", turn.id, problem)
             if not await self.records.write(self._holder, turn, self._again_at(turn)):
-                raise Lost
+                raise _lost(turn)
             return turn
         error = problem or turn.facts.error
         ends_as = State.FAILED if problem else turn.facts.ends_as
@@ -274,7 +272,7 @@ class TurnTaker:
         is_long = after is not None and after > LONGEST_PAUSE
         if may_try and not is_long and turn.attempts < self._with.bounds.attempts:
             if not await self.records.write(self._holder, turn, self._again_at(turn, after)):
-                raise Lost
+                raise _lost(turn)
             return turn
         facts = replace(turn.facts, error=self._with.hide(str(error)[:1_000]))
         ended = replace(turn, state=State.FAILED, facts=facts, ended_at=self.clock())
@@ -287,7 +285,7 @@ class TurnTaker:
 
     async def _save(self, turn: KeptTurn) -> None:
         if not await self.records.write(self._holder, turn):
-            raise Lost
+            raise _lost(turn)
 
     def _show(self, turn: KeptTurn, words: Words) -> None:
         """Let observers see what comes."""
@@ -330,6 +328,11 @@ class TurnTaker:
             details=details,
         )
         self._noting.keep(type, deed, result)
+
+
+def _lost(turn: KeptTurn) -> Unavailable:
+    """Somebody else has it, since nobody heard for long that it is taken here."""
+    return Unavailable(f"turn {turn.id} was taken over by another node", UPSTREAM_FAILED)
 
 
 async def _ended(work: asyncio.Future[None]) -> None:
