@@ -43,7 +43,7 @@ PAD = "x" * 300
 
 NAMES = [f"chk_{number}" for number in range(14)]
 EXAMPLES = at_length(
-    {"memory": 200, "sqlite": 50, "postgres": 50}, {"memory": 60, "sqlite": 12, "postgres": 12}
+    {"memory": 150, "sqlite": 30, "postgres": 30}, {"memory": 40, "sqlite": 8, "postgres": 8}
 )
 
 type Value = dict[str, Any]
