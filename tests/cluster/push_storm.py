@@ -25,6 +25,14 @@ from tests.pace import here
 NAMES: Final = ("a", "b", "c")
 SECRET: Final = b"of-the-sensors-0123456789"
 AT_ONCE: Final = 25
+COMITY: Final = str(Path(sys.executable).with_name("comity"))
+MODEL: Final = """
+[[models]]
+id = "m"
+api = "openai"
+model = "m"
+url = "{url}/v1"
+"""
 SENDERS: Final = 6
 _AWAY: Final = (aiohttp.ClientError, ConnectionError, TimeoutError, OSError)
 
@@ -36,6 +44,8 @@ class Deployment:
     folder: Path
     nats: Sequence[str]
     store: str
+    # Where a model is asked, by turns that are really taken; otherwise they are only begun.
+    model: str = ""
     programs: dict[str, Program] = field(default_factory=dict[str, Program])
     origins: dict[str, str] = field(default_factory=dict[str, str])
     kills: int = 0
@@ -43,8 +53,9 @@ class Deployment:
     def written(self, name: str) -> Path:
         path, secret = self.folder / f"{name}.toml", self.folder / "secret"
         secret.write_bytes(SECRET)
+        more = MODEL.format(url=self.model) if self.model else ""
         path.write_text(
-            f"""
+            f"""{more}
 [store]
 url = "{self.store}"
 [policy]
@@ -88,8 +99,9 @@ risk = "safe"
     async def start(self, *names: str) -> None:
         environment = {"COMITY_PEPPER": "pepper-" * 8}
         for name in names:
-            command = [sys.executable, "-m", "tests.cluster.push_node", str(self.written(name))]
-            self.programs[name] = Program(command, environment)
+            whole = [COMITY, "serve", str(self.written(name)), "--port", "0"]
+            begun = [sys.executable, "-m", "tests.cluster.push_node", str(self.written(name))]
+            self.programs[name] = Program(whole if self.model else begun, environment)
         for name in names:
             program = self.programs[name]
             found = await asyncio.to_thread(program.wait_for_line, r"listening on (http://\S+)")
@@ -111,8 +123,10 @@ risk = "safe"
 
 
 @contextlib.asynccontextmanager
-async def deployed(folder: Path, nats: Sequence[str], store: str) -> AsyncGenerator[Deployment]:
-    deployment = Deployment(folder, nats, store)
+async def deployed(
+    folder: Path, nats: Sequence[str], store: str, model: str = ""
+) -> AsyncGenerator[Deployment]:
+    deployment = Deployment(folder, nats, store, model)
     try:
         await deployment.start(*NAMES)
         yield deployment

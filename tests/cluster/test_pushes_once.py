@@ -16,6 +16,7 @@ from tests.cluster.nats_cluster import a_nats_cluster
 from tests.cluster.postgres import a_postgres
 from tests.cluster.push_storm import Deployment, Storm, deployed, event_names, killing
 from tests.contracts.stores import run_on
+from tests.live.end_to_end import models, words_in
 from tests.pace import at_length, here
 from tests.webhooks.gateways import Client
 from tests.webhooks.receiving import Receiver, a_receiver
@@ -23,6 +24,7 @@ from tests.webhooks.receiving import Receiver, a_receiver
 pytestmark = pytest.mark.timeout(7200)
 EVENTS = at_length(10_000, 300)
 KILLS = at_length(12, 3)
+ANSWERED = at_length(1_000, 100)
 SEED = 8
 PATIENCE = 300.0
 
@@ -81,6 +83,50 @@ async def show_that_each_has_one_effect(
     # Each under one id, by which whoever is posted to knows it again.
     ids = {(id, said["data"]["event_id"]) for id, said in receiver.taken}
     assert len(ids) == len({id for id, _ in ids}) == len({event for _, event in ids})
+
+
+async def taken(deployment: Deployment) -> None:
+    """Until every turn has ended, whoever took it."""
+    async with asyncio.timeout(here(PATIENCE)):
+        over = "SELECT count(*) FROM comity_turns WHERE state IN ('waiting', 'decided')"
+        while (await rows(deployment, over))[0][0]:
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.requirement("MCPL-9.4-dedupe")
+async def test_each_event_is_answered_once_by_a_model_though_nodes_die(tmp_path: Path) -> None:
+    events = [f"turn-{each}" for each in range(ANSWERED)]
+    with (
+        a_nats_cluster(tmp_path / "nats", 3) as nats,
+        a_postgres() as postgres,
+        models() as model,
+    ):
+        await stores.upgrade(postgres.url)
+        timeout = aiohttp.ClientTimeout(here(60))
+        async with (
+            deployed(tmp_path, nats.urls, postgres.url, model.url) as deployment,
+            aiohttp.ClientSession(timeout=timeout) as http,
+        ):
+            storm = Storm(deployment, http, random.Random(SEED))  # noqa: S311  # a test is to be repeated
+            sends = storm.plan(events)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(killing(storm, len(sends), 3))
+                await storm.send_all(sends)
+            await settled(deployment)
+            await taken(deployment)
+            turns = await rows(deployment, "SELECT cause, state FROM comity_turns")
+            causes = Counter(each["cause"] for each in turns)
+            assert causes == Counter(f"push:ci/{each}" for each in events)
+            assert {each["state"] for each in turns} == {"done"}
+            asked = {
+                words_in(each).partition("said of ")[2].split('"')[0] for each in model.asked()
+            }
+            assert asked == set(events)
+            repeats = len(model.asked()) - len(events)
+            print(
+                f"{len(events)} turns, sent {storm.sent}, {deployment.kills} kills; the model "
+                f"was asked {repeats} times more; load {os.getloadavg()[0]:.1f}"
+            )
 
 
 @pytest.mark.requirement("MCPL-9.4-dedupe")
