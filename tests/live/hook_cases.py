@@ -21,10 +21,10 @@ BULK: Final = 10 * 1024 * 1024
 SECRET: Final = "sk-" + "live0123456789abcdefABCDEF"
 GRANTED: Final = {"rewrites": True}
 CLOSED: Final = {"rewrites": True, "on_failure": "closed"}
-NEVER: Final[Mapping[str, Any]] = {"do": "sleep", "seconds": 3600}
-LATE: Final[Mapping[str, Any]] = {"do": "sleep", "seconds": 3}
-EXIT: Final[Mapping[str, Any]] = {"do": "exit"}
-ERROR: Final[Mapping[str, Any]] = {"do": "error"}
+NEVER: Final[dict[str, Any]] = {"do": "sleep", "seconds": 3600}
+LATE: Final[dict[str, Any]] = {"do": "sleep", "seconds": 3}
+EXIT: Final[dict[str, Any]] = {"do": "exit"}
+ERROR: Final[dict[str, Any]] = {"do": "error"}
 SAMPLING: Final = {
     "messages": [{"role": "user", "content": {"type": "text", "text": "hm"}}],
     "maxTokens": 5,
