@@ -80,7 +80,10 @@ def test_a_stranger_gets_from_nothing_to_an_event_that_a_model_answers(tmp_path:
         reader = LiveReader(tmp_path, f"{served.url}/v1")
         reader.read(guide, {"py": "src/kettle/server.py"})
         asked = [each["messages"][-1]["content"] for each in served.asked()]
-    assert asked == ["A reminder: water the plants", "The kettle boils."]
+    assert asked == [
+        "[server:kettle]\nA reminder: water the plants",
+        "[server:kettle]\nThe kettle boils.",
+    ]
 
 
 def test_the_first_guide_shows_what_a_new_project_has(tmp_path: Path) -> None:
