@@ -323,7 +323,7 @@ edit = "/path"
     with models() as served:
         async with house(tmp_path, served, talker("hostile", mcpl, live, [edit])) as (it, _):
             answer = await it.answer("edit", {"path": "/etc/passwd"})
-            assert answer.get("resultType", "complete") != "complete" or answer["isError"]
+            assert answer.get("resultType", "complete") != "complete" or answer.get("isError")
             seen = await it.seen("tools/call")
             assert not any("/etc/passwd" in str(each) for each in seen)
 
