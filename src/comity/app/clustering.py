@@ -93,6 +93,8 @@ class Cluster:
         self.leasing = Leasing(leases, self.peers, now)
         self._homes = Homes(self.peers, self.carrying)
         self._servers: Servers | None = None
+        # By what calls that other nodes have judged are let pass here.
+        self.gate: Gate | None = None
         self._spans: list[TopicSpan | EventSpan] = []
         self._ways: dict[str, _Way] = {}
         self._chores = Chores("the cluster")
@@ -114,7 +116,7 @@ class Cluster:
         parts.probes.cut_off = lambda: self.peers.cut_off
         parts.probes.sources.append(self.figures)
         # What comes from other nodes was judged there; so this gate lets everything pass.
-        gate = Gate(parts.catalog)
+        gate = self.gate = Gate(parts.catalog)
         subscriptions = Subscriptions(parts.servers, gate)
         bridge, underway = Bridge(parts.catalog, parts.parking), CarriedUnderway(time.monotonic)
         desks: dict[str, OneServer] = {}
@@ -188,6 +190,11 @@ class Cluster:
         """Whether a server runs at this node and at no other."""
         way = self._ways.get(name)
         return way is not None and way.place.is_here
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether a server runs at another node, and is only reached from here."""
+        way = self._ways.get(name)
+        return way is not None and not way.place.is_here
 
     def _bids(self, name: str) -> bool:
         """Whether this node would run it: not where an operator has stopped it."""

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from comity.app.live_parts import LiveParts
 from comity.kernel.live.elevating import Elevating
-from comity.kernel.live.scopes import Scopes
+from comity.kernel.live.scopes import OnlyDenials, Scopes
 from comity.surfaces.features_api import FeaturesApi
 from comity.wire.features import ELEVATE
 
@@ -18,6 +18,11 @@ async def join_scopes(live: LiveParts) -> AsyncGenerator[None]:
     scopes = Scopes(hosting, parts.caring.live_policy, asking.holding)
     hosting.parts.bearers.append(scopes)
     asking.holding.admission.reaching = scopes
+    cluster = parts.residents.cluster
+    if cluster is not None and cluster.gate is not None:
+        hosting.is_elsewhere = cluster.is_elsewhere
+        # Only where a server runs is known which of its feature sets are enabled.
+        cluster.gate.admission.reaching = OnlyDenials(scopes)
     key = asking.holding.key
     elevating = Elevating(asking.approvals, hosting.noting, journaling.redact, key)
     hosting.add(ELEVATE, elevating.answer)

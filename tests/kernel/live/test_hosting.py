@@ -237,6 +237,15 @@ async def test_another_link_to_a_server_only_carries_calls_and_is_told_the_same(
     assert house.hosting.get("plain") is None
 
 
+async def test_a_server_that_another_node_runs_has_its_host_there() -> None:
+    house = House()
+    house.hosting.is_elsewhere = lambda server: server == "far"
+    said = jsonrpc.to_raw({"experimental": {"mcpl": {"version": "0.4"}}})
+    for name in ("far", "near"):
+        house.hosting.greeted(LinkRoom(name), said)
+    assert [each.server for each in house.hosting.all()] == ["near"]
+
+
 async def test_a_server_that_comes_again_begins_anew_and_one_that_is_gone_is_forgotten() -> None:
     house = House()
     first, second = house.welcome(modern=True), house.welcome(modern=True)

@@ -8,7 +8,7 @@ import pytest
 from comity.kernel.catalog import Offer
 from comity.kernel.held import Holding
 from comity.kernel.live.hosting import Hosting
-from comity.kernel.live.scopes import Beyond, Scopes, arguments_of, digest_of
+from comity.kernel.live.scopes import Beyond, OnlyDenials, Scopes, arguments_of, digest_of
 from comity.rules.live_policy import LivePolicy
 from comity.rules.refusals import Refusal
 from comity.wire import jsonrpc
@@ -102,6 +102,23 @@ async def test_bounds_of_all_tools_count_for_those_of_no_set() -> None:
     assert house.judge("edit", path="/project/x") is None
     assert fault_of(house.judge("edit", path="/.env")) is ACCESS_DENIED
     assert isinstance(house.judge("edit", path="/etc/x"), Beyond)
+
+
+async def test_of_a_server_elsewhere_the_set_that_a_tool_names_counts() -> None:
+    house = House(is_live=False)
+    assert house.judge("edit", of="files", path="/project/x") is None
+    assert isinstance(house.judge("edit", of="files", path="/etc/x"), Beyond)
+    assert fault_of(house.judge("edit", of="files", path="/.env")) is ACCESS_DENIED
+
+
+async def test_what_people_were_asked_at_another_node_is_only_denied_here() -> None:
+    house = House()
+    denials = OnlyDenials(house.scopes)
+    offer = Offer("srv__edit", "srv", "edit", b'{"_meta": {"featureSet": "files"}}')
+    call, frame = calling("edit")
+    assert denials.judge(call, offer, {"path": "/etc/x"}) is None
+    assert fault_of(denials.judge(call, offer, {"path": "/.env"})) is ACCESS_DENIED
+    assert fault_of(denials.hold(call, offer, None, None, frame)) is not None  # type: ignore[arg-type]
 
 
 async def test_a_plain_server_of_which_nothing_is_said_is_left_alone() -> None:

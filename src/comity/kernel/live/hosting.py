@@ -97,6 +97,8 @@ class Hosting:
         self.parts = Parts()
         # Where everything that is done here is written down.
         self.noting = Noting()
+        # Of a server that another node runs, that node is the host.
+        self.is_elsewhere: Callable[[str], bool] = lambda _: False
         self._enabling = enabling or Enabling(policy_of)
         self._hosted: dict[str, Hosted] = {}
         self._load = Load()
@@ -167,7 +169,7 @@ class Hosting:
         known = self.get(link.server)
         if known is not None and known.link is not link:
             link.tell(jsonrpc.notification(features.UPDATE, _update(known)))
-        elif declared is not None:
+        elif declared is not None and not self.is_elsewhere(link.server):
             self.welcome(link, declared)
 
     def welcome(self, link: LiveLink, declared: Declared) -> Hosted:

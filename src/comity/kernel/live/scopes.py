@@ -24,7 +24,7 @@ from comity.kernel.live.hosted import Hosted
 from comity.kernel.live.hosting import Hosting
 from comity.kernel.live.noting import Deed
 from comity.rules import asks
-from comity.rules.features_of_tools import WHOLE, feature_of_tool
+from comity.rules.features_of_tools import WHOLE, feature_of_tool, named_in
 from comity.rules.live_policy import LivePolicy
 from comity.rules.paths import Ruling
 from comity.rules.refusals import Refusal
@@ -77,7 +77,10 @@ class Scopes:
         by, policy = self._hosting.get(offer.server), self._policy_of(offer.server)
         if by is None and not policy.scope_of:
             return None
-        feature = WHOLE if by is None else feature_of_tool(offer.definition, by.declared.sets)
+        # Of a server at another node only its tools are known here; that node looks once more.
+        sets = None if by is None else by.declared.sets
+        definition = offer.definition
+        feature = named_in(definition) if sets is None else feature_of_tool(definition, sets)
         if by is not None and feature != WHOLE and feature not in by.enabled:
             self._note(call, offer, feature, "feature_not_enabled", Result.BLOCKED)
             return Refusal(TOOL_DISABLED, _not_enabled(offer, feature))
@@ -163,6 +166,22 @@ class Scopes:
             details=details,
         )
         self._hosting.noting.note(Type.SCOPE_DECIDED, deed, result)
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyDenials:
+    """What is judged of calls from other nodes, where people were asked already."""
+
+    scopes: Scopes
+
+    def judge(self, call: Call, offer: Offer, arguments: object) -> Refusal | None:
+        found = self.scopes.judge(call, offer, arguments)
+        return found if isinstance(found, Refusal) else None
+
+    def hold(
+        self, call: Call, offer: Offer, standing: Standing, beyond: object, frame: Frame
+    ) -> Refusal:
+        return _NOT_INSTEAD
 
 
 class HeldScope(HeldCall):
