@@ -3,7 +3,8 @@
 import asyncio
 
 from comity.adapters.memory.records import MemoryRecords
-from comity.kernel.live.push_doing import PRUNED_EVERY, Times
+from comity.kernel.live.push_doing import AT_ONCE, PRUNED_EVERY, Times
+from comity.kernel.live.pushes import PushOptions
 from comity.wire.errors import EXHAUSTED, INVALID_PARAMS, MalformedMessage, Unavailable
 from comity.wire.pushes import KeptPush, PushState
 from tests.kernel.pushed import SECOND, TIMES, Effects, Node
@@ -119,3 +120,22 @@ async def test_it_goes_on_by_itself_and_what_is_old_is_forgotten() -> None:
             await asyncio.sleep(0.001)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_no_more_is_begun_at_once_than_a_node_can_do_and_the_rest_is_not_forgotten() -> None:
+    node = Node(
+        options=PushOptions(of_server=None), times=Times(look=SECOND * 60, patience=TIMES.patience)
+    )
+    node.effects.gate.clear()
+    count = 3 * AT_ONCE
+    for each in range(count):
+        assert (await node.push(f"e{each}", "ci.told"))["accepted"] is True
+    assert len(node.effects.tried) == AT_ONCE
+    running = asyncio.ensure_future(node.doing.run())
+    node.effects.gate.set()
+    async with asyncio.timeout(20):
+        while len(node.effects.done) < count:
+            await asyncio.sleep(0.001)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(node.effects.tried) == count

@@ -33,7 +33,9 @@ LEASE: Final = timedelta(seconds=30)
 DEADLINE: Final = timedelta(seconds=10)
 """What one effect may take; well within the lease, so that two nodes seldom try the same."""
 
-AT_ONCE: Final = 32
+AT_ONCE: Final = 64
+"""How much a node does at once; what is more is left where any node finds it."""
+
 PRUNED_EVERY: Final = timedelta(minutes=10)
 PATIENCE: Final = Patience()
 
@@ -74,11 +76,20 @@ class Doing:
         self.holder = f"push-{secrets.token_hex(12)}"
         self._under_way: dict[int, asyncio.Future[KeptPush]] = {}
         self._chores = Chores("pushes")
+        # Whether more is due than this node has begun with.
+        self._is_behind = False
         self._pruned_at: datetime | None = None
 
+    @property
+    def has_room(self) -> bool:
+        return len(self._under_way) < AT_ONCE
+
     def claim(self) -> Claim:
-        """For what this node is to do, from now on."""
-        return Claim(self.holder, self.clock() + self._times.lease)
+        """For what this node is to do, from now on; for no time where it has enough to do."""
+        if self.has_room:
+            return Claim(self.holder, self.clock() + self._times.lease)
+        self._is_behind = True
+        return Claim(self.holder, self.clock())
 
     def do(self, kept: KeptPush) -> asyncio.Future[KeptPush]:
         """Begin with what this node has claimed; done once it is settled, one way or the other."""
@@ -107,10 +118,12 @@ class Doing:
         if self._pruned_at is None or now - self._pruned_at >= PRUNED_EVERY:
             self._pruned_at = now
             await self.records.prune(now - self._times.remembered)
-        room = AT_ONCE - len(self._chores)
+        room = AT_ONCE - len(self._under_way)
         if room <= 0:
             return
-        for kept in await self.records.claim(self.claim(), now, room):
+        found = await self.records.claim(self.claim(), now, room)
+        self._is_behind = len(found) == room
+        for kept in found:
             # One that this node is still at is not begun a second time.
             if kept.number not in self._under_way:
                 self.do(kept)
@@ -139,6 +152,8 @@ class Doing:
         finally:
             self._under_way.pop(kept.number, None)
             future.cancel()
+            if self._is_behind:
+                self.stirred.set()
 
     async def _tried(self, kept: KeptPush) -> KeptPush:
         try:

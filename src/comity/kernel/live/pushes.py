@@ -160,8 +160,10 @@ class Pushes:
         return ""
 
     def begin(self, kept: KeptPush) -> asyncio.Future[KeptPush] | None:
-        """Do what follows from a new push, without waiting for it; None where nothing does."""
-        return self.doing.do(kept) if kept.state is PushState.WAITING else None
+        """Do what follows from a new push, without waiting for it; None where nothing does, or not
+        at once."""
+        is_begun = kept.state is PushState.WAITING and self.doing.has_room
+        return self.doing.do(kept) if is_begun else None
 
     def refused(self, server: str, feature: str, because: str) -> None:
         deed = Deed(server, PUSH, feature, outcome=because.partition(":")[0])
