@@ -19,33 +19,26 @@ _NOTHING: Final[Row] = {
 }
 
 
-class _Short(Exception):
-    """One account has not so much: nothing is held in the others either."""
-
-    def __init__(self, account: Account) -> None:
-        super().__init__(account.account)
-        self.account = account
-
-
 class SqlBudgets:
     def __init__(self, database: Database, product: Product) -> None:
         self._database = database
         self._product = product
 
     async def hold(self, day: date, bounds: Sequence[Bound], most: Amounts) -> Account | None:
-        try:
-            async with self._database.beside() as connection:
-                # In one order for everybody: two that need the same accounts never block each
-                # other for good.
-                for bound in sorted(bounds):
-                    await self._hold(connection, day, bound, most)
-        except _Short as short:
-            return short.account
+        async with self._database.beside() as connection:
+            # In one order for everybody: two that need the same accounts never block each other
+            # for good.
+            for bound in sorted(bounds, key=lambda each: each.account):
+                short = await self._hold(connection, day, bound, most)
+                if short is not None:
+                    # Nothing is held in the others either.
+                    await connection.rollback()
+                    return short
         return None
 
     async def _hold(
         self, connection: AsyncConnection, day: date, bound: Bound, most: Amounts
-    ) -> None:
+    ) -> Account | None:
         name = keeping.words(bound.account)
         await self._begin(connection, day, name)
         held = (
@@ -56,8 +49,8 @@ class SqlBudgets:
                 held_money=ACCOUNTS.c.held_money + most.money,
             )
         )
-        if not (await connection.execute(held)).rowcount:
-            raise _Short(await _account(connection, day, name))
+        is_held = (await connection.execute(held)).rowcount
+        return None if is_held else await _account(connection, day, name)
 
     async def settle(self, day: date, accounts: Sequence[str], held: Amounts, spent: Spent) -> None:
         settled = {
