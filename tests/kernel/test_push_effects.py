@@ -15,8 +15,10 @@ from comity.wire.envelope import Limits
 from comity.wire.errors import UPSTREAM_DOWN, MalformedMessage, Unavailable
 from comity.wire.events import Event, Severity, Wanted
 from comity.wire.pushes import Goal, KeptPush, Push, Route
+from tests.kernel.carriers import settled
 from tests.kernel.hooked import ANA as WATCHER
 from tests.kernel.hooked import NOW, Hooked
+from tests.kernel.test_topic_span import nodes
 from tests.kernel.topic_house import ANA, BEA, USUAL, House
 
 PUSH = Push("ci", "evt-1", NOW, said("the build broke"), "ci.builds", {"repo": "a"})
@@ -218,3 +220,18 @@ async def test_what_is_no_text_is_named_in_a_topic() -> None:
         to(Goal.TOPIC, push, place="ops")
     )
     assert "y.png" in ear.heard("chat")[0]["payload"]["text"]
+
+
+async def test_what_two_nodes_say_of_one_push_is_heard_once_at_every_node() -> None:
+    """As when one dies after it has said it, and its heir says it again."""
+    async with nodes("a", "b", "c") as (a, b, c):
+        here, there = await b.joins("agent:bea"), await c.joins("agent:cy")
+        for node in (a, c, a):
+            say = effects(Hooked().plane, node.topics, Turns)[Goal.TOPIC]
+            await say(to(Goal.TOPIC, place="ops"))
+            await settled()
+            # Where nobody is, what was said is soon forgotten.
+            a.topics.look()
+        for outlet in (here, there):
+            assert [each["payload"]["text"] for each in outlet.of("chat")] == ["the build broke"]
+            assert outlet.of("system/missed") == []
