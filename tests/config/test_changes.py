@@ -19,6 +19,7 @@ SERVERS = st.builds(
     env=st.sampled_from([MappingProxyType({"K": "1"}), MappingProxyType({"K": "2"}), {"K": "1"}]),
     disabled=st.booleans(),
     supervision=st.sampled_from([Supervision(), Supervision("never")]),
+    live=st.sampled_from([{}, {"enabled": ("memory.*",)}]),
 )
 
 
@@ -43,6 +44,11 @@ def test_what_is_done_to_the_old_makes_the_new_and_touches_no_other(
         del running[name]
     for server in changes.changed:
         assert running[server.id] != server
+        running[server.id] = server
+    for server in changes.decided:
+        assert running[server.id] != server
+        # The same server, of which something else is decided: it runs on.
+        assert replace(running[server.id], live=server.live) == server
         running[server.id] = server
     for server in changes.added:
         assert server.id not in running
