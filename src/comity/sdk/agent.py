@@ -9,6 +9,7 @@ Rule 3: what was not agreed on is not asked for: the gateway says that it does n
 import asyncio
 import logging
 import random
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from typing import Any, Final, Self
 from comity.rules.negotiation import offer
 from comity.rules.retries import Plan, pause, told_by_server
 from comity.sdk.agent_callbacks import Answer, Callbacks
+from comity.sdk.agent_inbox import Inbox
 from comity.sdk.agent_line import AgentLine
 from comity.sdk.agent_streams import Stream, Subscription
 from comity.sdk.agent_words import (
@@ -39,6 +41,8 @@ from comity.wire.negotiation import LIST_SERVERS, Extension
 log = logging.getLogger(__name__)
 
 MOST_RETRIES: Final = 5
+_SOONEST: Final = timedelta(milliseconds=100)
+_LATEST: Final = timedelta(seconds=10)
 WITHIN: Final = timedelta(seconds=60)
 MOST_SUBSCRIPTIONS: Final = 32
 MOST_EARLY: Final = 64
@@ -64,6 +68,8 @@ class Agent:
         self._subscriptions: dict[str, Subscription] = {}
         self._early: deque[tuple[str, Happened]] = deque(maxlen=MOST_EARLY)
         self.extensions: frozenset[str] = frozenset()
+        # What waits for somebody's answer, of others.
+        self.inbox = Inbox(self._line)
 
     def __repr__(self) -> str:
         return f"Agent({self._name!r}, {self._line!r})"
@@ -132,15 +138,23 @@ class Agent:
         *,
         within: timedelta | None = None,
         fallback: bool = True,
+        patience: timedelta = timedelta(0),
     ) -> Called | Refused:
-        """Call a tool, again where that is allowed, then its fallback. (MGP §14.6)"""
+        """Call a tool, again where that is allowed, then its fallback. (MGP §14.6)
+
+        `patience` is how long a person's approval is waited for, where a call needs one.
+        """
         params = {"name": tool, "arguments": dict(arguments or {})}
-        made = 0
+        made, until = 0, time.monotonic() + patience.total_seconds()
         while True:
             answer = await self._line.request(mcp.CALL_TOOL, params, self._hear, within=within)
             refused = refused_in(answer, made + 1)
             if refused is None:
                 return called_in(tool, answer, made + 1)
+            if refused.awaits_approval and time.monotonic() < until:
+                # The same call finds the answer; until there is one, it is no attempt.
+                await asyncio.sleep(_between(refused.retry_after).total_seconds())
+                continue
             chance = random.random()  # noqa: S311 - spreads a herd
             wait = pause(_RETRIES, told_by_server(answer), made, chance)
             if wait is None:
@@ -214,3 +228,8 @@ class Agent:
             else:
                 # Its stream may be faster than the answer to its subscription.
                 self._early.append((named, event))
+
+
+def _between(asked: timedelta) -> timedelta:
+    """How long to wait for a person, who is not hurried and may be quick."""
+    return min(max(asked, _SOONEST), _LATEST)

@@ -17,12 +17,14 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final, cast
 
 import aiohttp
+from msgspec import Raw
+from yarl import URL
 
 from comity.rules.backoff import Backoff
-from comity.sdk.agent_words import VERSION
+from comity.sdk.agent_words import VERSION, Refused, refused_in
 from comity.sdk.line import Token
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import (
@@ -45,6 +47,7 @@ log = logging.getLogger(__name__)
 
 LARGEST: Final = 16 * 1024 * 1024
 CONNECT_SECONDS: Final = 10.0
+API_SECONDS: Final = 60.0
 _SESSION: Final = "mcp-session-id"
 _FAULTS: Final[dict[int, tuple[Fault, str]]] = {
     401: (UNAUTHENTICATED, "show a token that the gateway knows"),
@@ -128,6 +131,34 @@ class AgentLine:
         except TimeoutError:
             raise Unavailable(f"{method} was not answered in time", TIMEOUT) from None
         raise Unavailable(f"the stream of {method} ended without an answer", UPSTREAM_DOWN)
+
+    async def api(
+        self, how: str, place: str, body: Mapping[str, object] | None = None
+    ) -> dict[str, Any] | Refused:
+        """Ask the gateway's own API, beside MCP. Raises Unavailable, MalformedMessage."""
+        assert self._http is not None, "open it first"
+        url = URL(self._url).join(URL(f"/api/{place}", encoded=True))
+        sent = None if body is None else jsonrpc.to_json(dict(body))
+        headers = {**self._headers(), "accept": "application/json"}
+        try:
+            async with (
+                asyncio.timeout(API_SECONDS),
+                self._http.request(
+                    how, url, data=sent, headers=headers, allow_redirects=False
+                ) as reply,
+            ):
+                is_answer = reply.content_type == "application/json"
+                if not is_answer or reply.status in (401, 429):
+                    raise _unavailable(reply.status)
+                said = await _body(reply)
+        except (aiohttp.ClientError, OSError, TimeoutError) as problem:
+            kind = type(problem).__name__
+            raise Unavailable(f"the gateway was not reached: {kind}", UPSTREAM_DOWN) from None
+        if reply.status >= 400:
+            refused = refused_in(jsonrpc.decode(said))
+            if refused is not None:
+                return refused
+        return cast("dict[str, Any]", jsonrpc.value(jsonrpc.to_raw(jsonrpc.members(Raw(said)))))
 
     async def _take(self, frame: Frame, hear: Hear) -> None:
         if jsonrpc.is_request(frame):

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 from comity.wire import events, jsonrpc, streaming
-from comity.wire.errors import MalformedMessage
+from comity.wire.errors import PENDING_APPROVAL, MalformedMessage
 from comity.wire.jsonrpc import UNSET, Frame
 from comity.wire.mcp import LATEST_HANDSHAKE
 
@@ -29,6 +29,11 @@ class Refused:
     suggestions: tuple[str, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict[str, object])
     attempts: int = 1
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether a person has yet to say yes: nothing has run, and `details` names the ask."""
+        return self.error_type == PENDING_APPROVAL.error_type
 
     def __bool__(self) -> bool:
         """A refusal is no result: `if found := await agent.discover(...)`."""
