@@ -240,6 +240,7 @@ async def scene(
     *puppets: Puppet,
     rows: str = "",
     live: str | Mapping[str, str] = ALLOWED,
+    store: str = "",
 ) -> AsyncGenerator[Scene]:
     """All of it until the way out; `live` is what each server may, as in the settings."""
     played = {each.name: each for each in puppets}
@@ -252,7 +253,8 @@ async def scene(
 
     stage = await asyncio.start_server(meet, "127.0.0.1", 0, limit=64 * 1024 * 1024)
     port = stage.sockets[0].getsockname()[1]
-    text = _settings(folder, played.values(), port, live) + rows
+    kept = store or f"sqlite:///{folder / 'comity.db'}"
+    text = f'[store]\nurl = "{kept}"\n' + _settings(played.values(), port, live) + rows
     path = folder / "comity.toml"
     path.write_text(text, "utf-8")
     try:
@@ -268,10 +270,8 @@ async def scene(
         stage.close()
 
 
-def _settings(
-    folder: Path, puppets: Iterable[Puppet], port: int, live: str | Mapping[str, str]
-) -> str:
-    text = f'[store]\nurl = "sqlite:///{folder / "comity.db"}"\n'
+def _settings(puppets: Iterable[Puppet], port: int, live: str | Mapping[str, str]) -> str:
+    text = ""
     for each in puppets:
         may = live if isinstance(live, str) else live.get(each.name, ALLOWED)
         args = json.dumps([str(RELAY), str(port), each.name])

@@ -195,6 +195,18 @@ def _refuse() -> dict[str, object]:
     raise Error(NOT_OPENED, "no such guild")
 
 
+@pytest.mark.requirement("MCPL-14.5-moderate")
+async def test_what_an_operator_says_is_looked_through_for_secrets_too(tmp_path: Path) -> None:
+    server = Puppet("chat")
+    secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" * 2
+    async with scene(tmp_path, server) as stage:
+        await server.register("general")
+        await stage.api("POST", "say", server="chat", channel="general", text=f"it is {secret}")
+        (published,) = server.said("channels/publish")
+        assert secret not in str(published)
+        assert published["content"][0]["text"].startswith("it is [secret:")
+
+
 @pytest.mark.requirement("MCPL-14.6-32023")
 async def test_a_channel_that_is_not_there_is_unknown(tmp_path: Path) -> None:
     server = Puppet("chat")
