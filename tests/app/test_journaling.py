@@ -11,7 +11,10 @@ from comity.app.recording import recorded
 from comity.config import ServerSettings, Settings
 from comity.rules.chain import signed_part
 from comity.rules.proof import name_of
+from comity.rules.pushes import HookRow
 from comity.wire.audit import Event, Type, event_of
+from comity.wire.inbound_hooks import HookKind
+from comity.wire.pushes import Goal, Route
 
 PEPPER = b"p" * 32
 
@@ -59,6 +62,17 @@ async def test_without_a_store_nobody_signs_and_the_machine_gives_the_name() -> 
 def test_a_database_without_a_key_file_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     assert make_signer(Settings(store_url="postgresql://host/db")) is None
     assert "key_file" in caplog.text
+
+
+def test_secrets_of_webhooks_that_come_in_count_as_known(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("the-newer-secret\nthe-older-secret\n", "utf-8")
+    rows = [
+        HookRow(name, HookKind.GITHUB, str(path), Route(Goal.NOTHING))
+        for name, path in (("a", file), ("b", tmp_path / "missing"))
+    ]
+    known = set(known_secrets(Settings(hook_rows=tuple(rows)), PEPPER))
+    assert {"the-newer-secret", "the-older-secret"} <= known
 
 
 def test_what_the_gateway_was_given_counts_as_known_secrets() -> None:

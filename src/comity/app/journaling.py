@@ -5,7 +5,7 @@ import logging
 import secrets
 import socket
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -112,6 +112,8 @@ def known_secrets(settings: Settings, pepper: bytes) -> Iterator[str]:
     yield pepper.hex()
     yield from _in_address(settings.store_url)
     yield from _in_address(settings.ask_webhook)
+    for hook in settings.hook_rows:
+        yield from _lines_of(hook.secret_file)
     for server in settings.servers:
         yield from _in_address(server.url)
         for name, value in (*server.env.items(), *server.headers.items()):
@@ -119,6 +121,12 @@ def known_secrets(settings: Settings, pepper: bytes) -> Iterator[str]:
                 yield value
                 # Of `Bearer XYZ` the second word is the secret.
                 yield value.rpartition(" ")[2]
+
+
+def _lines_of(file: str) -> Iterator[str]:
+    """The secrets in a file; where it cannot be read, whoever needs it says so."""
+    with suppress(OSError):
+        yield from Path(file).read_text("latin-1").split()
 
 
 def _may_be_secret(name: str, value: str) -> bool:
