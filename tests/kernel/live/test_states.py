@@ -149,6 +149,29 @@ async def test_a_rollback_is_asked_as_printed_and_followed() -> None:
     assert (current.name, current.data) == ("a", b'{"at":"a"}')
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"checkpoint": "a", "success": False, "reason": "it was sent"},
+        {"checkpoint": "b", "success": True},
+        {"checkpoint": "a", "success": 1},
+        {"success": True},
+    ],
+)
+async def test_a_server_that_does_not_confirm_it_is_not_followed(said: dict[str, Any]) -> None:
+    states = states_of()
+    for name in "ab":
+        await states.keep(NOTES, Checkpoint(name))
+    before = await states.tree(NOTES)
+    if said.get("success") is False:
+        told = await states.roll_back(hosted(answering(**said)), "notes", "a")
+        assert (told.success, told.reason) == (False, "it was sent")
+    else:
+        with pytest.raises(MalformedMessage):
+            await states.roll_back(hosted(answering(**said)), "notes", "a")
+    assert await states.tree(NOTES) == before
+
+
 async def test_what_its_server_lost_is_marked_until_it_is_back() -> None:
     states, link = states_of(), answering(code=CHECKPOINT_UNKNOWN.code)
     for name in "ab":

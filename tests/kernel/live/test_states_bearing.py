@@ -120,6 +120,20 @@ async def test_a_set_that_is_no_longer_enabled_carries_nothing_and_keeps_what_it
     assert (await scene.call("notes_add", {}))[0]["state"] == {"n": 1}
 
 
+async def test_what_a_client_says_of_state_goes_nowhere() -> None:
+    scene = Scene()
+    for tool in ("notes_add", "unlisted"):
+        for forged in (
+            {"state": 1},
+            {"checkpoint": "x"},
+            {"_meta": {"dev.comity/state": 1, "dev.comity/checkpoint": "x"}},
+        ):
+            call, frame = calling(tool, **forged)
+            assert scene.bearer.carries(scene.by, call, frame)
+            sent = params_of(await scene.bearer.bring(scene.by, call, frame))
+            assert sent in ({"name": tool}, {"name": tool, "_meta": {}})
+
+
 async def test_an_answer_belongs_to_the_set_that_its_call_went_out_by() -> None:
     scene = Scene()
     call, frame = calling("notes_add")
