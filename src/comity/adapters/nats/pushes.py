@@ -35,7 +35,7 @@ class NatsFirsts:
         enough = len(bus.addresses.servers) >= 3
         self._replicas = (3 if enough else 1) if replicas is None else replicas
         self.stream = f"comity-pushes-{bus.addresses.deployment}"
-        self._subject = f"comity-pushes.{bus.addresses.deployment}"
+        self._subject = f"{bus.addresses.deployment}.pushes"
         self._is_made = False
 
     async def is_first(self, key: str) -> bool:
