@@ -121,8 +121,8 @@ class After:
             looked.rewrote.append(hosted.server)
 
     async def _tell(self, hosted: Hosted, moment: Moment, told: dict[str, object]) -> None:
-        with self._watch.pending(hosted.server, moment.conversation):
-            await hosted.tell(hooks.AFTER, told)
+        # Nobody waits for it, so it may ask a model about what it heard. (§10.7)
+        await hosted.tell(hooks.AFTER, told)
         self._note(hosted.server, moment, None, outcome=TOLD)
 
     def _note(

@@ -41,6 +41,8 @@ from comity.wire.parties import Actor
 WITHHELD: Final = "An answer was withheld: what had to look at it first did not."
 NO_MORE_TOOLS: Final = said("no more tools can be used in this turn; answer with what there is")
 THINKING: Final = "thinking"
+TOOLS: Final = "tools"
+NO_TOOLS: Final = Offered((), {})
 
 type Save = Callable[[KeptTurn], Awaitable[None]]
 """Writes down how far a turn has come; raises Unavailable where somebody else has it."""
@@ -139,7 +141,9 @@ class Taking:
     async def _converse(self, engine: Engine, under: _Under, own: int) -> None:
         """The model speaks and uses tools until it has nothing more to use."""
         bounds = self._with.bounds
-        offered = await self._with.tools.offered(under.actor)
+        # Some models know of no tools, and fail where they are given any.
+        has_tools = TOOLS in under.moment.model.capabilities
+        offered = await self._with.tools.offered(under.actor) if has_tools else NO_TOOLS
         while True:
             said_so_far = sum(step.role == "assistant" for step in under.steps[own:])
             may_use = said_so_far < bounds.steps - 1

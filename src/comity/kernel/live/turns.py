@@ -94,16 +94,23 @@ class TurnTaker:
         return Taken(begun.id, begun.conversation, is_new=begun.id == new)
 
     async def finished(self, inference: str) -> str:
-        async with asyncio.timeout(LONGEST_WAIT.total_seconds()):
-            while True:
-                turn = await self.records.get(inference)
-                if turn is None:
-                    raise Unavailable(f"there is no turn {inference!r:.80}")
-                if turn.state is State.DONE:
-                    return text_of(turn.said)
-                if not turn.state.is_open:
-                    raise Unavailable(turn.facts.error or "the turn failed", UPSTREAM_FAILED)
-                await self._until_other(inference, self._pace.look)
+        try:
+            async with asyncio.timeout(LONGEST_WAIT.total_seconds()):
+                turn = await self._ended(inference)
+        except TimeoutError:
+            raise Unavailable(f"turn {inference} takes very long", TIMEOUT) from None
+        if turn.state is not State.DONE:
+            raise Unavailable(turn.facts.error or "the turn failed", UPSTREAM_FAILED)
+        return text_of(turn.said)
+
+    async def _ended(self, inference: str) -> KeptTurn:
+        while True:
+            turn = await self.records.get(inference)
+            if turn is None:
+                raise Unavailable(f"there is no turn {inference!r:.80}")
+            if not turn.state.is_open:
+                return turn
+            await self._until_other(inference, self._pace.look)
 
     async def so_far(self, inference: str, known: int, within: timedelta) -> tuple[KeptTurn, str]:
         """A turn, and its words beyond those that are known; waits for some, but not longer."""
