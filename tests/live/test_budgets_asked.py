@@ -208,3 +208,12 @@ async def test_a_person_sees_models_tries_one_and_sees_what_was_spent(tmp_path: 
         assert (status != 0, "there is no model" in refused) == (True, True)
         for output in (listed, tried, told, table, refused):
             assert KEY not in output
+
+
+async def test_who_is_refused_again_and_again_does_not_fill_the_journal(tmp_path: Path) -> None:
+    async with asking(tmp_path, REPLY, settings=budget(tokens_per_day="0")) as it:
+        for _ in range(10):
+            frames = [it.server.ask("inference/request", request(**SAYS)) for _ in range(30)]
+            answers = await asyncio.gather(*frames)
+            assert {each["error"]["data"]["error_type"] for each in answers} == {"budget_exceeded"}
+        assert 0 < len(it.noted(Type.BUDGET_EXCEEDED)) < 150

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from comity.kernel.happenings import kind_of
+from comity.kernel.happenings import LEFT_OUT, Bound, kind_of
 from comity.kernel.journal import Journal
 from comity.kernel.live.parts import Inferring
 from comity.kernel.live.routing import Circuits, Clock, Plan, Routing
@@ -33,7 +33,7 @@ from comity.wire.errors import (
     MalformedMessage,
     Unavailable,
 )
-from comity.wire.inference import ModelInfo, Usage
+from comity.wire.inference import Finish, ModelInfo, Usage
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ class Inference:
         self._routing = Routing(plan, windows)
         self._journal = journal
         self._clock = clock
+        self._bound = Bound(clock)
 
     def info(self, server: str = "", feature: str = "", conversation: str = "") -> ModelInfo:
         return self.seat(Sought(server, feature, conversation)).model.info
@@ -213,6 +214,12 @@ class Inference:
         if self._journal is None:
             return
         asked, choice = trying.asked, trying.choice
+        ok = outcome in tuple(Finish)
+        # What costs nothing can be had as often as one likes: of the rest only the number is kept.
+        is_free = not ok and usage == Usage()
+        left_out = self._bound.take(f"{asked.party} {outcome}") if is_free else 0
+        if left_out is None:
+            return
         details: dict[str, object] = {
             "inference": asked.inference,
             "model": trying.seat.model.info.id,
@@ -228,7 +235,8 @@ class Inference:
         for name in ("feature", "conversation"):
             if getattr(asked, name):
                 details[name] = getattr(asked, name)[:200]
-        ok = outcome in ("end_turn", "max_tokens", "stop_sequence")
+        if left_out:
+            details[LEFT_OUT] = left_out
         result = Result.SUCCESS if ok else Result.FAILURE
         kind = kind_of(asked.party)
         at = self._clock()

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from comity.kernel.approvals import Approvals
+from comity.kernel.happenings import LEFT_OUT, Bound, kind_of
 from comity.kernel.journal import Journal
 from comity.kernel.live.spending import Short, Spending, used_up
 from comity.ports.budgets import Amounts
@@ -38,6 +39,7 @@ class BudgetAsks:
         self._spending = spending
         self._journal = journal
         self._declined: dict[str, datetime] = {}
+        self._bound = Bound(approvals.clock)
         approvals.deeds[Kind.BUDGET] = self._act
         spending.asks = self
         spending.exceeded.append(self._note_exceeded)
@@ -109,10 +111,15 @@ class BudgetAsks:
         self._note(Type.BUDGET_EXCEEDED, short.spender.party, Result.BLOCKED, details)
 
     def _note(self, type: Type, by: str, result: Result, details: dict[str, object]) -> None:
-        if self._journal is not None and self._journal.has_room:
-            kind = PartyKind.SYSTEM if by == GATEWAY else PartyKind.AGENT
-            at = self._approvals.clock()
-            self._journal.note(Event(type, by, at, kind, result=result, details=details))
+        """Whoever is refused may ask as often as it likes: of the rest only the number is kept."""
+        left_out = self._bound.take(f"{type} {by}")
+        if left_out is None or self._journal is None or not self._journal.has_room:
+            return
+        if left_out:
+            details[LEFT_OUT] = left_out
+        kind = PartyKind.SYSTEM if by == GATEWAY else kind_of(by)
+        at = self._approvals.clock()
+        self._journal.note(Event(type, by, at, kind, result=result, details=details))
 
 
 def _question(short: Short, digest: str) -> Callable[[str, datetime, datetime], Ask]:
