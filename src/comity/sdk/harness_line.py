@@ -6,11 +6,13 @@ that its host keeps open, and what a host would notify it sends as a request. (m
 
 import asyncio
 import itertools
+import logging
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, cast
 
+from mcp import MCPError
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
@@ -19,6 +21,8 @@ from mcp.types import jsonrpc_message_adapter
 from comity.sdk.server import Server
 from comity.wire import features, mcp, reverse
 from comity.wire.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, MalformedMessage
+
+log = logging.getLogger(__name__)
 
 type Era = Literal["handshake", "modern"]
 type Frame = dict[str, Any]
@@ -29,13 +33,12 @@ WE: Final = {"name": "comity-harness", "version": "1"}
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-class Failed(Exception):
+class Failed(MCPError):
     """The server answered with an error."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
-        super().__init__(f"{error.get('code')}: {error.get('message')}")
-        self.code = error.get("code")
-        self.data = error.get("data")
+        code, message = error.get("code"), str(error.get("message", ""))
+        super().__init__(code if isinstance(code, int) else 0, message, error.get("data"))
 
 
 class Line:
@@ -158,6 +161,7 @@ class Line:
         except MalformedMessage as problem:
             return {"error": {"code": problem.fault.code, "message": str(problem)}}
         except Exception as bug:
+            log.exception("the harness failed to answer %s", method)
             return {"error": {"code": INTERNAL_ERROR.code, "message": repr(bug)}}
 
     async def _send(self, frame: Frame) -> None:

@@ -292,8 +292,8 @@ async def _rolled_back(feature: Feature, checkpoint: str) -> str | None:
         )
     try:
         said = await feature.roll_back(checkpoint)
-    except CheckpointNotFound as error:
-        raise MCPError(error.code, str(error), {"checkpoint": error.checkpoint}) from None
+    except CheckpointNotFound:
+        raise
     except Exception:
         log.exception("rolling %r back failed", feature.name)
         return "rolling back failed"

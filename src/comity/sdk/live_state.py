@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import jsonpatch
+from mcp import MCPError
 
 from comity.wire import jsonrpc
 from comity.wire.errors import CHECKPOINT_UNKNOWN, Misconfigured
@@ -23,14 +24,12 @@ MOST_KNOWN: Final = 1_000
 """Checkpoints of a feature set that are remembered by name."""
 
 
-class CheckpointNotFound(Exception):
+class CheckpointNotFound(MCPError):
     """The checkpoint was dropped, or never was: what a rollback to it gets. (§8.7)"""
 
-    code: Final = CHECKPOINT_UNKNOWN.code
-
     def __init__(self, checkpoint: str) -> None:
-        super().__init__("Checkpoint not found")
-        self.checkpoint = checkpoint
+        data = {"checkpoint": checkpoint}
+        super().__init__(CHECKPOINT_UNKNOWN.code, "Checkpoint not found", data)
 
 
 class Checkpoints[T]:
