@@ -1,5 +1,6 @@
 """Somebody who goes through a guide of live servers, with a terminal for whatever keeps running."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Final, override
 
 from tests.docs.pages import snippets_of
-from tests.docs.reader import SERVE, Reader
+from tests.docs.reader import HERE, SERVE, Reader
 from tests.docs.transcript import Step, steps_of
 from tests.interop.processes import Program, answers, running
 from tests.pace import here
@@ -28,8 +29,9 @@ class LiveReader(Reader):
     `--stay` is left running, and what the page shows of it is looked for in the end.
     """
 
-    def __init__(self, folder: Path, model: str) -> None:
+    def __init__(self, folder: Path, model: str, programs: Path | None = None) -> None:
         super().__init__(folder)
+        self._programs = programs or HERE
         self._model = model
         self._home = folder
         self._gateway = ExitStack()
@@ -41,6 +43,7 @@ class LiveReader(Reader):
         return {
             **super().environment(),
             "HOME": str(self._home),
+            "PATH": f"{self._programs}:{os.defpath}",
             "MODEL_URL": self._model,
             "MODEL_NAME": "some-model",
             "MODEL_KEY": KEY,
@@ -119,6 +122,8 @@ class LiveReader(Reader):
                 terminal.wait_for_line(pattern, max(1.0, deadline - time.monotonic()))
 
     def _aloud(self, command: str) -> AbstractContextManager[Program]:
-        # What is run here is watched on its standard error, and starts where its files are.
+        # What is run here is watched on its standard error, starts where its files are, and has
+        # nothing of our own environment.
+        fresh = ["/usr/bin/env", "-i", *(f"{name}={it}" for name, it in self.environment().items())]
         words = ["/bin/sh", "-c", f'cd "$0" && exec {command} 1>&2', str(self.folder)]
-        return running(words, self.environment())
+        return running([*fresh, *words])

@@ -1,5 +1,9 @@
 """The guides of live servers, followed to the letter, with a model on loopback for a vendor's."""
 
+import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -74,10 +78,37 @@ def test_the_guide_of_gitlab_is_as_it_says(tmp_path: Path) -> None:
         assert len(served.asked()) == 1
 
 
-def test_a_stranger_gets_from_nothing_to_an_event_that_a_model_answers(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment in which nothing is but what the page has installed."""
+    place = tmp_path_factory.mktemp("stranger")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    (wheel,) = place.glob("comity-*.whl")
+    uv = shutil.which("uv")
+    assert uv is not None, "scripts/setup brings uv, and scripts/test puts it on the path"
+    made = place / "environment"
+    making = [uv, "venv", "--quiet", "--python", sys.executable, str(made)]
+    subprocess.run(making, check=True, timeout=300)
+    (script,) = [
+        each.text
+        for each in snippets_of(GUIDES / "first-live-server.md")
+        if each.language == "sh" and each.text.startswith("pip install")
+    ]
+    wanted = shlex.split(script)[2:]
+    found = [each.replace("comity[", f"{wheel}[") for each in wanted]
+    into = ["--python", str(made / "bin" / "python")]
+    subprocess.run([uv, "pip", "install", "--quiet", *into, *found], check=True, timeout=300)
+    return made / "bin"
+
+
+def test_a_stranger_gets_from_nothing_to_an_event_that_a_model_answers(
+    tmp_path: Path, installed: Path
+) -> None:
     guide = GUIDES / "first-live-server.md"
-    with models() as served:
-        reader = LiveReader(tmp_path, f"{served.url}/v1")
+    script = ({"text": "The plants!", "when": "plants"}, {"text": "It boils!", "when": "boils"})
+    with models(*script) as served:
+        reader = LiveReader(tmp_path, f"{served.url}/v1", installed)
         reader.read(guide, {"py": "src/kettle/server.py"})
         asked = [each["messages"][-1]["content"] for each in served.asked()]
     assert asked == [
