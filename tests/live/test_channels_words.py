@@ -326,6 +326,11 @@ async def test_a_flood_of_messages_is_held_back_and_can_be_sent_again(tmp_path: 
         ]
         assert len(accepted) < 100
         assert ("chat", "calm") in await stage.shown()
+        # And so are new channels, again and again.
+        ids = [f"new{number}" for number in range(500)]
+        await server.register(*ids)
+        results = await server.hears(*(message("z", id) for id in ids))
+        assert 0 < sum(each["accepted"] for each in results) <= 250
 
 
 @pytest.mark.requirement("MCPL-14.4-context", "MCPL-14.4-inject")

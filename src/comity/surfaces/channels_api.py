@@ -4,8 +4,9 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from comity.kernel.live.channel_publishing import Publishing, Words
-from comity.kernel.live.channels import Channels, Shown
+from comity.kernel.live.channel_places import LivePlaces
+from comity.kernel.live.channel_publishing import Words
+from comity.kernel.live.channels import Shown
 from comity.rules.channels import Place
 from comity.surfaces.asked import Asked, Room, View
 from comity.wire.contents import said
@@ -17,9 +18,9 @@ LONGEST_SAID: Final = 64 * 1024
 class ChannelsApi:
     """What servers bring words to, for those who may administer the gateway."""
 
-    def __init__(self, channels: Channels, publishing: Publishing) -> None:
-        self._channels = channels
-        self._publishing = publishing
+    def __init__(self, places: LivePlaces) -> None:
+        self._channels = places.ways.channels
+        self._places = places
 
     @property
     def rooms(self) -> dict[str, Room]:
@@ -42,7 +43,7 @@ class ChannelsApi:
         if deed == "close":
             return {"server": server, "channel": id, "closed": await self._close(server, id)}
         words = Words(f"say:{secrets.token_hex(16)}", "", said(_text(body, "text")))
-        message = await self._publishing.publish(Place(id, server), words)
+        message = await self._places.pass_on(Place(id, server), words)
         return {"server": server, "channel": id, "delivered": True, "message": message or None}
 
     async def _open(self, server: str, body: Mapping[str, object]) -> View:

@@ -36,6 +36,10 @@ BEGIN_SECONDS: Final = 30.0
 MOST_OF_ONE: Final = 1_000
 """So many messages of one server are dealt with at once."""
 
+MANY_CHANNELS: Final = 10
+"""All channels of a server together are taken so many times as much of as one."""
+
+_MOST_PACES: Final = 10_000
 RATE_LIMITED: Final = "rate_limited"
 UNAVAILABLE: Final = "unavailable"
 BEING_TAKEN: Final = "being_taken"
@@ -143,11 +147,19 @@ class Arrivals:
         return _Arrived(by, sets[0], message, route)
 
     def _is_in_time(self, place: Place, route: Route) -> bool:
-        rate, key = Rate(route.per_minute, 60.0, route.per_minute), (place.server, place.id)
-        now = asyncio.get_running_loop().time()
-        if rate.wait(self._due.get(key, 0.0), now):
+        """Within the pace of its channel, and of all channels of its server together: else who
+        goes on to new channels would go on for ever."""
+        now, own, all_own = asyncio.get_running_loop().time(), route.per_minute, MANY_CHANNELS
+        paces = {
+            (place.server, place.id): Rate(own, 60.0, own),
+            (place.server, ""): Rate(own * all_own, 60.0, own * all_own),
+        }
+        if any(rate.wait(self._due.get(key, 0.0), now) for key, rate in paces.items()):
             return False
-        self._due[key] = rate.after(self._due.get(key, 0.0), now)
+        if len(self._due) > _MOST_PACES:
+            self._due = {key: due for key, due in self._due.items() if due > now}
+        for key, rate in paces.items():
+            self._due[key] = rate.after(self._due.get(key, 0.0), now)
         return True
 
     # What is done with them

@@ -152,16 +152,19 @@ class LivePlaces:
         uttered = Uttered(key, party, text_of(moderated), envelope, more)
         return await self.ways.topics.say(place.id, uttered)
 
-    async def pass_on(self, place: Place, words: Words, more: dict[str, object]) -> None:
-        """Say at a mirror what somebody else has said. Raises MalformedMessage, Unavailable."""
+    async def pass_on(
+        self, place: Place, words: Words, more: dict[str, object] | None = None
+    ) -> str:
+        """Say what somebody else has said, at a mirror or where they want it; gives its id there.
+        Raises MalformedMessage, Unavailable."""
         if place.is_topic:
             moderated = await self.ways.publishing.moderated(words.content)
-            uttered = Uttered(words.id, HOST, text_of(moderated), more=more)
-            await self.ways.topics.say(place.id, uttered)
-            return
+            uttered = Uttered(words.id, HOST, text_of(moderated), more=more or {})
+            return await self.ways.topics.say(place.id, uttered)
         message = await self.ways.publishing.publish(place, words, self.route_of(place))
         if message:
             await self.remember(place, message)
+        return message
 
     async def remember(self, place: Place, message: str) -> None:
         """A message there is ours: should it come in, nothing follows from it."""

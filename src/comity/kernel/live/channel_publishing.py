@@ -98,6 +98,7 @@ class Publishing:
     """Who brings words to channels."""
 
     MOST_REMEMBERED: Final = 256
+    MOST_CHANNELS: Final = 10_000
 
     def __init__(self, channels: Channels, hide: Hide, pace: Pace | None = None) -> None:
         self._channels = channels
@@ -199,6 +200,8 @@ class Publishing:
         """Remember what is said from the moment on at which it may come back."""
         key = (place.server, place.id)
         kept = self._uttered.setdefault(key, deque(maxlen=self.MOST_REMEMBERED))
+        while len(self._uttered) > self.MOST_CHANNELS:
+            del self._uttered[next(iter(self._uttered))]
         kept.append(_Uttered(text_of(words.content).strip(), asyncio.get_running_loop().time()))
         return kept[-1]
 
