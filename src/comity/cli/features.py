@@ -42,6 +42,7 @@ def _told(found: Answer, *, as_json: bool) -> None:
         show(table(columns, rows))
     else:
         show(plain("No live server is there; plain MCP servers have no feature sets."))
+        show(plain("One that still starts is there soon: `comity servers` shows it."))
 
 
 def _row(server: str, each: Answer) -> tuple[str | Text, ...]:
