@@ -44,6 +44,8 @@ def normal(label: str) -> str:
 
 def readings(label: str) -> frozenset[str]:
     """What it may be to somebody who reads escapes, backslashes or letters in another way."""
+    if label.isascii() and label.isprintable() and not {"%", "\\"} & set(label):
+        return frozenset((normal(label),))
     found = {label, unquote(label), unquote(unquote(label))}
     found |= {unicodedata.normalize(form, each) for each in found for form in ("NFC", "NFKC")}
     found |= {each.replace("\\", SEPARATOR) for each in found}
