@@ -107,16 +107,18 @@ class Arrivals:
         deeds = await self._claimed(list(wanted))
         await self._recognised(by.server, found, judged)
         results: list[_Result] = []
+        done: dict[str, str] = {}
         for each in judged:
             if isinstance(each, _Arrived):
                 # One that stands twice in a batch was done when its first was.
                 result = await self._result(each, deeds.get(each.key))
                 if result["accepted"]:
-                    note = str(result.get("conversationId", ""))
+                    note = done[each.key] = str(result.get("conversationId", ""))
                     deeds[each.key] = Deed(each.key, Standing.DONE, note)
                 results.append(result)
             else:
                 results.append(each)
+        await self._settled(done)
         self._noted(by, results)
         return results
 
@@ -197,7 +199,6 @@ class Arrivals:
         try:
             async with asyncio.timeout(BEGIN_SECONDS):
                 conversation = await self._done(arrived)
-            await once.records.settle(once.holder, {arrived.key: conversation}, once.clock())
         except MalformedMessage as error:
             await once.records.release(once.holder, [arrived.key])
             return _refused(id, str(error)[:200], error.fault.code)
@@ -206,6 +207,15 @@ class Arrivals:
             await self._given_back(arrived.key)
             return _refused(id, UNAVAILABLE)
         return wire.result_of(id, conversation=conversation)
+
+    async def _settled(self, done: Mapping[str, str]) -> None:
+        """All of a batch at once. What a crash leaves unsettled is taken again where it is sent
+        again, and comes to nothing more: a cause has one turn, an envelope one id."""
+        once = self._places.once
+        try:
+            await once.records.settle(once.holder, done, once.clock())
+        except Unavailable as error:
+            log.info("messages that were taken are remembered for a while only: %s", error)
 
     async def _given_back(self, key: str) -> None:
         """Where the store cannot be told, its time lapses."""
@@ -224,8 +234,9 @@ class Arrivals:
                 raise Unavailable("nobody takes turns here; name a model in the settings")
             taken = await turns.begin(self._errand(arrived, conversation))
             conversation = taken.conversation
-        to = None if route.to in list(Goal) else rules.place_in(route.to)
-        self._mirroring.came_in(server, message, to)
+        elif route.to != Goal.NOTHING:
+            await self._mirroring.say_in(rules.place_in(route.to), server, message)
+        self._mirroring.came_in(server, message)
         return conversation
 
     def _errand(self, arrived: _Arrived, conversation: str) -> Errand:

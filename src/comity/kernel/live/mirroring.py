@@ -22,7 +22,7 @@ from comity.wire.errors import MalformedMessage, Unavailable
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING: Final = 500
+MOST_WAITING: Final = 1_000
 
 
 class Mirroring:
@@ -41,26 +41,18 @@ class Mirroring:
         """Until all is passed on that was said before."""
         await self._chores.finish()
 
-    def came_in(self, server: str, message: Incoming, to: Place | None = None) -> None:
-        """Something came from a channel: for its mirrors, and for the topic that it is to go to."""
-        place = Place(message.channel, server)
-        found = self._places.mirrors(place)
-        if to is not None and to not in found:
-            found.append(to)
-        author = rules.author_of(message)
-        content = said(f"{author} ({place.shown[:120]}): {text_of(message.content)}")
-        key = rules.message_key(server, message.channel, message.id)
-        testimony = {
-            "said_by": {
-                "server": server,
-                "channel": message.channel,
-                "message": message.id,
-                "author": author,
-                "author_id": message.author_id,
-                "is_testimony": True,
-            }
-        }
-        self._pass_on(found, key, str(place), content, testimony)
+    def came_in(self, server: str, message: Incoming) -> None:
+        """Something came from a channel: its mirrors are to say it too."""
+        found = self._places.mirrors(Place(message.channel, server))
+        if found:
+            key, content, testimony = _worded(server, message)
+            self._pass_on(found, key, str(Place(message.channel, server)), content, testimony)
+
+    async def say_in(self, place: Place, server: str, message: Incoming) -> None:
+        """Say what came from a channel in a topic. Raises MalformedMessage, Unavailable."""
+        key, content, testimony = _worded(server, message)
+        words = Words(_key_at(key, place), str(Place(message.channel, server)), content)
+        await self._places.pass_on(place, words, testimony)
 
     def was_said(self, topic: str, party: str, envelope: str, text: str) -> None:
         """A member of a topic said something."""
@@ -84,7 +76,7 @@ class Mirroring:
                 log.warning("%s takes too long: something is not said there", each)
                 continue
             self._waiting[each] = self._waiting.get(each, 0) + 1
-            words = Words(f"{key}:{rules.digest(str(each))[:8]}", conversation, content)
+            words = Words(_key_at(key, each), conversation, content)
             self._chores.start(self._say(each, words, dict(more)), at_once=True)
 
     async def _say(self, place: Place, words: Words, more: dict[str, object]) -> None:
@@ -99,3 +91,22 @@ class Mirroring:
             if not self._waiting[place]:
                 del self._waiting[place]
                 self._turns.pop(place, None)
+
+
+def _key_at(key: str, place: Place) -> str:
+    return f"{key}:{rules.digest(str(place))[:8]}"
+
+
+def _worded(server: str, message: Incoming) -> tuple[str, Content, dict[str, object]]:
+    """What came from outside, as it is said here: by what it is known, in words, and by whom."""
+    author, place = rules.author_of(message), Place(message.channel, server)
+    content = said(f"{author} ({place.shown[:120]}): {text_of(message.content)}")
+    testimony = {
+        "server": server,
+        "channel": message.channel,
+        "message": message.id,
+        "author": author,
+        "author_id": message.author_id,
+        "is_testimony": True,
+    }
+    return rules.message_key(server, message.channel, message.id), content, {"said_by": testimony}
