@@ -105,9 +105,8 @@ async def test_a_model_that_refuses_one_thing_is_asked_the_next() -> None:
 async def test_a_model_that_takes_too_long_is_not_waited_for() -> None:
     async with staged(Budget(tokens=10_000)) as it:
         it.first.add(Said("late", hold=True))
-        it.engine.deadline = timedelta(milliseconds=200)
         it.second.answer = lambda _: Said("in time")
-        it.engine.deadline = timedelta(seconds=here(2))
+        it.engine.deadline = timedelta(seconds=here(4))
         assert await it.infer() == "in time"
         assert it.first.abandoned <= 1
         # The other may have read it all: that is paid.

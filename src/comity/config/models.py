@@ -135,6 +135,20 @@ def _with_variables(
     return replace(model, **found)
 
 
+def check_names(decided: Mapping[str, Any], mistakes: Mistakes) -> None:
+    """That every model that is named is there."""
+    models: tuple[ModelSettings, ...] = decided.get("models") or ()
+    routes: tuple[Route, ...] = decided.get("inference_routes") or ()
+    named = [("default", decided.get("inference_default") or "")]
+    named += [("fallbacks", each) for each in decided.get("inference_fallbacks") or ()]
+    named += [("routes", each.model) for each in routes]
+    ids = {"", *(each.id for each in models)}
+    for key, name in named:
+        if name not in ids:
+            there = Written(None, "[inference]", (key,))
+            mistakes.note(there.wrong(f"there is no model {name!r} in [[models]]"))
+
+
 MODELS: Final = Kind(_models, {"type": "array", "items": table_of(_MODEL, required=["id", "api"])})
 ROUTES: Final = Kind(_routes, {"type": "array", "items": table_of(_ROUTE, required=["model"])})
 MODEL_IDS: Final = texts(_ID, "the id of a model")

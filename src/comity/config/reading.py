@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from comity.config.addresses import CLUSTER_URL, STORE_URL
 from comity.config.entries import ID_RULE, SERVER_KEYS, EntryReader, derived_id, is_id
 from comity.config.files import parse
-from comity.config.models import with_variables
+from comity.config.models import check_names, with_variables
 from comity.config.settings import ServerSettings, Settings
 from comity.config.tables import SETTINGS, TABLES
 from comity.rules.documents import Mistake, Mistakes, Written, nearest
@@ -88,6 +88,7 @@ def settled(readings: Sequence[Reading], environ: Mapping[str, str]) -> Settings
     decided["store_url"] = STORE_URL.found(decided.get("store_url") or "", environ, mistakes)
     decided["cluster_url"] = CLUSTER_URL.found(decided.get("cluster_url") or "", environ, mistakes)
     decided["models"] = with_variables(decided.get("models") or (), environ, mistakes)
+    check_names(decided, mistakes)
     if mistakes.found:
         # All of them go with it, for those who would rather have a list than a text.
         raise Misconfigured(mistakes)
