@@ -213,3 +213,60 @@ def test_arguments_are_an_object_or_nothing() -> None:
     assert arguments_in(jsonrpc.request(1, mcp.CALL_TOOL, {"name": "x"})) == {}
     with pytest.raises(MalformedMessage):
         arguments_in(jsonrpc.request(1, mcp.CALL_TOOL, {"name": "x", "arguments": []}))
+
+
+class Reach:
+    """Says how far a call may reach, and holds what is beyond."""
+
+    def __init__(self, found: object) -> None:
+        self.found = found
+        self.held = 0
+
+    def judge(self, *_: object) -> Any:
+        return self.found
+
+    def hold(self, *_: object) -> Any:
+        self.held += 1
+        return HELD
+
+
+@pytest.mark.parametrize(
+    ("level", "answer", "seen", "held"),
+    [
+        # Granted by name: only its reach is asked about.
+        (Level.OFFER, None, ["limits", "inspection"], 1),
+        # A person looks at the very call in any case; the one question is enough.
+        (Level.SERVER, None, ["limits", "inspection", "answers", "person"], 0),
+        # What stands for all calls like this says nothing of how far it reaches.
+        (Level.SERVER, Grant("a", "tools/call", "*", Effect.ALLOW), None, 1),
+    ],
+)
+def test_what_reaches_beyond_its_bounds_is_asked_about_once(
+    level: Level, answer: Grant | None, seen: list[str] | None, held: int
+) -> None:
+    parts, reach = Parts(), Reach("beyond")
+    parts.answer = answer
+    admission = _made(parts)
+    admission.reaching = cast("Any", reach)
+    assert admission.examine(_call(level=level), OFFER, FRAME) is HELD
+    assert reach.held == held
+    assert seen is None or parts.seen == seen
+
+
+def test_what_may_not_be_reached_is_refused_before_anybody_is_asked() -> None:
+    parts = Parts()
+    admission = _made(parts)
+    refusal = Refusal(TOOL_DISABLED, "not enabled")
+    admission.reaching = cast("Any", Reach(refusal))
+    assert admission.examine(_call(), OFFER, FRAME) is refusal
+    assert parts.seen == ["limits", "inspection"]
+
+
+def test_where_nobody_looks_after_tools_nobody_can_be_asked_how_far_one_reaches() -> None:
+    admission = Admission()
+    admission.reaching = cast("Any", Reach("beyond"))
+    found = admission.examine(_call(level=Level.OFFER), OFFER, FRAME)
+    assert isinstance(found, Refusal)
+    assert found.fault is APPROVAL_REQUIRED
+    admission.reaching = cast("Any", Reach(None))
+    assert admission.examine(_call(level=Level.OFFER), OFFER, FRAME) is None
