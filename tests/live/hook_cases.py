@@ -290,6 +290,15 @@ BULKS: Final = [
         outcome="upstream_failed",
     ),
     before(
+        "more-than-is-read",
+        {
+            "do": "bulk",
+            "bytes": 300 * 1024,
+            "result": gives(injection("ODD", metadata={"x": "$BULK"}))["result"],
+        },
+        outcome="upstream_failed",
+    ),
+    before(
         "more-than-fits",
         {"do": "bulk", "bytes": 100_000, "result": gives(injection("ODD $BULK"))["result"]},
         outcome="too much",
