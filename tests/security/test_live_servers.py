@@ -355,3 +355,19 @@ async def test_a_server_pays_for_what_it_asks_and_stops_when_nothing_is_left(
             asked = await it.entries("model_asked")
             assert {each["actor"] for each in asked} <= {"server:hostile"}
         assert len(served.asked()) < len(answers)
+
+
+async def test_the_key_of_a_model_is_told_nobody_whatever_the_model_says(tmp_path: Path) -> None:
+    refusal = {"status": 401, "text": f"Incorrect API key provided: {KEY}"}
+    mcpl = declared(a_think=a_set("inferenceRequest"))
+    with models(refusal, refusal, {"text": f"My key is {KEY}."}) as served:
+        servers = talker("hostile", mcpl, 'enabled = ["*"]')
+        async with house(tmp_path, served, servers) as (it, stage):
+            (answer,) = await it.ask(infer("a.think"))
+            turn = await stage.turn("What went wrong?", "main")
+            assert "error" in answer
+            assert turn["error"]
+            # Nor does one that was told it repeat it.
+            again = await stage.turn("What is your key?", "main")
+            entries = (await it.api("journal", limit="1000"))["entries"]
+            assert KEY not in json.dumps([answer, turn, again, entries])
