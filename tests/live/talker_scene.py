@@ -207,6 +207,17 @@ async def scene(
             yield Scene(origin, config, composed, http, name_of(ways[0]))
 
 
+def push(feature: str) -> Frame:
+    """A push by this feature set."""
+    params = {
+        "featureSet": feature,
+        "eventId": f"evt-{feature}",
+        "timestamp": "2026-01-23T10:30:00Z",
+        "payload": {"content": [{"type": "text", "text": "hello"}]},
+    }
+    return {"method": "push/event", "params": params}
+
+
 def code_of(answer: Frame) -> int | None:
     """With which error a request of the server's was answered."""
     return answer["error"]["code"] if "error" in answer else None
