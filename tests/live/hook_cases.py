@@ -138,7 +138,9 @@ SHAPES: Final = [
     before("blocks-300", gives(injection([{"type": "text", "text": "ODD"}] * 300)), outcome=BAD),
     before("metadata-text", gives(injection("ODD", metadata="no")), outcome=BAD),
     before(
-        "metadata-deep", raw('{"jsonrpc":"2.0","id":$ID,"result":' + "[" * 3000 + "]" * 3000 + "}")
+        "metadata-deep",
+        raw('{"jsonrpc":"2.0","id":$ID,"result":' + "[" * 3000 + "]" * 3000 + "}"),
+        is_timed=True,
     ),
     before(
         "members-twice",
@@ -149,6 +151,7 @@ SHAPES: Final = [
         raw(
             '{"jsonrpc":"2.0","id":$ID,"result":{"featureSet":"x.both","contextInjections":[{"namespace":"o","position":"beforeUser","content":"ODD\\ud800"}]}}'
         ),
+        is_timed=True,
     ),
     before("neither-result-nor-error", raw('{"jsonrpc":"2.0","id":$ID}'), is_timed=True),
     before(
