@@ -246,3 +246,30 @@ async def test_a_host_without_channels_is_told_of_none() -> None:
     async with Harness(server, ["channels.*"], mcpl=False) as host:
         await host.tools()
         assert host.said("channels/register") == []
+
+
+@ERAS
+async def test_what_fails_within_is_told_to_nobody_outside(era: Era) -> None:
+    server = chatting()
+    await server.channels.register(GENERAL)
+
+    @server.channels.on_publish
+    async def deliver(post: Post) -> None:
+        raise ConnectionError("the token is secret")
+
+    @server.channels.on_close
+    async def leave(channel: str) -> None:
+        raise RuntimeError("the token is secret")
+
+    async with Harness(server, ["channels.*"], era=era) as host:
+        refused: list[Failed] = []
+        for method, params in (
+            ("channels/publish", {"channelId": GENERAL.id, "content": "Hello"}),
+            ("channels/close", {"channelId": GENERAL.id}),
+            ("channels/publish", {"channelId": GENERAL.id, "content": {"type": "video"}}),
+        ):
+            with pytest.raises(Failed) as found:
+                await host.request(method, params)
+            refused.append(found.value)
+    assert [each.code for each in refused] == [-32603, -32603, -32602]
+    assert not any("secret" in str(each) for each in refused)

@@ -29,6 +29,7 @@ from comity.wire import channels, checkpoints, features, hooks, inference, mcp, 
 from comity.wire.errors import (
     FEATURE_NOT_ENABLED,
     FEATURE_UNKNOWN,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     Misconfigured,
@@ -111,6 +112,12 @@ class Live:
         self.hosts.all.clear()
         self._modern.clear()
 
+    def stop(self) -> None:
+        """End what was begun beside the requests; nobody is here any more to hear of it."""
+        self.closed.set()
+        for task in self._tasks:
+            task.cancel()
+
     def check(self) -> None:
         """Raises Misconfigured for what could never work."""
         for each in self.sets.values():
@@ -151,7 +158,7 @@ class Live:
         answer = self._answering(ctx, host)
         if answer is None:
             return await call_next(ctx)
-        told = await answer
+        told = await _told(answer, ctx.method)
         return {**told, "resultType": mcp.COMPLETE_RESULT} if is_modern(ctx) else told
 
     def _answering(self, ctx: Context, host: Host) -> Awaitable[dict[str, Any]] | None:
@@ -273,6 +280,19 @@ class Live:
 
 
 _HANDSHAKE: Final = ("experimental", features.KEY)
+
+
+async def _told(answer: Awaitable[dict[str, Any]], method: str) -> dict[str, Any]:
+    """What is answered. The SDK would tell a stranger what failed within, in its own words."""
+    try:
+        return await answer
+    except MCPError:
+        raise
+    except Misconfigured as problem:
+        raise MCPError(INVALID_PARAMS.code, str(problem)) from None
+    except Exception:
+        log.exception("answering %s failed", method)
+        raise MCPError(INTERNAL_ERROR.code, "the server failed") from None
 
 
 async def _guarded(doing: Awaitable[object]) -> None:

@@ -206,7 +206,7 @@ class Running:
     async def __aexit__(self, *_: object) -> None:
         self._server.runs -= 1
         if self._server.runs == 0:
-            self._server.live.closed.set()
+            self._server.live.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
