@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 type Frame = dict[str, Any]
 type Say = Callable[[Any], None]
@@ -59,8 +59,8 @@ def answered(frame: Frame, say: Say) -> None:
     elif method == "tools/call":
         deeds: Any = PLAY["tools"][params["name"]]
         said = json.dumps(params.get("arguments")) if deeds is None else deeds
-        if isinstance(said, list):
-            perform(deeds, frame, say)
+        if isinstance(deeds, list):
+            perform(cast("list[Frame]", deeds), frame, say)
             return
         say({"id": id, "result": {"content": [{"type": "text", "text": said}]}})
     elif method in KEPT:

@@ -38,7 +38,9 @@ class Way:
     talk: Conversation
     held: object = None
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
-    waiting: dict[object, "asyncio.Future[Frame]"] = field(default_factory=dict)
+    waiting: dict[object, asyncio.Future[Frame]] = field(
+        default_factory=dict[object, asyncio.Future[Frame]]
+    )
 
     async def ask(self, method: str, params: object) -> Frame:
         if not IS_MODERN:

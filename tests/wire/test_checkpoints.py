@@ -1,5 +1,7 @@
 """State as calls carry it: where the document has it, and once more where SDKs leave it alone."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec import Raw
@@ -7,6 +9,8 @@ from msgspec import Raw
 from comity.wire import checkpoints, jsonrpc
 from comity.wire.checkpoints import Checkpoint, RolledBack
 from comity.wire.errors import MalformedMessage
+
+type Said = dict[str, Any]
 
 
 def _members(said: object) -> dict[str, Raw]:
@@ -18,20 +22,23 @@ def _plain(said: dict[str, Raw]) -> object:
 
 
 def test_a_checkpoint_is_read_where_the_document_has_it() -> None:
-    said = {"checkpoint": "chk_def", "parent": "chk_abc", "patch": []}
+    said: Said = {"checkpoint": "chk_def", "parent": "chk_abc", "patch": []}
     found = checkpoints.checkpoint_in(_members({"content": [], "state": said}))
     assert found == Checkpoint("chk_def", "chk_abc", None, Raw(b"[]"))
+    assert found is not None
     assert not found.is_opaque
 
 
 def test_a_checkpoint_is_read_from_its_mirror() -> None:
-    said = {"checkpoint": "chk_abc", "parent": None, "data": {"notes": []}}
+    said: Said = {"checkpoint": "chk_abc", "parent": None, "data": {"notes": []}}
     found = checkpoints.checkpoint_in(_members({"_meta": {"dev.comity/state": said}}))
     assert found == Checkpoint("chk_abc", None, Raw(b'{"notes":[]}'))
 
 
 def test_a_result_without_state_says_nothing() -> None:
-    for result in ({}, {"_meta": {}}, {"_meta": 7}, {"_meta": {"other": {"checkpoint": "x"}}}):
+    other: Said = {"_meta": {"other": {"checkpoint": "x"}}}
+    results: list[Said] = [{}, {"_meta": {}}, {"_meta": 7}, other]
+    for result in results:
         assert checkpoints.checkpoint_in(_members(result)) is None
 
 
@@ -39,6 +46,7 @@ def test_what_is_written_out_as_null_is_left_out() -> None:
     said = {"checkpoint": "c", "parent": None, "data": None, "patch": None}
     found = checkpoints.checkpoint_in(_members({"state": said}))
     assert found == Checkpoint("c")
+    assert found is not None
     assert found.is_opaque
 
 
@@ -100,7 +108,7 @@ def test_what_a_client_says_of_state_is_taken_away(forged: dict[str, object]) ->
 
 def test_a_result_loses_its_state_and_nothing_else() -> None:
     state = {"checkpoint": "a"}
-    result = {"content": [], "state": state, "_meta": {"dev.comity/state": state, "other": 1}}
+    result: Said = {"content": [], "state": state, "_meta": {"dev.comity/state": state, "other": 1}}
     bare = checkpoints.result_without_state(_members({**result, "checkpoint": "its own"}))
     assert _plain(bare) == {"content": [], "checkpoint": "its own", "_meta": {"other": 1}}
 
