@@ -15,7 +15,10 @@ _COLUMNS = ("ID", "CONVERSATION", "CAUSE", "MODEL", "TOKENS", "SERVERS", "TOOLS"
 
 @click.group("turns", cls=Listing)
 def command() -> None:
-    """Say something to a model, and show the last turns: why, by which model, what came of it."""
+    """Say something to a model, and show the last turns.
+
+    Of each turn: why it was taken, by which model, and what came of it.
+    """
 
 
 @command.command("list")
