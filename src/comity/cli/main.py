@@ -43,7 +43,7 @@ COMMANDS: Final = {
     "turns": "Say something to a model, and show the last turns.",
     "models": "Show which models there are, what they cost, and what was spent; try one.",
     "state": "Show the state that servers left, and its branches; roll it back.",
-    "channels": "Show where words come from and go to; say something there.",
+    "channels": "Show the channels of live servers, and say something in one.",
     "pushes": "Show what was pushed, where it went, and what came of it.",
     "webhooks": "Show where events are posted, what waits and what failed.",
     "permissions": "Show what servers need to do their work; approve it, or deny it.",
