@@ -7,123 +7,29 @@ gateway. What is asserted is what a model, a person or the journal gets to see o
 import json
 import re
 import sys
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 import pytest
 
-from tests.interop.peers import ROOT
-from tests.interop.processes import comity
-from tests.live.end_to_end import KEY, Models, Stage, models, words_in
-from tests.live.talker_scene import Frame, Scene, code_of
+from tests.live.end_to_end import KEY, fetch, models, until, words_in
+from tests.live.talker_scene import Frame, code_of
+from tests.security.live_house import (
+    EVERY_USE,
+    a_set,
+    declared,
+    house,
+    incoming,
+    infer,
+    player,
+    push,
+    register,
+    talker,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
-EVERY_USE: Final = (
-    "pushEvents",
-    "contextHooks.beforeInference",
-    "contextHooks.afterInference",
-    "inferenceRequest",
-    "channels.publish",
-    "channels.observe",
-)
-MODEL: Final = """
-[[models]]
-id = "main"
-api = "openai"
-url = "{url}/v1"
-key_env = "MODEL_KEY"
-"""
 SECRET: Final = "the heir is Ana of the third house"
-
-
-def a_set(*uses: str, **more: object) -> dict[str, object]:
-    return {"description": "Harmless", "uses": list(uses), **more}
-
-
-def declared(**sets: object) -> dict[str, object]:
-    named = {name.replace("_", "."): each for name, each in sets.items()}
-    return {
-        "version": "0.4",
-        "pushEvents": True,
-        "contextHooks": {"beforeInference": True, "afterInference": {"blocking": True}},
-        "inferenceRequest": {"streaming": True},
-        "modelInfo": True,
-        "channels": {"register": True, "publish": True, "observe": True, "lifecycle": True},
-        "featureSets": named,
-    }
-
-
-def talker(id: str, mcpl: Mapping[str, object], live: str, tools: object = ()) -> str:
-    """A server that asks its host whatever it is told to."""
-    env = {"MCPL": json.dumps(mcpl), "TOOLS": json.dumps(tools)}
-    return _server(id, "tests.live.live_talker", env, live)
-
-
-def player(id: str, play: Mapping[str, object], live: str) -> str:
-    """A server that answers hooks with whatever it is told to."""
-    return _server(id, "tests.live.hook_server", {"HOOK_PLAY": json.dumps(play)}, live)
-
-
-def _server(id: str, module: str, env: Mapping[str, str], live: str) -> str:
-    given = ", ".join(f"{name} = {json.dumps(each)}" for name, each in env.items())
-    return f"""
-[[servers]]
-id = "{id}"
-command = {json.dumps(sys.executable)}
-args = ["-m", "{module}"]
-env = {{ {given}, PYTHONPATH = {json.dumps(str(ROOT))} }}
-[servers.tools."*"]
-risk = "safe"
-[servers.live]
-{live}
-"""
-
-
-@asynccontextmanager
-async def house(folder: Path, served: Models, *parts: str) -> AsyncGenerator[tuple[Scene, Stage]]:
-    config = folder / "comity.toml"
-    config.write_text("\n".join([MODEL.format(url=served.url), *parts]), "utf-8")
-    with comity(config, {"MODEL_KEY": KEY}) as origin:
-        async with aiohttp.ClientSession() as http:
-            stage = Stage(folder, origin=origin)
-            yield Scene(origin, config, lambda live: live, http, "hostile"), stage
-
-
-def push(feature: str, event: str = "e1", text: str = "Hello", **more: object) -> Frame:
-    params = {
-        "featureSet": feature,
-        "eventId": event,
-        "timestamp": "2026-11-15T12:00:00Z",
-        "payload": {"content": [{"type": "text", "text": text}]},
-        **more,
-    }
-    return {"method": "push/event", "params": params}
-
-
-def infer(feature: str, **more: object) -> Frame:
-    messages = [{"role": "user", "content": "What do others say?"}]
-    params = {"featureSet": feature, "messages": messages, **more}
-    return {"method": "inference/request", "params": params}
-
-
-def register(*ids: str) -> Frame:
-    found = [{"id": id, "type": "chat", "label": id, "direction": "bidirectional"} for id in ids]
-    return {"method": "channels/register", "params": {"channels": found}}
-
-
-def incoming(channel: str, text: str = "Hello", author: str = "u_1") -> Frame:
-    message = {
-        "channelId": channel,
-        "messageId": f"m-{channel}",
-        "author": {"id": author, "name": author},
-        "timestamp": "2026-11-15T12:00:00Z",
-        "content": [{"type": "text", "text": text}],
-    }
-    return {"method": "channels/incoming", "params": {"messages": [message]}}
 
 
 @pytest.mark.requirement("MCPL-2-hostcontrol", "MCPL-13.1-mitigate")
@@ -355,6 +261,60 @@ async def test_a_server_pays_for_what_it_asks_and_stops_when_nothing_is_left(
             asked = await it.entries("model_asked")
             assert {each["actor"] for each in asked} <= {"server:hostile"}
         assert len(served.asked()) < len(answers)
+
+
+ANSWERING: Final = """
+import sys
+from comity.sdk.server import Server, Turn, Use
+
+server = Server(sys.argv[1])
+echo = server.feature("echo.all", "Says something whenever something was said", uses=[Use.PUSH])
+
+
+@echo.after_inference
+async def hear(turn: Turn) -> None:
+    server.afterwards(echo.push, turn.inference, "And what do you say to that?")
+
+
+server.run()
+"""
+
+
+async def test_two_servers_that_answer_each_other_end_with_the_budget(tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text(ANSWERING, "utf-8")
+    servers = [
+        f"""
+[[servers]]
+id = "{id}"
+command = {json.dumps(sys.executable)}
+args = [{json.dumps(str(tmp_path / "echo.py"))}, "{id}"]
+[servers.live]
+enabled = ["*"]
+"""
+        for id in ("one", "other")
+    ]
+    rows = """
+[[pushes]]
+from = "*/*"
+to = "turn"
+[[budgets]]
+party = "agent:host"
+tokens_per_day = 20000
+on_exceeded = "refuse"
+"""
+    with models() as served:
+        async with house(tmp_path, served, *servers, rows) as (it, stage):
+            await stage.turn("Hello", "main")
+
+            def listed() -> list[Frame]:
+                return json.loads(fetch(f"{stage.origin}/api/turns")[1])["turns"]
+
+            await until(lambda: any(each["state"] == "failed" for each in listed()))
+            received = await it.entries("push_received")
+            assert {each["server"] for each in received} == {"one", "other"}
+            used = [each["usage"] for each in listed()]
+            spent = sum(each["inputTokens"] + each["outputTokens"] for each in used)
+            assert 0 < spent <= 20_000
 
 
 async def test_the_key_of_a_model_is_told_nobody_whatever_the_model_says(tmp_path: Path) -> None:
