@@ -20,8 +20,8 @@ def completed(desk: Desk, line: str, **env: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("comity st", ["status", "store"]),
-        ("comity s", ["serve", "status", "servers", "search", "store"]),
+        ("comity st", ["status", "state", "store"]),
+        ("comity s", ["serve", "status", "servers", "search", "state", "store"]),
         ("comity servers re", ["restart"]),
         ("comity completion z", ["zsh"]),
         ("comity client connect cl", ["claude-desktop", "claude-code", "cline"]),
@@ -70,4 +70,4 @@ def test_bash_completes_a_word_by_that_script(desk: Desk) -> None:
         timeout=SECONDS,
         check=True,
     )
-    assert done.stdout.strip() == "status"
+    assert done.stdout.strip() == "status state"

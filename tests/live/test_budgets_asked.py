@@ -117,7 +117,8 @@ async def test_a_budget_of_nothing_is_a_prohibition(tmp_path: Path) -> None:
 async def test_people_are_asked_and_whoever_waited_goes_on(tmp_path: Path) -> None:
     async with asking(tmp_path, REPLY, settings=budget(300, asks=True)) as it:
         asked = asyncio.gather(
-            *(it.server.ask("inference/request", request(**SAYS)) for _ in range(4))
+            # Even one after the other they are too many for it.
+            *(it.server.ask("inference/request", request(**SAYS)) for _ in range(8))
         )
         ask = await until_asked(it)
         assert "server:memory has used up today's budget" in ask.message
