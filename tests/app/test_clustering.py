@@ -64,6 +64,8 @@ def fenced(notes: Path) -> ServerSettings:
 async def some(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, number: int = 2
 ) -> AsyncGenerator[list[Node]]:
+    def _no_firsts(_: object) -> None: ...
+
     hub, book, buses = Hub(), LeaseBook(timedelta(seconds=6)), list[MemoryBus]()
 
     def make(told: Settings) -> Cluster:
@@ -72,7 +74,7 @@ async def some(
 
     monkeypatch.setattr(assembly, "make_cluster", make)
     # Repeats of pushes are known sooner by JetStream, which no bus in memory has.
-    monkeypatch.setattr(live_pushes, "open_firsts", lambda _: None)
+    monkeypatch.setattr(live_pushes, "open_firsts", _no_firsts)
     async with AsyncExitStack() as stack:
         nodes: list[Node] = []
         for place in range(number):
