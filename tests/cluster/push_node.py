@@ -44,6 +44,7 @@ async def begin_only(live: LiveParts) -> AsyncGenerator[None]:
 
 if __name__ == "__main__":
     joined = vars(plane)["_JOINS"]
-    setattr(plane, "_JOINS", tuple(begin_only if each is join_turns else each for each in joined))  # noqa: B010
+    taking = tuple(begin_only if each is join_turns else each for each in joined)
+    setattr(plane, "_JOINS", taking)  # noqa: B010  # it is private, and only a test changes it
     sys.argv = ["comity", "serve", sys.argv[1], "--port", "0"]
     main()

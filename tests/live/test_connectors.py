@@ -37,7 +37,9 @@ class Post:
     letters: list[Any] = field(default_factory=list[Any])
     refuses: int = 0
 
-    async def handle_DATA(self, server: object, session: object, envelope: Any) -> str:  # noqa: N802
+    async def handle_DATA(  # noqa: N802  # the name that its caller looks for
+        self, server: object, session: object, envelope: Any
+    ) -> str:
         if self.refuses:
             self.refuses -= 1
             return "451 try again later"

@@ -61,6 +61,11 @@ class Addresses:
     credentials: Credentials | None = None
     encryption: ssl.SSLContext | None = field(default=None, repr=False)
 
+    @property
+    def replicas(self) -> int:
+        """How often JetStream keeps what must last: three times, where that many servers are."""
+        return 3 if len(self.servers) >= 3 else 1
+
     @classmethod
     def of(
         cls,

@@ -81,8 +81,7 @@ class NatsLeases:
         self._bus = bus
         self._lifetime = lifetime
         self._seconds = lifetime.total_seconds()
-        enough = len(bus.addresses.servers) >= 3
-        self._replicas = (3 if enough else 1) if replicas is None else replicas
+        self._replicas = bus.addresses.replicas if replicas is None else replicas
         self._clock = clock
         self.bucket = f"comity-leases-{bus.addresses.deployment}"
         self.stream = f"KV_{self.bucket}"

@@ -32,8 +32,7 @@ class NatsFirsts:
     ) -> None:
         self._bus = bus
         self._window = window.total_seconds()
-        enough = len(bus.addresses.servers) >= 3
-        self._replicas = (3 if enough else 1) if replicas is None else replicas
+        self._replicas = bus.addresses.replicas if replicas is None else replicas
         self.stream = f"comity-pushes-{bus.addresses.deployment}"
         self._subject = f"{bus.addresses.deployment}.pushes"
         self._is_made = False
