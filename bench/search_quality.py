@@ -1,15 +1,15 @@
 """How well tools are found: questions with known answers, through the gateway's own search."""
 
-import gzip
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from bench.processes import ROOT
 from bench.progress import say
+from bench.search_sets import OWN, Collection, Row, collections
 from comity.adapters.embedders import open_meanings, open_minilm
 from comity.adapters.token_counts import open_tokens
 from comity.adapters.word_scores import fastest_scoring
@@ -24,33 +24,16 @@ from comity.rules.search import MOST_FOUND, Query, Strategy
 from comity.wire.errors import Misconfigured
 from comity.wire.parties import Actor
 
-COMMITTED = ROOT / "bench" / "data"
-FOLDER_VARIABLE = "COMITY_DISCOVERY_DATA"
-SETS = {
-    "livemcp.step": "livemcp",
-    "livemcp.agent": "livemcp",
-    "bfcl": "bfcl",
-    "metatool.single": "metatool",
-    "seal.out": "seal",
-    "seal.in": "seal",
-    "metatool.multi": "metatool",
-}
 STRATEGIES = (Strategy.KEYWORD, Strategy.SEMANTIC, Strategy.HYBRID)
 _WHO = Actor("agent:bench")
-
-type Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which sets, from which folder; vectors are kept in another one from run to run."""
+    """The folders of the sets; and one in which vectors are kept from run to run."""
 
-    sets: tuple[str, ...] = tuple(SETS)
-    folder: Path | None = None
+    folders: tuple[Path, ...] = (OWN,)
     vectors: Path | None = None
-
-
-SHORT = Plan(("livemcp.step", "livemcp.agent"), COMMITTED)
 
 
 @dataclass(slots=True)
@@ -64,6 +47,28 @@ class Asked:
     task: str = ""
     task_groups: list[list[str]] = field(default_factory=list[list[str]])
 
+    @property
+    def is_hopeless(self) -> bool:
+        """No tool of the set is right, neither for this question nor for the task it is part of."""
+        return not self.places and not self.task_groups
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What definitions cost in a context: all, five found ones, and the gateway's own."""
+
+    tools: int
+    all: int
+    five: float
+    # Of the gateway's own tools: all of them, or the search alone.
+    own: int
+    search: int
+    counted_by: str
+
+    def saved(self, own: int) -> float:
+        """The share of tokens that is saved where so many go to the gateway's own tools."""
+        return 1 - (self.five + own) / self.all
+
 
 @dataclass(slots=True)
 class Findings:
@@ -72,54 +77,34 @@ class Findings:
     asked: dict[tuple[str, str], list[Asked]] = field(
         default_factory=dict[tuple[str, str], list[Asked]]
     )
-    # What all tools cost, five found ones, and of the gateway's own all, or the search alone.
-    all_tokens: int = 0
-    five_tokens: float = 0.0
-    own_tokens: int = 0
-    search_tokens: int = 0
-    counted_by: str = ""
+    costs: dict[str, Cost] = field(default_factory=dict[str, Cost])
     skipped: list[str] = field(default_factory=list[str])
-
-
-def folder_of(given: Path | None) -> Path | None:
-    """The folder of the sets: as told, or as the environment says."""
-    named = os.environ.get(FOLDER_VARIABLE, "")
-    return given or (Path(named) if named else None)
 
 
 async def measure(plan: Plan) -> Findings:
     findings = Findings()
-    if plan.folder is None:
-        findings.skipped.append(f"no folder of sets: give --data, or set {FOLDER_VARIABLE}")
-        return findings
-    for collection in dict.fromkeys(SETS[name] for name in plan.sets):
-        names = [name for name in plan.sets if SETS[name] == collection]
-        tools = list(rows(plan.folder, f"{collection}.tools"))
-        if not tools:
-            findings.skipped.append(f"{collection}: its file is not in {plan.folder.name}")
-            continue
-        say(f"{collection}: {len(tools)} tools")
-        await _measure(plan, findings, tools, names)
+    for collection in collections(plan.folders):
+        await _measure(plan, findings, collection)
     return findings
 
 
-async def _measure(plan: Plan, findings: Findings, tools: list[Row], names: Sequence[str]) -> None:
+async def _measure(plan: Plan, findings: Findings, collection: Collection) -> None:
     similarity = _similarity(plan, findings)
+    tools = collection.tools()
+    say(f"{collection.name}: {len(tools)} tools")
     finder, ids = _finder(tools, similarity)
     try:
         await finder.index.settle()
         if similarity is not None:
             say("vectors are made; once made they are kept where --vectors says")
             await _complete(similarity)
-        for name in names:
-            assert plan.folder is not None
-            questions = [row for row in rows(plan.folder, f"{name}.queries") if _counts(row)]
+        for name in collection.sets:
+            questions = collection.questions(name)
             for strategy in STRATEGIES if similarity is not None else STRATEGIES[:1]:
                 asked = [await _ask(finder, ids, row, strategy) for row in questions]
                 findings.asked[name, strategy] = asked
             say(f"{name}: {len(questions)} questions")
-        if names[0].startswith("livemcp"):
-            _count_tokens(findings, finder, ids, names[0])
+        _count_tokens(findings, finder, ids, collection)
     finally:
         finder.stop()
         if similarity is not None:
@@ -189,30 +174,20 @@ async def _ask(finder: Finder, ids: dict[str, str], row: Row, strategy: Strategy
     return Asked(places, scores, found[:10], row.get("task_id", ""), task_groups)
 
 
-def _count_tokens(findings: Findings, finder: Finder, ids: dict[str, str], name: str) -> None:
+def _count_tokens(
+    findings: Findings, finder: Finder, ids: dict[str, str], collection: Collection
+) -> None:
     """What all definitions cost in a context, beside the gateway's own and the five found."""
     tokens = open_tokens(os.environ)
-    findings.counted_by = tokens.method
     offers = [offer for offer in finder.index.offers if offer is not None]
     cost = {ids[offer.key]: tokens.count(offer.definition) for offer in offers}
-    findings.own_tokens = sum(tokens.count(DEFINITIONS[tool]) for tool in LISTED)
-    findings.search_tokens = tokens.count(DEFINITIONS[MetaTool.SEARCH])
-    findings.all_tokens = sum(cost.values())
+    name = collection.sets[0]
     asked = findings.asked.get((name, Strategy.HYBRID)) or findings.asked[name, Strategy.KEYWORD]
-    found = sum(cost[tool] for each in asked for tool in each.found[:5])
-    findings.five_tokens = found / max(1, len(asked))
-
-
-def _counts(row: Row) -> bool:
-    return bool(row["gold_groups"] or row.get("task_gold_groups"))
-
-
-def rows(folder: Path, name: str) -> Iterator[Row]:
-    plain, packed = folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz"
-    if packed.is_file():
-        lines = gzip.decompress(packed.read_bytes()).decode().splitlines()
-    elif plain.is_file():
-        lines = plain.read_text(encoding="utf-8").splitlines()
-    else:
-        return
-    yield from map(json.loads, lines)
+    findings.costs[collection.name] = Cost(
+        len(cost),
+        sum(cost.values()),
+        fmean(sum(cost[tool] for tool in each.found[:5]) for each in asked),
+        sum(tokens.count(DEFINITIONS[tool]) for tool in LISTED),
+        tokens.count(DEFINITIONS[MetaTool.SEARCH]),
+        tokens.method,
+    )

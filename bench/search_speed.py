@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from bench.progress import say
 from bench.search_corpus import PER_SERVER, fill, offer_of, queries, tools, words_of
 from bench.search_peers import DIMENSIONS, BareVectors, BareWords, Fts5
+from bench.search_sets import OWN
 from comity.adapters.embedders import open_meanings
 from comity.adapters.word_scores import fastest_scoring
 from comity.kernel.catalog import Catalog, Kind, Offer
@@ -29,12 +31,13 @@ SEEN_ONE_IN = 100
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Among how many tools, with how many questions, how often each."""
+    """Among how many tools, with how many questions, how often each, from which folders of sets."""
 
     sizes: tuple[int, ...] = (1_000, 10_000, 100_000)
     questions: int = 60
     rounds: int = 5
     updates: int = 16
+    folders: tuple[Path, ...] = (OWN,)
 
 
 SHORT = Plan((1_000, 10_000), 20, 3, 8)
@@ -97,7 +100,7 @@ async def _measure(plan: Plan, size: int) -> Cell:
     cell = Cell(size)
     say(f"{size:,} tools")
     catalog, embedder = Catalog(), _MadeUp()
-    fill(catalog, size)
+    fill(catalog, plan.folders, size)
     similarity = open_meanings(embedder, None)
     gate = Gate(catalog, Grants(Access.of(_grants(catalog))))
     finder = Finder(gate, similarity, words_of, scoring=fastest_scoring())
@@ -149,7 +152,7 @@ def _grants(catalog: Catalog) -> list[Grant]:
 
 async def _search(plan: Plan, cell: Cell, kinds: dict[str, Search]) -> None:
     """Every kind has its turn at every question, so that a slow moment is slow for all."""
-    asked = queries(plan.questions)
+    asked = queries(plan.folders, plan.questions)
     for search in kinds.values():
         await search(asked[0])
     for _ in range(plan.rounds):
@@ -167,7 +170,7 @@ async def _update(plan: Plan, cell: Cell, catalog: Catalog, finder: Finder) -> N
     times, so that those are there in the end that were there before."""
     server = catalog.servers(Kind.TOOL)[len(catalog.servers(Kind.TOOL)) // 2]
     before = list(catalog.offers(server, Kind.TOOL))
-    others = [offer_of(made) for made in tools(PER_SERVER)]
+    others = [offer_of(made) for made in tools(plan.folders, PER_SERVER)]
     there = [Offer(o.key, server, o.name, o.definition) for o in others][: len(before)]
     timed = cell.kinds["update"] = Timed()
     for number in range(plan.updates):

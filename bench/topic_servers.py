@@ -60,7 +60,7 @@ def comity(folder: Path, more: str = "", name: str = COMITY) -> Generator[Server
     written = folder / f"{name}.toml"
     written.write_text(_TOPICS + more, encoding="utf-8")
     command = [sys.executable, "-m", "comity.cli", "serve", str(written), "--port", "0"]
-    with Running(command) as running:
+    with Running(command, {"COMITY_PEPPER": "a pepper of all nodes"}) as running:
         yield Server(name, running, lambda port: _door(port, "bench"))
 
 

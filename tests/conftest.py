@@ -1,7 +1,13 @@
 """What every test run carries: the ledger, a test bench for plugins, how properties are sought."""
 
+import contextlib
+import json
 import os
+import shutil
+import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +42,22 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("comity")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gateways of this run, or of this worker of it, leave their records in a folder of its own."""
+    folder = os.environ["COMITY_STATE_DIR"] = tempfile.mkdtemp(prefix="comity-state-")
+    # A gateway that was started for a client on pipes is not needed any more after its test.
+    os.environ["COMITY_IDLE_SECONDS"] = "1"
+    config.add_cleanup(lambda: _end_gateways(Path(folder)))
+
+
+def _end_gateways(folder: Path) -> None:
+    """End each gateway that has left its record there, and remove the records."""
+    for record in (folder / "gateways").glob("[0-9]*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(json.loads(record.read_bytes())["pid"], signal.SIGTERM)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

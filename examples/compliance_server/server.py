@@ -16,7 +16,7 @@ from comity.sdk.server import Rewrite, Server, Turn
 
 def compliance_server() -> Server:
     server = Server("compliance")
-    redaction = server.feature("compliance.redaction", "Redact secrets and PII from responses")
+    redaction = server.feature("compliance.redaction", "Takes secrets out of answers")
 
     @redaction.after_inference(blocking=True)
     async def look(turn: Turn) -> Rewrite | None:

@@ -68,7 +68,7 @@ def memory_server(memories: Memories, options: Options | None = None) -> Server:
 
 
 def _retrieve(server: Server, memories: Memories, options: Options) -> None:
-    retrieval = server.feature("memory.retrieval", "Retrieve relevant memories")
+    retrieval = server.feature("memory.retrieval", "Recalls what was said before")
 
     @retrieval.before_inference
     async def retrieve(turn: Turn) -> Injection | None:
@@ -82,9 +82,9 @@ def _retrieve(server: Server, memories: Memories, options: Options) -> None:
 
 
 def _extract(server: Server, memories: Memories, options: Options) -> None:
-    extraction = server.feature("memory.extraction", "Learn from conversations")
+    extraction = server.feature("memory.extraction", "Remembers what is said")
     consolidation = server.feature(
-        "memory.consolidation", "Summarize memories using AI", uses=[Use.INFERENCE]
+        "memory.consolidation", "Sums memories up with a model", uses=[Use.INFERENCE]
     )
     busy = asyncio.Lock()
 
@@ -117,7 +117,7 @@ async def _summed_up(consolidation: Feature, found: Sequence[Memory], conversati
 
 
 def _remind(server: Server, memories: Memories) -> None:
-    proactive = server.feature("memory.proactive", "Surface reminders proactively", uses=[Use.PUSH])
+    proactive = server.feature("memory.proactive", "Reminds when it is time", uses=[Use.PUSH])
 
     @server.background
     async def remind() -> None:

@@ -173,7 +173,7 @@ async def serving(script: Script, tls: SSLContext | None = None) -> AsyncGenerat
 async def pooled(
     limits: PoolLimits | None = None, tls: SSLContext | None = None, proxy: Proxy | None = None
 ) -> AsyncGenerator[Pool]:
-    pool = Pool(tls, limits or PoolLimits(), proxy)
+    pool = Pool(tls, limits or PoolLimits(), None if proxy is None else lambda _: proxy)
     try:
         yield pool
     finally:

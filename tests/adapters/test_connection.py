@@ -1,12 +1,13 @@
 """One connection, fed exact bytes: what its reader hears, and whether it may be used again."""
 
+import asyncio
 import logging
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comity.adapters.upstream.connection import MOST_HEAD_BYTES, MOST_HEADERS
+from comity.adapters.upstream.connection import MOST_HEAD_BYTES, MOST_HEADERS, PORTION_BYTES
 from comity.adapters.upstream.sending import HeadSending, Sending
 from tests.adapters.talk import Notes, Talk
 
@@ -193,16 +194,53 @@ def test_a_malformed_response_fails_and_drops_the_connection(answer: bytes) -> N
     ],
     ids=["one", "value", "reason", "interims", "count", "trailer", "extension"],
 )
-def test_what_the_server_says_beside_its_body_is_bounded(pieces: list[bytes]) -> None:
-    talk = Talk().hear(*pieces)
+async def test_what_the_server_says_beside_its_body_is_bounded(pieces: list[bytes]) -> None:
+    talk = await portioned(Talk().hear(*pieces))
     assert talk.notes.endings == ["failed"]
     assert "more than" in talk.notes.because
 
 
-def test_a_large_first_read_is_mostly_body_and_no_large_head() -> None:
+async def test_a_large_first_read_is_mostly_body_and_no_large_head() -> None:
     body = b"x" * (4 * MOST_HEAD_BYTES)
-    talk = Talk().hear(head(b"Content-Length: %d" % len(body)) + body)
+    talk = await portioned(Talk().hear(head(b"Content-Length: %d" % len(body)) + body))
     assert (talk.notes.body == body, talk.notes.endings) == (True, ["ended"])
+
+
+async def test_a_large_read_is_taken_in_portions_between_which_others_go_on() -> None:
+    body = b"x" * (3 * PORTION_BYTES)
+    talk = Talk().hear(head(b"Content-Length: %d" % len(body)) + body)
+    for portion in range(1, 4):
+        assert (portion - 1) * PORTION_BYTES < len(talk.notes.body) <= portion * PORTION_BYTES
+        assert not talk.wire.reads
+        await asyncio.sleep(0)
+    assert (talk.notes.body == body, talk.notes.endings) == (True, ["ended"])
+    assert talk.wire.reads
+    assert talk.released == 1
+
+
+async def test_a_reader_that_rests_is_given_no_portion_meanwhile() -> None:
+    body = b"x" * (2 * PORTION_BYTES)
+    talk = Talk().hear(head(b"Content-Length: %d" % len(body)) + body)
+    talk.sending.pause()
+    await portioned(talk)
+    assert len(talk.notes.body) <= PORTION_BYTES
+    talk.sending.resume()
+    await portioned(talk)
+    assert talk.notes.body == body
+
+
+async def test_what_waits_behind_a_response_is_no_answer_to_the_next_request() -> None:
+    smuggled = head(b"Content-Length: 1") + b"y"
+    talk = Talk().hear(head(b"Content-Length: 1") + b"x" + smuggled * (2 * PORTION_BYTES // 40))
+    await portioned(talk)
+    assert (talk.notes.body, talk.released, talk.wire.is_open) == (b"x", 0, False)
+
+
+async def portioned(talk: Talk) -> Talk:
+    """The same when it has had its turns."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return talk
 
 
 def test_tiny_chunks_without_end_are_a_stream_and_no_attack() -> None:

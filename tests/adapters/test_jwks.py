@@ -74,6 +74,19 @@ async def test_metadata_leads_nowhere_but_to_the_issuer(
     assert "/keys" not in server.asked
 
 
+async def test_an_issuer_in_tls_names_no_keys_outside_of_it() -> None:
+    asked: list[str] = []
+
+    def fetching(url: str) -> dict[str, Any]:
+        asked.append(url)
+        return {"issuer": "https://issuer.example", "jwks_uri": "http://issuer.example/keys"}
+
+    keys = KeySet(Issuer("https://issuer.example", AUDIENCE), Clock(), fetching)
+    with pytest.raises(Unavailable):
+        await keys.find("first", "RS256")
+    assert "http://issuer.example/keys" not in asked
+
+
 async def test_many_who_ask_at_once_cause_one_look(server: IssuerServer) -> None:
     keys = keys_of(server, Clock())
     found = await asyncio.gather(*(keys.find("first", "RS256") for _ in range(50)))

@@ -202,7 +202,7 @@ async def test_attack_9_a_certificate_for_another_name_is_refused(tmp_path: Path
         assert await doubting.post(good, {}, BODY) is Problem.TLS
 
 
-async def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_is_used_only_where_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1/")
     listener = await Listener(b"HTTP/1.1 200 OK\r\n\r\n").open()

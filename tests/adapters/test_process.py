@@ -2,12 +2,14 @@
 
 import asyncio
 import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from comity.adapters.upstream.command import Command
-from comity.adapters.upstream.process import Limits, ServerProcess
+from comity.adapters.upstream.process import PORTION_BYTES, Limits, ServerProcess
 from comity.wire.errors import EXHAUSTED, Unavailable
 from tests.adapters.witness import LONG, SHORT, Signpost, Witness, on_both_loops, some_turns
 
@@ -57,6 +59,30 @@ async def test_a_flood_of_lines_is_delivered_whole_before_the_end() -> None:
     await witness.start("import sys\nfor n in range(50_000): print(n)\nsys.exit(3)")
     assert await witness.reason() == "exited with status 3"
     assert witness.lines == [b"%d" % number for number in range(50_000)]
+
+
+@on_both_loops
+async def test_between_some_lines_of_a_flood_others_have_their_turn() -> None:
+    """The pipe holds them all, so that they would be read at once."""
+    witness, turns, heard = Witness(), 0, Counter[int]()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            heard[turns] = len(witness.lines)
+            await asyncio.sleep(0)
+
+    code = "import os, sys; os.write(1, b'x\\n' * 30_000); sys.stdin.read()"
+    server = await witness.start(code)
+    others = asyncio.ensure_future(take_turns())
+    async with asyncio.timeout(LONG.total_seconds()):
+        while len(witness.lines) < 30_000:
+            await asyncio.sleep(0)
+    others.cancel()
+    seen = list(heard.values())
+    assert max(now - before for before, now in pairwise(seen)) <= PORTION_BYTES
+    await server.stop(LONG)
 
 
 @on_both_loops

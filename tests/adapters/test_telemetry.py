@@ -1,11 +1,13 @@
 """Whether OpenTelemetry is asked for, and what is said where its packages are missing."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from comity.adapters.telemetry import is_asked_for, open_tracer
 from comity.wire.errors import Misconfigured
+from tests.interop.processes import running
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,20 @@ def test_a_missing_extra_is_the_operators_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
     with pytest.raises(Misconfigured, match=r"comity\[otel\]"):
         open_tracer("1", lambda name: {}, {})
+
+
+@pytest.mark.timeout(120)
+def test_telemetry_never_stops_a_start(tmp_path: Path) -> None:
+    config = tmp_path / "comity.toml"
+    config.write_text("[telemetry]\ntraces = true\n")
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+    }
+    command = [str(Path(sys.executable).with_name("comity")), "serve", str(config), "--port", "0"]
+    with running(command, variables) as program:
+        program.wait_for_line(r"listening on http://")
+        assert "Telemetry is off: OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'" in program.said
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from comity.adapters.witnesses import AddressWitness, FileWitness, open_witness
+from comity.adapters.witnesses import AddressWitness, FileWitness, LastSignedFile, open_witness
 from comity.wire import exported
 from comity.wire.errors import Misconfigured, Unavailable
 from comity.wire.journal import Checkpoint
@@ -121,3 +121,21 @@ async def test_an_address_where_nobody_is_is_an_error() -> None:
 def test_what_is_neither_a_file_nor_an_address_is_refused(where: str) -> None:
     with pytest.raises(Misconfigured):
         open_witness(where)
+
+
+def test_the_last_checkpoint_of_each_chain_is_kept_beside_the_key(tmp_path: Path) -> None:
+    kept = LastSignedFile(tmp_path / "key.last-signed")
+    assert kept.read("node") is None
+    for seq in (1, 2):
+        asyncio.run(kept.tell(_checkpoint(seq)))
+    beside = _checkpoint(7)._replace(node="node~2")
+    asyncio.run(kept.tell(beside))
+    assert kept.read("node") == _checkpoint(2)
+    assert kept.read("node~2") == beside
+    assert kept.read("another") is None
+    moved = Path(kept.set_aside("node"))
+    assert _numbers(moved.read_bytes()) == [2]
+    assert kept.read("node") is None
+    (tmp_path / "key.last-signed").write_bytes(b"{")
+    assert kept.read("node") is None
+    asyncio.run(kept.close())

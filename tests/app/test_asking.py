@@ -82,7 +82,7 @@ def test_a_webhook_without_a_secret_of_its_own_is_refused(secret: Path, tmp_path
         make_notices(Settings(ask_webhook=url, ask_webhook_secret_file=absent), inbox, grants)
     secret.chmod(0o644)
     shared = Settings(ask_webhook=url, ask_webhook_secret_file=str(secret))
-    with pytest.raises(Misconfigured, match="others may read"):
+    with pytest.raises(Misconfigured, match="other users can read"):
         make_notices(shared, inbox, grants)
     secret.chmod(0o600)
     assert make_notices(shared, inbox, grants) is not None

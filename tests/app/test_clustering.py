@@ -16,6 +16,7 @@ from comity.adapters.memory.leases import LeaseBook, MemoryLeases
 from comity.app import assembly, live_pushes
 from comity.app.assembly import Parts, assembled
 from comity.app.clustering import Cluster, make_cluster
+from comity.app.recognising import VARIABLE
 from comity.config import ServerSettings, Settings
 from comity.wire.errors import Misconfigured
 from comity.wire.exposition import encode
@@ -23,7 +24,13 @@ from comity.wire.lifecycle import Reason, State
 from tests.interop.processes import ROOT
 
 SECONDS = 60.0
+PEPPER = b"pepper" * 8
 SETTINGS = Settings(cluster_url="nats://memory", cluster_lease=timedelta(seconds=6))
+
+
+@pytest.fixture(autouse=True)
+def pepper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, PEPPER.decode())
 
 
 @dataclass
@@ -68,7 +75,7 @@ async def some(
 
     hub, book, buses = Hub(), LeaseBook(timedelta(seconds=6)), list[MemoryBus]()
 
-    def make(told: Settings) -> Cluster:
+    def make(told: Settings, _: bytes) -> Cluster:
         buses.append(MemoryBus(hub))
         return Cluster(told, buses[-1], MemoryLeases(book, buses[-1]))
 
@@ -150,8 +157,26 @@ async def test_sessions_are_named_after_their_node(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_an_address_a_gateway_is_alone() -> None:
-    assert make_cluster(Settings()) is None
-    assert make_cluster(replace(SETTINGS, cluster_url="nats://127.0.0.1:1")) is not None
+    assert make_cluster(Settings(), PEPPER) is None
+    assert make_cluster(replace(SETTINGS, cluster_url="nats://127.0.0.1:1"), PEPPER) is not None
+
+
+def test_an_open_nats_beyond_this_machine_is_refused_unless_allowed() -> None:
+    settings = replace(SETTINGS, cluster_url="nats://10.0.0.1:4222")
+    with pytest.raises(Misconfigured, match="allow_open_nats"):
+        make_cluster(settings, PEPPER)
+    assert make_cluster(replace(settings, cluster_allow_open_nats=True), PEPPER) is not None
+
+
+async def test_nodes_without_a_pepper_of_their_own_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each would make a secret of its own, and understand no other."""
+    monkeypatch.delenv(VARIABLE)
+    for store in ("", f"sqlite:///{tmp_path / 'comity.db'}"):
+        with pytest.raises(Misconfigured, match="a pepper that every node has"):
+            async with assembled(replace(SETTINGS, store_url=store)):
+                pass
 
 
 @pytest.mark.parametrize(
@@ -163,4 +188,4 @@ def test_without_an_address_a_gateway_is_alone() -> None:
 )
 def test_a_rhythm_in_which_nobody_could_live_is_refused(settings: Settings, told: str) -> None:
     with pytest.raises(Misconfigured, match=told):
-        make_cluster(settings)
+        make_cluster(settings, PEPPER)

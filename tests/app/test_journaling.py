@@ -59,9 +59,20 @@ async def test_without_a_store_nobody_signs_and_the_machine_gives_the_name() -> 
         await journaling.journal.flush()
 
 
-def test_a_database_without_a_key_file_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    assert make_signer(Settings(store_url="postgresql://host/db")) is None
-    assert "key_file" in caplog.text
+def test_a_log_in_postgresql_is_signed_with_a_key_that_is_made_at_the_first_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("COMITY_STATE_DIR", str(tmp_path / "state"))
+    settings = Settings(store_url="postgresql://host/db")
+    first = make_signer(settings)
+    assert first is not None
+    file = tmp_path / "state" / "audit-log.key"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert all(said in caplog.text for said in (str(file), first.key, "If it is lost"))
+    caplog.clear()
+    again = make_signer(settings)
+    assert again is not None
+    assert (again.key, caplog.text) == (first.key, "")
 
 
 def test_secrets_of_webhooks_that_come_in_count_as_known(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_a_key_is_read_from_its_file_or_its_variable(
 ) -> None:
     file = tmp_path / "key"
     file.write_text("sk-of-a-file\n")
+    file.chmod(0o600)
     monkeypatch.setenv("SOME_KEY", "sk-of-a-variable")
     found = [
         spec_of(replace(ONE, key_file=str(file)), Settings()),
@@ -42,12 +43,13 @@ def test_a_key_is_read_from_its_file_or_its_variable(
     assert "sk-" not in repr(found)
 
 
-@pytest.mark.parametrize("held", [None, "", " \n", "x" * 20_000, "sk-ö"])
+@pytest.mark.parametrize("held", [None, "", " \n", "x" * 70_000, "sk-ö"])
 def test_a_file_without_a_key_stops_the_start(tmp_path: Path, held: str | None) -> None:
     file = tmp_path / "key"
     if held is not None:
         file.write_text(held, "utf-8")
-    with pytest.raises(Misconfigured, match="model 'a': its key_file") as told:
+        file.chmod(0o600)
+    with pytest.raises(Misconfigured, match=r"model 'a': .*key_file") as told:
         spec_of(replace(ONE, key_file=str(file)), Settings())
     assert "sk-" not in str(told.value)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.architecture.rooms import ROOT, SOURCE
+from tests.architecture.sources import ROOT, SOURCE
 
 
 def _contract(name: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import re
 import tomllib
 
-from tests.architecture.rooms import ROOT
+from tests.architecture.sources import ROOT
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 

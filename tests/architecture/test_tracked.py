@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.rooms import ROOT, tracked_files
+from tests.architecture.sources import ROOT, tracked_files
 
 # A home that is nobody's ("/home/user/…", as in the documents' own examples) tells nothing.
 MACHINE_PATH = re.compile(r"(?<![\w.$}>-])/(?:root|work|workspace|Users/\w+|home/(?!user/)\w+)/")

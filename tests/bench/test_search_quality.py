@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 
 from bench import search_quality
 from bench import search_quality_figures as figures
-from bench.search_quality import Asked, Findings, Plan, Row, measure
+from bench.search_quality import Asked, Cost, Findings, Plan, measure
+from bench.search_sets import OWN, Row, collections
 from comity.rules.search import Strategy
 from comity.wire.errors import Misconfigured
 
@@ -43,19 +45,52 @@ def test_scores_are_held_against_what_was_right() -> None:
 
 
 def test_a_gross_loss_is_told() -> None:
-    found = Findings({("livemcp.step", "hybrid"): [MISSED]}, 1000, 100.0)
-    assert len(figures.wrong(found)) == 2
+    dear = Cost(2, 1000, 100.0, 50, 20, "letters")
+    found = Findings({("everyday", "hybrid"): [MISSED]}, {"everyday": dear, "other": dear})
+    assert [line.partition(":")[0] for line in figures.wrong(found)] == [
+        "everyday, hybrid",
+        "everyday",
+    ]
     assert figures.wrong(Findings()) == []
 
 
-async def test_without_sets_and_without_weights_it_says_what_was_left_out(
+def test_questions_without_a_right_tool_are_told_apart() -> None:
+    none = Asked([], [(0.4, False), (0.1, False)], ["a"])
+    part_of_a_task = Asked([], [(0.8, False)], ["a"], "task", [["b"]])
+    asked = [FIRST, none, part_of_a_task]
+    assert figures.best_score(asked, hopeless=True) == 0.4
+    assert figures.best_score(asked, hopeless=False) == 0.9
+    assert figures.recall(asked, 5) == 1
+    assert "for the 1 questions" in figures.text(Findings({("own", "keyword"): asked}))
+
+
+def test_our_own_set_is_whole() -> None:
+    (own,) = collections([OWN])
+    tools, questions = own.tools(), own.questions("everyday")
+    ids = {tool["id"] for tool in tools}
+    assert (len(ids), len({tool["server"] for tool in tools})) == (198, 28)
+    assert all(tool["id"] == f"{tool['server']}/{tool['name']}" for tool in tools)
+    for tool in tools:
+        jsonschema_rs.meta.validate(tool["inputSchema"])
+        assert tool["description"]
+        assert tool["inputSchema"]["type"] == "object"
+    assert len({question["query"] for question in questions}) == len(questions) >= 200
+    right = [{tool for group in row["gold_groups"] for tool in group} for row in questions]
+    assert set().union(*right) == ids
+    assert all(set(row["gold"]) == tools for row, tools in zip(questions, right, strict=True))
+    assert sum(len(row["gold_groups"]) > 1 for row in questions) >= 20
+    assert sum(not row["gold_groups"] for row in questions) >= 20
+
+
+async def test_sets_of_another_folder_are_measured_and_what_is_missing_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none() -> None:
         raise Misconfigured("no weights here")
 
     monkeypatch.setattr(search_quality, "open_minilm", none)
-    assert "--data" in (await measure(Plan())).skipped[0]
+    with pytest.raises(FileNotFoundError, match="has no file"):
+        await measure(Plan((tmp_path,)))
     tool: Row = {
         "server": "files",
         "server_title": "Files",
@@ -66,11 +101,11 @@ async def test_without_sets_and_without_weights_it_says_what_was_left_out(
         {**tool, "id": name, "name": name, "inputSchema": {}} for name in ("read", "write")
     ]
     asked: list[Row] = [{"query": "read", "gold_groups": [["read"]]}]
-    for name, rows in (("livemcp.tools", named), ("livemcp.step.queries", asked)):
+    for name, rows in (("some.tools", named), ("some.step.queries", asked), ("x.queries", asked)):
         lines = "\n".join(map(json.dumps, rows))
         (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-    found = await measure(Plan(("livemcp.step", "bfcl"), tmp_path))
-    assert figures.recall(found.asked["livemcp.step", Strategy.KEYWORD], 1) == 1
-    assert found.skipped[0] == "semantic and hybrid: no weights here"
-    assert found.skipped[1].startswith("bfcl: its file is not in")
+    found = await measure(Plan((tmp_path,)))
+    assert list(found.asked) == [("some.step", Strategy.KEYWORD)]
+    assert figures.recall(found.asked["some.step", Strategy.KEYWORD], 1) == 1
+    assert found.skipped == ["semantic and hybrid: no weights here"]
     assert "no weights here" in figures.text(found)

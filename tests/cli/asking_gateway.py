@@ -14,6 +14,7 @@ from tests.interop.processes import Program, answers, running
 ANA = "person:ana@example.org"
 NOBODY_THERE = {"COMITY_URL": "http://127.0.0.1:9"}
 CONFIGURATION = f"""
+port = 0
 [store]
 url = "sqlite:///comity.db"
 [identity]
@@ -66,10 +67,10 @@ def made_ready(root: Path, more: str = "") -> tuple[Desk, str, str]:
     """A desk with a store in which an agent and a person are known; and their keys."""
     desk = Desk(root)
     desk.write("comity.toml", CONFIGURATION + more)
-    agent = desk.run("keys", "create", "agent:ci", "--json", **NOBODY_THERE).json["key"]
-    person = desk.run("keys", "create", ANA, "--json", **NOBODY_THERE).json["key"]
+    agent = desk.run("keys", "create", "agent:ci", "--json", "--offline").json["key"]
+    person = desk.run("keys", "create", ANA, "--json", "--offline").json["key"]
     for words in (("agent:ci", "example"), (ANA, "example", "--verb", "ask/answer")):
-        assert desk.run("grants", "add", *words, **NOBODY_THERE).status == 0
+        assert desk.run("grants", "add", *words, "--offline").status == 0
     return desk, agent, person
 
 

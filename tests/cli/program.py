@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 COMITY = str(Path(sys.executable).with_name("comity"))
-SECONDS = 60.0
+SECONDS = 120.0
 EXAMPLE: dict[str, Any] = {"command": sys.executable, "args": ["-m", "comity.cli", "example"]}
 # What would make one machine's answers differ from another's.
 _NOT_INHERITED = ("COMITY_", "XDG_", "CODEX_", "CLAUDE_", "CLINE_", "NO_COLOR", "COLUMNS", "FORCE_")
@@ -48,7 +48,9 @@ class Desk:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)
         }
-        self.env = {**inherited, "HOME": str(self.home), **env}
+        # Where the gateways that tests start have left what commands need to find them.
+        state = {"COMITY_STATE_DIR": os.environ["COMITY_STATE_DIR"]}
+        self.env = {**inherited, **state, "HOME": str(self.home), **env}
 
     def run(self, *arguments: str, said: str = "", **env: str) -> Ran:
         done = subprocess.run(

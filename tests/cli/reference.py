@@ -23,7 +23,7 @@ and mistakes go to standard error. On a terminal there are colours, unless `NO_C
 a table is as wide as `COLUMNS` says, or as it needs. What a running gateway is asked goes over its
 [operator API](operator-api.md), whose answers `--json` prints.
 
-`comity --version` prints the version.
+`comity --version` prints the version, and that of Python.
 """
 
 ENVIRONMENT = """## Variables
@@ -31,6 +31,7 @@ ENVIRONMENT = """## Variables
 | variable | |
 |---|---|
 | `COMITY_URL` | the gateway that commands ask, where `--url` is not given |
+| `COMITY_STATE_DIR` | the folder for records of running gateways, with their operator tokens |
 | `COMITY_KEY`, `COMITY_KEY_FILE` | the key that commands show to a gateway, or the file it is in |
 | `COMITY_PEPPER` | the secret by which `serve` and `keys` recognise keys, where no file holds it |
 | `COMITY_HOST`, `COMITY_PORT` | where `serve` listens, where no option says it |

@@ -1,5 +1,10 @@
 """Whom a command asks may be anybody: a gateway, or a stranger that answers as it likes."""
 
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
 import pytest
 
 from comity.cli.asking import Gateway
@@ -24,6 +29,40 @@ def test_what_is_no_gateway_is_told_apart_from_one(status: int, kind: str, body:
         pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:\d+"),
     ):
         Gateway(stranger.url).status()
+
+
+@pytest.mark.parametrize("banner", [b'INFO {"server_id":"N1"}\r\n', b"220 mail\r\n" * 9000])
+def test_a_service_that_does_not_speak_http_is_told_without_its_words(banner: bytes) -> None:
+    with _service(banner) as url, pytest.raises(Unavailable) as refused:
+        Gateway(url).status()
+    assert str(refused.value) == (
+        f"{url} does not answer as an HTTP server, so it is no Comity gateway; say where yours is "
+        "with --url or COMITY_URL"
+    )
+
+
+def test_a_connection_that_ends_without_an_answer_is_told_so() -> None:
+    with (
+        _service(b"") as url,
+        pytest.raises(Unavailable, match=r"before its answer was whole.*comity serve"),
+    ):
+        Gateway(url).status()
+
+
+@contextmanager
+def _service(banner: bytes) -> Generator[str]:
+    """A service that greets whoever comes, and speaks another protocol than HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            with listening.accept()[0] as connection, suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(banner)
+
+        greeting = threading.Thread(target=greet, daemon=True)
+        greeting.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        greeting.join(10)
 
 
 def test_a_refusal_is_told_in_the_gateways_own_words() -> None:

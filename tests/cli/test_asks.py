@@ -68,7 +68,7 @@ def test_nobody_else_sees_or_answers_it(asked: Asked) -> None:
     id = asked.ask(message="for ana alone")
     own = asked.run("approve", id, key=asked.agent)
     assert own.status == 2
-    assert "only people answer asks" in own.err
+    assert "only a person can answer this" in own.err
     assert "You cannot answer it" in asked.run("asks", "show", id, key=asked.agent).out
     for words in (("asks", "show", "zzzzzzzz"), ("approve", "zzzzzzzz"), ("asks", "show", "x")):
         assert asked.run(*words).status == 2
@@ -177,13 +177,13 @@ def test_without_a_gateway_the_store_itself_is_asked(tmp_path: Path) -> None:
         desk = asked.desk
     listed = desk.run("asks", **NOBODY_THERE)
     assert "left behind" in listed.out
-    made = desk.run("asks", "link", id, "--for", ANA, **NOBODY_THERE)
+    made = desk.run("asks", "link", id, "--for", ANA, "--offline")
     assert f"/asks/{id}?t=" in made.out
     assert len(made.lines) == 1
-    approved = desk.run("approve", id[:12], "--remember", **NOBODY_THERE)
+    approved = desk.run("approve", id[:12], "--remember", "--offline")
     assert approved.status == 0, approved.err
     assert "Granted for good: agent:ci may call example/echo." in approved.out
-    assert desk.run("deny", other, **NOBODY_THERE).status == 0
+    assert desk.run("deny", other, "--offline").status == 0
     told = desk.run("journal", "search", "--json", **NOBODY_THERE)
     assert told.out.count("ask_answered") >= 2
     assert "ACCESS_GRANTED" in told.out

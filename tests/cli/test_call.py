@@ -1,11 +1,12 @@
 """`comity call` against a real gateway and a real server, at a terminal and without one."""
 
-import json
 import signal
 from collections.abc import Generator
+from datetime import datetime
 
 import pytest
 
+from comity.cli.meanwhile import Meanwhile
 from tests.cli.program import EXAMPLE, Desk, Terminal
 
 
@@ -14,10 +15,11 @@ def test_a_tool_is_called_and_its_text_printed(desk: Desk, gateway: str) -> None
     assert (ran.status, ran.out, ran.err) == (0, "hello you\n", "")
 
 
-def test_a_structured_result_is_printed_as_json_beside_its_text(desk: Desk, gateway: str) -> None:
+def test_a_structured_result_that_repeats_its_text_is_printed_once(
+    desk: Desk, gateway: str
+) -> None:
     ran = desk.run("call", "example__now", COMITY_URL=gateway)
-    text, _, structure = ran.out.partition("\n")
-    assert json.loads(structure) == {"time": text}
+    assert datetime.fromisoformat(ran.out.removesuffix("\n"))
     whole = desk.run("call", "example__now", "--json", COMITY_URL=gateway).json
     assert set(whole) == {"content", "isError", "structuredContent"}
 
@@ -26,6 +28,25 @@ def test_progress_is_told_as_lines_where_there_is_no_terminal(desk: Desk, gatewa
     ran = desk.run("call", "example__countdown", "seconds=2", "--url", gateway)
     assert (ran.status, ran.out) == (0, "liftoff\n")
     assert ran.err.splitlines()[-1] == "comity: 2 of 2 0 to go"
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"progress": 1e-06, "message": "waiting"}, "comity: waiting\n"),
+        ({"progress": 0, "message": "waiting"}, "comity: waiting\n"),
+        ({"progress": 3, "message": "copied"}, "comity: 3 copied\n"),
+        ({"progress": 0, "total": 2, "message": "copied"}, "comity: 0 of 2 copied\n"),
+        ({"progress": 0.5}, "comity: 0.5\n"),
+        ({"progress": 1e-06}, ""),
+    ],
+)
+def test_progress_that_counts_nothing_is_told_by_its_message_alone(
+    said: dict[str, object], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Meanwhile("a tool") as meanwhile:
+        meanwhile.tell("notifications/progress", said)
+    assert capsys.readouterr().err == line
 
 
 def test_a_tool_that_reports_an_error_ends_with_one(desk: Desk, gateway: str) -> None:

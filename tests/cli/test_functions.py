@@ -140,11 +140,17 @@ def test_what_cannot_be_registered_is_told_with_what_to_do(
         register(named)
 
 
+@pytest.mark.requirement("MGP-2.2-ignore")
 def test_the_command_speaks_mcp_and_what_is_printed_goes_elsewhere(
     held: dict[str, Registered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[dict[str, object]] = [
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}},
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {"capabilities": {"mgp": {"version": "0.3.0", "extensions": ["security"]}}},
+        },
         {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
         {"jsonrpc": "2.0", "id": 3, "method": "nonsense"},
     ]
@@ -156,5 +162,6 @@ def test_the_command_speaks_mcp_and_what_is_printed_goes_elsewhere(
     main(["tools", "serve", "some_tools:add"])
     answers = [json.loads(line) for line in out.getvalue().splitlines()]
     assert answers[0]["result"]["serverInfo"]["name"] == "comity-functions"
+    assert answers[0]["result"]["capabilities"] == {"tools": {}}
     assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["add"]
     assert answers[2]["error"]["code"] == -32601

@@ -7,8 +7,7 @@ import pytest
 from tests.cli.program import COMITY, Desk, Ran
 from tests.interop.processes import answers, running
 
-NOBODY_THERE = {"COMITY_URL": "http://127.0.0.1:9"}
-STORE = '[store]\nurl = "sqlite:///comity.db"\n'
+STORE = 'port = 0\n[store]\nurl = "sqlite:///comity.db"\n'
 DECIDED = """
 [[grants]]
 subject = "*"
@@ -31,7 +30,7 @@ def kept(desk: Desk) -> Desk:
 
 
 def run(desk: Desk, *words: str) -> Ran:
-    return desk.run("grants", *words, **NOBODY_THERE)
+    return desk.run("grants", *words, "--offline")
 
 
 def test_grants_are_added_listed_and_removed_in_the_store(kept: Desk) -> None:
@@ -91,7 +90,7 @@ def test_an_explanation_names_what_decides_in_a_sentence(kept: Desk) -> None:
 def test_an_explanation_reckons_with_the_bounds_of_a_key(kept: Desk) -> None:
     made = kept.run(
         *("keys", "create", "agent:ci", "--permission", "ToolInvoke(docs/read)", "--json"),
-        **NOBODY_THERE,
+        "--offline",
     ).json
     with_key = ("explain", "agent:ci", "docs/write", "--key", made["id"])
     assert "outside of its bounds" in run(kept, *with_key).out

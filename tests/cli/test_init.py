@@ -129,6 +129,8 @@ def test_where_nothing_is_found_a_small_server_is_there_to_begin_with(
     written = desk.folder / {"toml": "comity.toml", "json": "mcp.json"}[form]
     if form == "toml":
         assert set(servers_of(written)) == {"example"}
+        assert tomllib.loads(written.read_text())["policy"] == {"approve_own": True}
+        assert '# require_approval = "destructive"' in written.read_text()
         assert "# [[servers]]" in written.read_text()
     else:
         assert set(json.loads(written.read_text())["mcpServers"]) == {"example"}

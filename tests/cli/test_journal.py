@@ -2,12 +2,16 @@
 
 import json
 import random
+import re
 from collections.abc import Generator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from comity.cli.journal import command
 from tests.cli.program import EXAMPLE, Desk, Ran, Terminal
 from tests.interop.processes import comity
 from tests.rules.journals import DEEDS, PUBLIC, Journal, export
@@ -34,7 +38,7 @@ class Kept:
         self.checkpoints = config.with_name("checkpoints.jsonl")
 
     def journal(self, *words: str) -> Ran:
-        return self.desk.run("journal", *words, "--config", str(self.config))
+        return self.desk.run("journal", *words, "--offline", "--config", str(self.config))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +68,7 @@ def _at_a_gateway(desk: Desk, origin: str) -> None:
     assert "agent" not in trace
     assert desk.run("journal", "show", trace, "--url", origin).status == 0
     proved = desk.run("journal", "verify", "--url", origin, "--json")
-    assert (proved.status, proved.json["whole"]) == (0, True), proved.out
+    assert (proved.status, proved.json["findings"]) == (0, []), proved.out
     key = desk.run("journal", "key", "--url", origin, "--json").json
     assert key["node"].startswith("n-")
 
@@ -168,7 +172,70 @@ def test_what_cannot_be_proved_is_neither_whole_nor_not(desk: Desk, words: tuple
 def test_without_a_store_there_is_nothing_to_show(desk: Desk) -> None:
     desk.write("comity.toml", "[limits]\n")
     assert desk.run("journal", "tail", **NOBODY_THERE).status == 3
-    assert desk.run("journal", "key", "--config", "comity.toml").status == 2
+    assert desk.run("journal", "key", "--offline", "--config", "comity.toml").status == 2
+
+
+def _entry(actor: str, type: str, result: str, at: str, **details: object) -> dict[str, Any]:
+    named = {"actor": actor, "type": type, "result": result, "at": at, "details": details}
+    return {**named, "node": "n-1", "seq": len(actor), "server": "files", "tool": "write"} | {
+        "trace": "0d418b1001d432be5d1dde7852d06dbe",
+        "call": "",
+    }
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The entries that `comity journal tail` gets, the newest first."""
+    now = datetime.now(UTC).isoformat()
+    entries = [
+        _entry("person:ana@example.org", "TOOL_EXECUTED", "SUCCESS", now),
+        _entry("agent:ci", "TOOL_BLOCKED", "BLOCKED", now, outcome="pending_approval"),
+        _entry("agent:c", "TOOL_BLOCKED", "BLOCKED", "2025-03-01T12:00:00+00:00"),
+    ]
+
+    def get(*_: object, **__: object) -> dict[str, Any]:
+        return {"entries": entries}
+
+    monkeypatch.setattr("comity.cli.administering.Records.get", get)
+    return entries
+
+
+def _tail(columns: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("COLUMNS", columns)
+    ran = CliRunner().invoke(command, ["tail"], standalone_mode=False, catch_exceptions=False)
+    return ran.output.splitlines()
+
+
+@pytest.mark.usefixtures("listed")
+def test_on_a_narrow_terminal_the_entries_keep_their_header_and_their_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = _tail("80", monkeypatch)
+    assert lines[0].split() == ["TIME", "ACTOR", "TYPE", "RESULT"]
+    assert lines[1].split() == ["SERVER/TOOL", "TRACE"]
+    assert len(lines) == 8
+    assert max(map(len, lines)) <= 80
+    starts = [lines[0].index(name) for name in ("ACTOR", "TYPE", "RESULT")]
+    for line in lines[2::2]:
+        assert [line[start - 2 : start] for start in starts] == ["  "] * 3
+        assert " " not in [line[start] for start in starts]
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_call_that_waits_for_approval_is_told_apart_from_one_that_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    header, refused, waits, _ = _tail("160", monkeypatch)
+    assert header.split() == ["TIME", "ACTOR", "TYPE", "RESULT", "SERVER/TOOL", "TRACE"]
+    assert "  tool blocked          BLOCKED  files/write" in refused
+    assert "  waiting for approval  PENDING  files/write" in waits
+
+
+@pytest.mark.usefixtures("listed")
+def test_each_entry_is_shown_with_its_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, old, today, _ = _tail("160", monkeypatch)
+    assert old.startswith("2025-03-01 ")
+    assert re.match(r"\d\d-\d\d \d\d:\d\d:\d\d  ", today.lstrip())
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.program import COMITY, EXAMPLE, Desk, Ran
 from tests.interop.processes import Program, answers, running
 
-STORE = '[store]\nurl = "sqlite:///comity.db"\n'
+STORE = 'port = 0\n[store]\nurl = "sqlite:///comity.db"\n'
 NOBODY_THERE = {"COMITY_URL": "http://127.0.0.1:9"}
 # Every command is a program of its own, on a machine that may have much else to do.
 pytestmark = pytest.mark.timeout(300)
@@ -22,7 +22,7 @@ KEY = re.compile(r"cmty_live_[0-9A-Za-z]{11}_[0-9A-Za-z]{49}")
 
 
 def in_store(desk: Desk, *words: str) -> Ran:
-    return desk.run(*words, **NOBODY_THERE)
+    return desk.run(*words, "--offline")
 
 
 def test_keys_are_made_in_the_store_where_no_gateway_runs(desk: Desk) -> None:
@@ -31,7 +31,6 @@ def test_keys_are_made_in_the_store_where_no_gateway_runs(desk: Desk) -> None:
     ran = in_store(desk, "keys", "create", "agent:ci", "--label", "nightly", "--expires", "90d")
     assert ran.status == 0, ran.err
     assert KEY.fullmatch(ran.lines[0])
-    assert "no gateway runs" in ran.err
     (listed,) = in_store(desk, "keys", "--json").json["keys"]
     assert (listed["party"], listed["label"]) == ("agent:ci", "nightly")
     ends = datetime.fromisoformat(listed["expires_at"]) - datetime.now(UTC)
@@ -39,6 +38,34 @@ def test_keys_are_made_in_the_store_where_no_gateway_runs(desk: Desk) -> None:
     secret = ran.lines[0].split("_")[3]
     assert secret not in in_store(desk, "keys").out
     assert secret.encode() not in (desk.folder / "comity.db").read_bytes()
+
+
+def test_a_key_is_written_to_a_new_file_that_only_its_owner_reads(desk: Desk) -> None:
+    desk.write("comity.toml", STORE)
+    ran = in_store(desk, "keys", "create", "agent:ci", "--out", "ci.key")
+    assert ran.status == 0, ran.err
+    file = desk.folder / "ci.key"
+    assert KEY.fullmatch(file.read_text().removesuffix("\n"))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.read_text().strip() not in ran.out
+    (made,) = in_store(desk, "keys", "--json").json["keys"]
+    assert ran.out == f"Wrote key {made['id']} of agent:ci to ci.key.\n"
+
+
+def test_a_file_that_exists_is_not_replaced_by_a_key(desk: Desk) -> None:
+    desk.write("comity.toml", STORE)
+    file = desk.write("ci.key", "something else")
+    for name, told in (("ci.key", "exists already"), ("no/folder.key", "cannot be written")):
+        ran = in_store(desk, "keys", "create", "agent:ci", "--out", name)
+        assert (ran.status, ran.out, told in ran.err) == (2, "", True)
+    assert file.read_text() == "something else"
+    assert in_store(desk, "keys", "--json").json["keys"] == []
+
+
+def test_no_file_is_left_where_no_key_was_made(desk: Desk) -> None:
+    desk.write("comity.toml", STORE)
+    ran = in_store(desk, "keys", "create", "agent:ci", "--expires", "soon", "--out", "it.key")
+    assert (ran.status, (desk.folder / "it.key").exists()) == (2, False)
 
 
 def test_a_key_is_replaced_and_taken_back(desk: Desk) -> None:
@@ -89,11 +116,24 @@ def test_a_mistake_is_told_with_what_would_do(
 
 
 def test_without_a_gateway_and_a_store_there_is_nothing_to_keep_a_key_in(desk: Desk) -> None:
-    ran = in_store(desk, "keys", "create", "agent:ci")
+    ran = desk.run("keys", "create", "agent:ci", **NOBODY_THERE)
     assert ran.status == 3
     assert "comity serve" in ran.err
+    assert "comity init" in in_store(desk, "keys", "create", "agent:ci").err
     desk.write("comity.toml", "port = 0\n")
     assert "[store]" in in_store(desk, "keys", "create", "agent:ci").err
+
+
+def test_where_no_gateway_answers_nothing_is_written_unless_told_so(desk: Desk) -> None:
+    desk.write("comity.toml", STORE)
+    assert in_store(desk, "keys", "create", "agent:ci").status == 0
+    for words in (("keys", "create", "agent:other"), ("parties", "add", "agent:other")):
+        ran = desk.run(*words, **NOBODY_THERE)
+        assert ran.status == 3, ran.err
+        assert "--offline" in ran.err
+    listed = desk.run("keys", "--json", **NOBODY_THERE)
+    assert [key["party"] for key in listed.json["keys"]] == ["agent:ci"]
+    assert "no gateway answers" in listed.err
 
 
 @dataclass
@@ -115,7 +155,7 @@ def guarded(desk: Desk) -> Generator[Guarded]:
     command, args = EXAMPLE["command"], json.dumps(EXAMPLE["args"])
     desk.write(
         "comity.toml",
-        f'port = 0\n{STORE}[identity]\nmode = "required"\n'
+        f'{STORE}[identity]\nmode = "required"\n'
         f'[[servers]]\nid = "try"\ncommand = "{command}"\nargs = {args}\n'
         '[[grants]]\nsubject = "person:ops"\nverb = "*"\ntarget = "*"\n'
         '[[grants]]\nsubject = "agent:ci"\ntarget = "try/echo"\n',
@@ -130,6 +170,17 @@ def guarded(desk: Desk) -> Generator[Guarded]:
 
 def _store(folder: Path) -> str:
     return f"sqlite:///{folder}/comity.db"
+
+
+def test_the_store_of_a_running_gateway_is_only_read_offline(guarded: Guarded) -> None:
+    config = ("--config", str(guarded.desk.folder / "comity.toml"))
+    store = {"COMITY_STORE_URL": _store(guarded.desk.folder)}
+    for words in (("keys", "create", "agent:ci"), ("parties", "add", "agent:other")):
+        ran = guarded.desk.run(*words, "--offline", *config, **store)
+        assert ran.status == 2, ran.out
+        assert guarded.origin in ran.err
+    read = guarded.desk.run("keys", "--offline", "--json", *config, **store)
+    assert [key["party"] for key in read.json["keys"]] == ["person:ops"]
 
 
 def test_a_gateway_that_asks_who_comes_is_asked_with_a_key(guarded: Guarded) -> None:

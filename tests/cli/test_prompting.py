@@ -57,6 +57,11 @@ def test_a_field_is_asked_until_it_is_answered_in_its_kind(
     assert answer == {"action": "accept", "content": {"it": value}}
 
 
+def test_a_text_that_is_too_short_is_told_with_a_count_that_agrees() -> None:
+    _, seen = answered(form(it={"type": "string", "maxLength": 1}), "y\nAnn\nA\n")
+    assert "At most 1 character." in seen
+
+
 def test_what_need_not_be_said_may_be_left_out() -> None:
     fields = form(name={"type": "string"}, age={"type": "integer", "needed": False})
     answer, seen = answered(fields, "y\nAnn\n\n")

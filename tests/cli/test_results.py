@@ -17,6 +17,15 @@ SHOWN: list[tuple[Result, str]] = [
     ({"content": [text("one\ntwo"), text("three")]}, "one\ntwo\nthree\n"),
     ({"content": [text('{"a": 1}')], "structuredContent": {"a": 1}}, '{"a": 1}\n'),
     ({"content": [text("A")], "structuredContent": {"a": 1}}, 'A\n{\n  "a": 1\n}\n'),
+    ({"content": [text("A")], "structuredContent": {"result": "A"}}, "A\n"),
+    ({"content": [text("7")], "structuredContent": {"result": 7}}, "7\n"),
+    ({"content": [text("1"), text("2")], "structuredContent": {"result": [1, 2]}}, "1\n2\n"),
+    ({"content": [text("a"), text("b")], "structuredContent": {"result": ["a", "b"]}}, "a\nb\n"),
+    (
+        {"content": [text("A")], "structuredContent": {"a": "A", "b": 1}},
+        'A\n{\n  "a": "A",\n  "b": 1\n}\n',
+    ),
+    ({"content": [{"type": "text"}], "structuredContent": {}}, "\n{}\n"),
     ({"structuredContent": []}, "[]\n"),
     (
         {"content": [{"type": "image", "mimeType": "image/png", "data": "AAAA"}]},

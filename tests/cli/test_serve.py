@@ -40,7 +40,7 @@ def run(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Comp
 def test_the_version_is_told_and_nothing_is_run() -> None:
     done = run("--version")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip().count(".") == 2
+    assert done.stdout.startswith("comity ")
 
 
 @pytest.mark.parametrize("arguments", [(), ("dance",), ("serve", "x", "--port", "y")])

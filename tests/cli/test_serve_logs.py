@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.program import Desk
 from tests.interop.processes import running
 from tests.surfaces.piped import COMITY
 
@@ -69,3 +70,17 @@ def test_a_form_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "'text', 'json'" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_variable_that_is_not_set_is_told_in_whole_words(tmp_path: Path, form: str) -> None:
+    desk = Desk(tmp_path)
+    config = desk.write(
+        "comity.toml",
+        '[[servers]]\nid = "search"\nurl = "https://search.example.org/mcp"\n'
+        'headers = {Authorization = "Bearer ${SEARCH_TOKEN}"}\n',
+    )
+    ran = desk.run("serve", str(config), "--log-format", form)
+    assert ran.status == 2
+    assert "servers[search].headers.Authorization: the variable SEARCH_TOKEN is not set" in ran.err
+    assert "write ${SEARCH_TOKEN:-default}" in ran.err

@@ -20,6 +20,19 @@ def test_servers_are_listed_with_their_states_and_reasons(desk: Desk, gateway: s
     assert "no such program" in ran.lines[2]
 
 
+def test_a_narrow_terminal_shows_short_reasons_below_the_servers(desk: Desk, gateway: str) -> None:
+    ran = desk.run("servers", "--url", gateway, COLUMNS="80")
+    assert max(map(len, ran.lines)) <= 80
+    assert "REASON" not in ran.lines[0]
+    assert ran.lines[2].split()[:2] == ["absent", "failed"]
+    below = ran.lines[ran.lines.index("") + 1 :]
+    assert below[0].split() == ["SERVER", "REASON"]
+    assert "there is no such program" in " ".join(below)
+    assert "how it is spelt" not in ran.out
+    assert below[-1] == "`comity servers show NAME` tells more."
+    assert "how it is spelt" in desk.run("servers", "show", "absent", "--url", gateway).out
+
+
 def test_a_program_reads_every_server(desk: Desk, gateway: str) -> None:
     servers = desk.run("servers", "list", "--json", "--url", gateway).json["servers"]
     assert {each["id"]: each["state"] == "connected" for each in servers} == {
@@ -79,7 +92,10 @@ def test_a_server_that_does_not_come_back_is_told_with_its_reason(desk: Desk, al
     assert (ran.status, "I am not well" in ran.out) == (1, True)
     logs = desk.run("servers", "logs", "failing", "--url", alone)
     assert logs.out == "I am not well\n"
-    assert "I am not well" in desk.run("servers", "show", "failing", "--url", alone).out
+    shown = desk.run("servers", "show", "failing", "--url", alone).out
+    assert "I am not well" in shown
+    assert "went away: " in shown
+    assert "server 'failing'" not in shown, "whose reason it is stands above it"
 
 
 @pytest.mark.parametrize(

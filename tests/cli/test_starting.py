@@ -15,7 +15,8 @@ def test_each_server_is_told_on_a_line_when_it_was_tried(desk: Desk) -> None:
         gateway.wait_for_line(r"^comity: listening on http://127.0.0.1:\d+$")
         gateway.wait_for_line(r"^comity: server 'example' is ready after \d+\.\d s: 4 tools$")
         gateway.wait_for_line(r"^comity: .*server 'failing'.*said: indisposed$")
-        gateway.wait_for_line(r"^comity: server 'failing' is not ready; .*comity doctor")
+        gateway.wait_for_line(r"^comity: server 'failing' is not ready$")
+        gateway.wait_for_line(r"^comity: `comity servers show NAME` .*`comity doctor`")
 
 
 def test_at_a_terminal_the_servers_are_a_table_that_ends_with_how_to_connect(desk: Desk) -> None:
@@ -29,6 +30,28 @@ def test_at_a_terminal_the_servers_are_a_table_that_ends_with_how_to_connect(des
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
         assert "Traceback" not in terminal.seen
+
+
+def test_what_to_do_about_failed_servers_is_told_once(desk: Desk) -> None:
+    absent = {"command": "no-such-program-anywhere"}
+    desk.write("mcp.json", {"mcpServers": {"failing": FAILING, "absent": absent}})
+    with Terminal(desk, "serve", "--port", "0") as terminal:
+        terminal.until("0 of 2 servers ready, 0 tools.")
+        terminal.until("/mcp")
+        assert terminal.seen.count("comity doctor") == 1
+        assert "failed" in terminal.seen
+        assert "restarting" not in terminal.seen
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+
+
+def test_an_end_says_once_how_many_servers_it_stops(desk: Desk) -> None:
+    desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE}})
+    with Terminal(desk, "serve", "--port", "0") as terminal:
+        terminal.until("1 of 1 server ready, 4 tools.")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+        assert terminal.seen.count("comity: stopping 1 server\r\n") == 1
 
 
 def test_at_a_terminal_without_servers_it_is_said_how_to_get_some(desk: Desk) -> None:

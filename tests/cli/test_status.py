@@ -9,6 +9,7 @@ def test_the_status_of_a_gateway_fits_on_a_few_lines(desk: Desk, gateway: str) -
     assert gateway in ran.lines[0]
     assert any(line.split() == ["tools", "4"] for line in ran.lines)
     assert "no-such-program-anywhere" in ran.out
+    assert any(line.endswith("2 (1 connected, 1 failed)") for line in ran.lines)
 
 
 def test_a_program_reads_the_status_as_json(desk: Desk, gateway: str) -> None:

@@ -1,6 +1,12 @@
 """`comity tools`: listed, sought, and shown with what they take."""
 
+import json
+
+import pytest
+
 from tests.cli.program import Desk
+from tests.conformance.ways import on_pipes
+from tests.interop.processes import comity
 
 
 def test_tools_are_listed_one_to_a_line(desk: Desk, gateway: str) -> None:
@@ -11,6 +17,19 @@ def test_tools_are_listed_one_to_a_line(desk: Desk, gateway: str) -> None:
         f"example__{name}" for name in ("countdown", "echo", "greet", "now")
     ]
     assert all(line == line.rstrip() for line in ran.lines)
+
+
+@pytest.mark.requirement("MCP-5.1-hintsui")
+def test_a_list_shows_which_tools_read_and_which_destroy(desk: Desk) -> None:
+    config = desk.home / "mcp.json"
+    servers = {"near": on_pipes("talker", TALKER_NAME="near")}
+    config.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+    with comity(config) as origin:
+        lines = desk.run("tools", "--url", origin).lines
+    hints = {line.split()[0]: line[lines[0].index("HINTS") :].split()[:1] for line in lines[1:]}
+    assert hints["near__get_weather"] == ["reads"]
+    assert hints["near__delete_file"] == ["destroys"]
+    assert hints["near__echo"] == []
 
 
 def test_the_width_that_was_asked_for_is_kept(desk: Desk, gateway: str) -> None:

@@ -201,5 +201,5 @@ def test_a_hostile_proposal_in_full_steers_nothing_and_hides_nothing() -> None:
     assert is_harmless(sent)
     assert "202e" in sent
     huge = followed(params={"name": "x", "arguments": {"text": "y" * 100_000}})
-    assert "that are not shown" in printed(in_full(huge, 7, NOW, []), width=2_000)
+    assert "more characters not shown" in printed(in_full(huge, 7, NOW, []), width=2_000)
     assert json.dumps(CALL["arguments"])[1:-1] in printed(in_full(followed(), 7, NOW, []))

@@ -24,7 +24,9 @@ class Ended:
     origin: str
     error_type: str
     is_retryable: bool = False
+    status: int = 200
     retry_after: str | None = None
+    retry_after_ms: int | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -130,5 +132,7 @@ def _ended(
         origin,
         str(told["error_type"]),
         bool(told.get("retryable")),
+        status,
         headers.get("retry-after"),
+        told.get("retry_after_ms"),
     )

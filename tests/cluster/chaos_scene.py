@@ -107,6 +107,7 @@ name = "{scene.name}"
 heartbeat = "500ms"
 dead_after = "4s"
 lease = "6s"
+allow_open_nats = true
 [[servers]]
 id = "fenced"
 transport = "stdio"
@@ -118,7 +119,7 @@ placement = "one"
 risk = "safe"
 [servers.tools.wipe]
 risk = "dangerous"
-confirm = "always"
+require_approval = "always"
 """
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from tests.interop.processes import accepts, free_port
 
 _SECONDS: Final = 60.0
+SECRET: Final = b"the secret of all nodes in a test"
 
 
 class NatsServer:

@@ -20,7 +20,8 @@ from comity.wire.sse import EventParser
 from tests.cli.program import EXAMPLE
 from tests.interop.processes import ROOT, Program, answers, running
 
-SECONDS: Final = 60.0
+SECONDS: Final = 120.0
+PEPPER: Final = "pepper-" * 8
 MODERN: Final = "2026-07-28"
 HANDSHAKE: Final = "2025-11-25"
 BOTH: Final = {"accept": "application/json, text/event-stream"}
@@ -34,6 +35,9 @@ class Setting:
     folder: Path
     nats: Sequence[str]
     store: str
+    # More tables, and more of the server that runs once.
+    tables: str = field(default="", kw_only=True)
+    more: str = field(default="", kw_only=True)
 
     @property
     def notes(self) -> Path:
@@ -52,6 +56,7 @@ node = "{name}"
 heartbeat = "300ms"
 dead_after = "2s"
 lease = "8s"
+{self.tables}
 [[servers]]
 id = "local"
 command = "{EXAMPLE["command"]}"
@@ -62,6 +67,7 @@ command = "{sys.executable}"
 args = ["-m", "tests.cluster.fenced_server", "{self.notes}"]
 env = {{ PYTHONPATH = "{ROOT}" }}
 placement = "one"
+{self.more}
 """,
             encoding="utf-8",
         )
@@ -85,7 +91,7 @@ def some_nodes(
 ) -> Generator[list[Node]]:
     """Started at once, and each ready."""
     program = str(Path(sys.executable).with_name("comity"))
-    environment = {"COMITY_PEPPER": "pepper-" * 8, "LOG_LEVEL": "INFO"}
+    environment = {"COMITY_PEPPER": PEPPER, "LOG_LEVEL": "INFO"}
     with contextlib.ExitStack() as started:
         programs = [
             started.enter_context(

@@ -53,13 +53,14 @@ class Deployment:
     def written(self, name: str) -> Path:
         path, secret = self.folder / f"{name}.toml", self.folder / "secret"
         secret.write_bytes(SECRET)
+        secret.chmod(0o600)
         more = MODEL.format(url=self.model) if self.model else ""
         path.write_text(
             f"""{more}
 [store]
 url = "{self.store}"
 [policy]
-confirm = "never"
+require_approval = "never"
 [limits]
 push_rate = 0
 push_waiting = 1000000

@@ -25,7 +25,7 @@ from comity.ports.journaling import Sought
 from comity.wire.asks import Ask, State
 from comity.wire.audit import Event, Result, Type, event_of
 from tests.cluster.postgres import Postgres, a_postgres
-from tests.interop.processes import Program, free_port, running
+from tests.interop.processes import Program, free_port, operator_headers, running
 
 KILLS = int(os.environ.get("COMITY_CRASH_KILLS", "2"))
 STORE_KILLS = int(os.environ.get("COMITY_CRASH_STORE_KILLS", "1"))
@@ -108,7 +108,7 @@ risk = "dangerous"
 risk = "safe"
 [servers.tools.wipe]
 risk = "dangerous"
-confirm = "always"
+require_approval = "always"
 """
 
 
@@ -129,7 +129,8 @@ async def a_scene(postgres: Postgres, folder: Path) -> AsyncGenerator[Scene]:
 async def post(scene: Scene, web: aiohttp.ClientSession, path: str, body: object) -> Any:
     """What was answered; None where nobody did."""
     try:
-        async with web.post(scene.url(path), json=body) as answer:
+        shown = operator_headers(scene.url(path))
+        async with web.post(scene.url(path), json=body, headers=shown) as answer:
             return await answer.json()
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
         return None

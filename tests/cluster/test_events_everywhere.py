@@ -19,6 +19,7 @@ from tests.cluster.nodes import SECONDS, Node, Setting, some_nodes, until
 from tests.cluster.postgres import a_postgres
 from tests.conformance.ways import Frame, House, Talk
 from tests.interop.peers import ROOT
+from tests.interop.processes import operator_headers
 
 pytestmark = pytest.mark.timeout(300)
 BOTH: Frame = {"mgp": {"version": "0.3.0", "extensions": ["bidirectional"]}}
@@ -39,7 +40,7 @@ class Told(Setting):
 [store]
 url = "{self.store}"
 [policy]
-confirm = "never"
+require_approval = "never"
 [cluster]
 url = "{",".join(urls or self.nats)}"
 node = "{name}"
@@ -180,12 +181,17 @@ async def test_a_callback_at_one_node_is_answered_at_the_other(
             calling = asyncio.ensure_future(talk.call("back", {"callbacks": [asked]}))
             (ask,) = await until(partial(pending, http, other))
             said = {"verdict": "accept", "content": content}
-            async with http.post(f"{other.origin}/api/asks/{ask['id']}/answer", json=said) as reply:
+            url, shown = (
+                f"{other.origin}/api/asks/{ask['id']}/answer",
+                operator_headers(other.origin),
+            )
+            async with http.post(url, json=said, headers=shown) as reply:
                 assert reply.status == 200, await reply.text()
             (told,) = (await calling).result["structuredContent"]["answers"]
             assert (told["callback_id"], told["response"]) == (f"cb-{kind}", answer)
 
 
 async def pending(http: aiohttp.ClientSession, node: Node) -> Any:
-    async with http.get(f"{node.origin}/api/asks?state=pending") as reply:
+    shown = operator_headers(node.origin)
+    async with http.get(f"{node.origin}/api/asks?state=pending", headers=shown) as reply:
         return (await reply.json())["asks"]

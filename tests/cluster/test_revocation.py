@@ -202,7 +202,10 @@ async def test_without_the_store_calls_go_on_for_the_stated_age_and_then_none_do
             ] == []
             refused = [call for call in calls.ended if unknown(call)]
             assert all(call.is_retryable for call in refused)
-            assert {call.retry_after for call in refused} == {"1"}
+            assert {call.retry_after_ms for call in refused} == {1000}
+            # A call that waited long for the store has its stream, and its status, already.
+            assert {call.status for call in refused} <= {200, 503}
+            assert {call.retry_after for call in refused if call.status == 503} <= {"1"}
         finally:
             await asyncio.to_thread(postgres.start)
         # And all is well again, by itself; also for changes.
@@ -251,7 +254,7 @@ async def test_a_gateway_that_never_met_its_store_allows_nothing_until_it_does(
     await asyncio.to_thread(postgres.stop)
     try:
         with ExitStack() as started:
-            starting = comity(config, ENVIRONMENT)
+            starting = comity(config, ENVIRONMENT, path="/health")
             origin = await asyncio.to_thread(started.enter_context, starting)
             async with calling([origin], key, "example__echo", SAID, 2) as calls:
                 await calls.everywhere([origin], unknown)
@@ -261,3 +264,23 @@ async def test_a_gateway_that_never_met_its_store_allows_nothing_until_it_does(
     finally:
         if not postgres.runs:
             await asyncio.to_thread(postgres.start)
+
+
+async def test_a_gateway_that_stood_still_refuses_nobody_whose_grant_still_holds(
+    config: Path, records: Records, key: str
+) -> None:
+    """Whatever held it: it asks the store first, and judges the calls that wait by the answer."""
+    command = [str(Path(sys.executable).with_name("comity")), "serve", str(config), "--port", "0"]
+    with running(command, ENVIRONMENT) as program:
+        listening = await asyncio.to_thread(program.wait_for_line, r"listening on (http://\S+)")
+        origin = listening.group(1)
+        async with calling([origin], key, "example__echo", SAID, 2) as calls:
+            await calls.everywhere([origin], succeeded)
+        os.kill(program.pid, signal.SIGSTOP)
+        await asyncio.sleep(WITHIN)
+        async with calling([origin], key, "example__echo", SAID, CALLERS) as calls:
+            # They have been sent, and lie before its door.
+            await asyncio.sleep(0.3)
+            os.kill(program.pid, signal.SIGCONT)
+            await calls.everywhere([origin], succeeded)
+            assert {call.error_type for call in calls.ended} == {""}

@@ -12,7 +12,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 type Envelope = dict[str, Any]
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from comity.rules.policies import Confirm, ToolPolicy
+from comity.rules.policies import RequireApproval, ToolPolicy
 from comity.wire.errors import Misconfigured
 from comity.wire.security import Risk
 from tests.config.writing import from_text, one
 
 WRITTEN = """
 [policy]
-confirm = "dangerous"
+require_approval = "dangerous"
 suspicious = "strict"
 fallback_validators = "on"
 definitions = "approve"
@@ -27,14 +27,13 @@ permissions = ["shell", "com.example.own"]
 on_denied = "reject"
 trust = "experimental"
 risk = "moderate"
-trust_hints = true
 definitions = "off"
 
 [servers.tools.run]
 risk = "dangerous"
 validators = ["sandbox", "network_restricted"]
 arguments = { line = "command", where = "url" }
-confirm = "always"
+require_approval = "always"
 cost = 5
 idempotent = true
 max_retries = 2
@@ -47,7 +46,7 @@ disabled = true
 
 def test_what_was_decided_of_a_server_and_its_tools_is_read(tmp_path: Path) -> None:
     settings = from_text(tmp_path, WRITTEN)
-    assert (settings.confirm, settings.suspicious) == ("dangerous", "strict")
+    assert (settings.require_approval, settings.suspicious) == ("dangerous", "strict")
     assert (settings.fallback_validators, settings.definitions) == ("on", "approve")
     assert settings.approval_policy == "interactive"
     (server,) = settings.servers
@@ -57,7 +56,6 @@ def test_what_was_decided_of_a_server_and_its_tools_is_read(tmp_path: Path) -> N
         "on_denied": "reject",
         "trust": "sandboxed",
         "risk": "moderate",
-        "trust_hints": True,
         "definitions": "off",
     }
     assert server.tools == {
@@ -65,7 +63,7 @@ def test_what_was_decided_of_a_server_and_its_tools_is_read(tmp_path: Path) -> N
             Risk.DANGEROUS,
             ("sandbox", "network_restricted"),
             {"line": "command", "where": "url"},
-            Confirm.ALWAYS,
+            RequireApproval.ALWAYS,
             cost=5,
             idempotent=True,
             max_retries=2,
@@ -88,7 +86,10 @@ def test_the_list_of_tools_in_a_clients_own_file_is_none_of_ours(tmp_path: Path)
         ({"policy": {"approval_policy": "yes"}}, "approval_policy: must be one of: interactive"),
         ({"policy": {"risk": "low"}}, "risk: must be one of: safe, moderate, dangerous"),
         ({"policy": []}, "policy: must be a table"),
-        ({"tools": {"run": {"confirm": "sometimes"}}}, "tools.run.confirm: must be one of"),
+        (
+            {"tools": {"run": {"require_approval": "sometimes"}}},
+            "tools.run.require_approval: must be one of",
+        ),
         ({"tools": {"run": {"arguments": {"a": "secret"}}}}, "arguments.a: must be one of"),
         ({"tools": {"run": {"retries": 2}}}, "did you mean 'max_retries'"),
         ({"tools": {"run": {"max_retries": 100}}}, "max_retries: must be between 0 and 10"),

@@ -84,7 +84,7 @@ call_deadline = "2m"
 idle_session = 90
 
 [[servers]]
-id = "mind.cerebras"
+id = "sea.almanac"
 command = "python"
 args = ["server.py"]
 transport = "stdio"
@@ -113,7 +113,7 @@ def test_comity_toml_holds_settings_and_servers(tmp_path: Path) -> None:
     assert (settings.frame_bytes, settings.depth) == (65536, 64)
     assert settings.call_deadline == timedelta(minutes=2)
     assert settings.idle_session == timedelta(seconds=90)
-    assert (mind.id, mind.sharing, mind.env["KEY"]) == ("mind.cerebras", "session", "k")
+    assert (mind.id, mind.sharing, mind.env["KEY"]) == ("sea.almanac", "session", "k")
     assert mind.mgp == {"extensions": ["security"], "trust_level": "standard"}
     assert (far.transport, far.headers["X-Key"], far.mgp) == ("http", "k", {})
 

@@ -10,7 +10,7 @@ import pytest
 
 from comity.config import file_changes
 
-SECONDS = 20.0
+SECONDS = 60.0
 EVERY = 0.01
 
 

@@ -24,7 +24,7 @@ ADMIN = "person:admin"
 ADMINISTERS = tuple(Grant(ADMIN, verb, "*", Effect.ALLOW) for verb in (ADMIN_READ, ADMIN_WRITE))
 UNHINDERED: dict[str, Any] = {
     "identity_mode": "required",
-    "confirm": "never",
+    "require_approval": "never",
     "fallback_validators": "off",
     "suspicious": "show",
 }

@@ -13,6 +13,7 @@ from tests.conformance.conftest import standing
 from tests.conformance.realm import OFFER
 from tests.conformance.ways import Entry, Frame, House, Talk, on_pipes
 from tests.interop.hand_client import SECONDS
+from tests.interop.processes import operator_headers
 
 ALL = (
     *("filesystem.read", "filesystem.write", "network.outbound", "network.listen"),
@@ -40,7 +41,7 @@ def guarding(folder: Path, settings: str = "", **servers: Entry) -> Generator[Ho
 async def asked(house: House, *place: str, body: Frame | None = None, **query: str) -> Any:
     """What the operator's door answers."""
     url = f"{house.origin}/api/{'/'.join(place)}"
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=operator_headers(house.origin)) as http:
         if body is None:
             async with http.get(url, params=query) as reply:
                 return await reply.json()

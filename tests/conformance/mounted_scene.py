@@ -170,7 +170,7 @@ class Scene:
 async def a_topic(
     *grants: Grant, asks: bool = False, mounts: tuple[str, ...] = ("files",), **chosen: Any
 ) -> AsyncGenerator[Scene]:
-    given_out = GivenOut()
+    given_out, tools = GivenOut(), chosen.pop("tools", {})
     settings: dict[str, Any] = {
         **UNHINDERED,
         "grants": (*PROPOSES, *ASKS, *PEOPLE, USES, *grants),
@@ -180,6 +180,7 @@ async def a_topic(
     server = replace(
         by_command("files", {"SERVICE_TOKEN": SECRET}),
         args=("-m", "tests.conformance.topic_server"),
+        tools=tools,
     )
     async with (
         visiting(server, register=given_out.register, **settings) as visitor,

@@ -13,7 +13,7 @@ from tests.conformance.conftest import standing
 from tests.conformance.guarding import asked
 from tests.conformance.ways import Entry, Frame, House, Talk, on_pipes, on_port
 from tests.interop.hand_client import SECONDS, Exchange
-from tests.interop.processes import http_server
+from tests.interop.processes import http_server, operator_headers
 
 MGP: Frame = {"mgp": {"version": "0.3.0", "extensions": ["security", "bidirectional"]}}
 PLAIN: Frame = {}
@@ -71,7 +71,9 @@ async def answer(house: House, id: str, verdict: str, **more: object) -> tuple[i
     async with (
         aiohttp.ClientSession() as http,
         http.post(
-            f"{house.origin}/api/asks/{id}/answer", json={"verdict": verdict, **more}
+            f"{house.origin}/api/asks/{id}/answer",
+            json={"verdict": verdict, **more},
+            headers=operator_headers(house.origin),
         ) as reply,
     ):
         return reply.status, await reply.json()

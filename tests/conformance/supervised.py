@@ -16,7 +16,7 @@ import aiohttp
 from tests.conformance.realm import SPOKEN, offer
 from tests.conformance.ways import COMITY, Entry, Frame, House, Talk, on_pipes
 from tests.interop.hand_client import SECONDS
-from tests.interop.processes import Program, answers, running
+from tests.interop.processes import Program, answers, operator_headers, running
 
 NOTICE = "notifications/mgp.lifecycle"
 LIFECYCLE = offer("lifecycle", "discovery")
@@ -47,7 +47,7 @@ class Gateway(House):
     async def order(self, server: str, what: str) -> Frame:
         async with (
             asyncio.timeout(SECONDS),
-            aiohttp.ClientSession(self.origin) as http,
+            aiohttp.ClientSession(self.origin, headers=operator_headers(self.origin)) as http,
             http.post(f"/api/servers/{server}/{what}", json={}) as reply,
         ):
             return await reply.json()
@@ -55,7 +55,7 @@ class Gateway(House):
     async def look(self, server: str) -> Frame:
         async with (
             asyncio.timeout(SECONDS),
-            aiohttp.ClientSession(self.origin) as http,
+            aiohttp.ClientSession(self.origin, headers=operator_headers(self.origin)) as http,
             http.get(f"/api/servers/{server}") as reply,
         ):
             return await reply.json()

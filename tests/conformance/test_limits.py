@@ -60,7 +60,7 @@ async def counting(*limits: Limit, **chosen: Any) -> AsyncGenerator[Counted]:
             register=given.register,
             identity_mode="required",
             grants=grants,
-            confirm="never",
+            require_approval="never",
             rates=limits,
             **chosen,
         ) as visitor:
@@ -266,7 +266,8 @@ async def test_an_address_that_shows_many_wrong_keys_is_told_to_wait(path: str) 
         assert int(reply.headers["retry-after"]) >= 1
         told = (await reply.json())["error"]["data"]
         assert told["retry_after_ms"] > 0
-        assert (await called_at_registry(counted, newcomer)).status == 429
+        # Somebody else's guesses never keep a right key out.
+        assert (await called_at_registry(counted, newcomer)).status == 200
         assert (await called_at_registry(counted, good)).status == 200
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.realm import OFFER
+from tests.conformance.registry_face import Face
 from tests.conformance.ways import House
 from tests.interop.peers import ROOT
 from tests.interop.processes import comity
@@ -60,6 +61,15 @@ async def test_a_quota_of_the_file_is_in_force(house: House) -> None:
     refusal = second["_meta"]["dev.comity/refusal"]
     assert refusal["error_type"] == "quota_exceeded"
     assert refusal["details"]["renews_at"].endswith("T00:00:00Z")
+
+
+@pytest.mark.requirement("REG-p4-recovery")
+def test_the_registry_s_caller_gets_what_the_other_tool_says(house: House) -> None:
+    recovery = {"category": "resource", "retryable": True, "retry_after_ms": 10}
+    error = {"code": 3001, "message": "no room", "data": {"_mgp": recovery}}
+    said = Face(house.origin).call("near__answer", {"members": {"error": error}})
+    assert said.status == 200
+    assert "reported" in json.dumps(said.body)
 
 
 @pytest.mark.requirement("MGP-14.6-stop", "MGP-14.6-fallback")

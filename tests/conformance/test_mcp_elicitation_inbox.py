@@ -49,7 +49,7 @@ def heard(exchange: Exchange) -> Frame:
     return exchange.result["structuredContent"]["answer"]
 
 
-@pytest.mark.requirement("MCP-5.6-elicitation", "MCP-5.6-accept", "MCP-9.1-hitl")
+@pytest.mark.requirement("MCP-5.6-elicitation", "MCP-5.6-accept")
 @pytest.mark.parametrize("server", ["near", "plain", "far"])
 async def test_a_person_fills_in_what_a_client_cannot_be_asked(house: House, server: str) -> None:
     async with house.among_all(server).talk(PLAIN) as talk:
@@ -110,7 +110,7 @@ MODERN: tuple[str, dict[str, str], Frame] = (
 )
 
 
-@pytest.mark.requirement("MCP-5.6-accept", "MCP-9.1-hitl")
+@pytest.mark.requirement("MCP-5.6-accept")
 @pytest.mark.parametrize("way", [REST, MODERN], ids=["rest", "modern"])
 async def test_whoever_calls_without_a_session_is_waited_for_too(
     house: House, way: tuple[str, dict[str, str], Frame]
@@ -129,6 +129,7 @@ async def test_whoever_calls_without_a_session_is_waited_for_too(
     assert (status, SECRET in said) == (200, True)
 
 
+@pytest.mark.requirement("MCP-5.6-flat")
 @pytest.mark.parametrize(
     "bad",
     [
@@ -138,6 +139,13 @@ async def test_whoever_calls_without_a_session_is_waited_for_too(
         {
             "message": "?",
             "requestedSchema": {"type": "object", "properties": {"a": {"type": "object"}}},
+        },
+        {
+            "message": "?",
+            "requestedSchema": {
+                "type": "object",
+                "properties": {"a": {"type": "array", "items": {"type": "object"}}},
+            },
         },
         {"message": "x" * 10_000, "requestedSchema": FORM["requestedSchema"]},
         {"message": "?", "requestedSchema": FORM["requestedSchema"], "more": "x" * 100_000},

@@ -97,7 +97,7 @@ async def test_a_server_asks_nothing_before_its_client_is_ready() -> None:
         await process.wait()
 
 
-@pytest.mark.requirement("MCP-6.2-descriptions", "MCP-6.3-flat")
+@pytest.mark.requirement("MCP-6.2-descriptions")
 async def test_what_an_author_says_of_arguments_stands_in_a_flat_schema(house: House) -> None:
     async with house.own("eager").talk() as talk:
         listed = (await talk.client.request("tools/list")).result["tools"]

@@ -8,12 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from comity.cli.gateway_records import find_gateway
 from tests.conformance.conftest import standing
 from tests.conformance.ways import COMITY, Entry, Frame, House, Way, on_pipes, on_port
 from tests.interop.hand_client import SECONDS, HttpClient, initialize
 from tests.interop.processes import http_server, running
 
 BARE = json.dumps({"tools": {}})
+SILENT = ("prompts/get", "resources/read", "resources/subscribe", "completion/complete")
 UNDECLARED = ("resources/list", "resources/templates/list", "prompts/list")
 
 
@@ -86,6 +88,33 @@ async def test_a_call_without_an_answer_is_given_up_and_its_server_told(
     assert told[-1] == waits[-1]
 
 
+@pytest.mark.requirement("MCP-4.4-every")
+@pytest.mark.parametrize("method", SILENT)
+@pytest.mark.parametrize("label", ["own mute", "merged mute", "own silent", "merged silent"])
+async def test_whatever_a_server_is_asked_it_is_given_up_and_told(
+    hurried: House, label: str, method: str
+) -> None:
+    way = hurried.way(label)
+    prompt = way.name("review")
+    params: dict[str, Frame] = {
+        "prompts/get": {"name": prompt, "arguments": {"language": "x"}},
+        "resources/read": {"uri": way.uri("text")},
+        "resources/subscribe": {"uri": way.uri("text")},
+        "completion/complete": {
+            "ref": {"type": "ref/prompt", "name": prompt},
+            "argument": {"name": "language", "value": "ru"},
+        },
+    }
+    async with way.talk() as talk:
+        lost = (await talk.client.request(method, params[method])).response
+        async with asyncio.timeout(SECONDS):
+            while not (told := _told_to_stop(seen := await talk.seen())):
+                await asyncio.sleep(0.02)
+    asked = [frame["id"] for frame in seen if frame["method"] == method]
+    assert "deadline" in lost["error"]["message"]
+    assert told[-1] == asked[-1]
+
+
 @pytest.mark.requirement("MCP-4.3-http")
 async def test_a_session_that_nobody_uses_ends(hurried: House) -> None:
     ways = (hurried.own("near"), hurried.own("far"), hurried.among_all("far"))
@@ -111,10 +140,16 @@ async def _is_known(client: HttpClient) -> bool:
 @pytest.fixture(scope="module", name="hurried")
 def _hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     settings = '[limits]\ncall_deadline = "1s"\nidle_session = "2s"\n'
-    with http_server(on_port("talker"), {"TALKER_NAME": "far"}) as far:
+    quiet = {"TALKER_SILENT": json.dumps(SILENT)}
+    with (
+        http_server(on_port("talker"), {"TALKER_NAME": "far"}) as far,
+        http_server(on_port("talker"), {"TALKER_NAME": "silent", **quiet}) as silent,
+    ):
         servers: dict[str, Entry] = {
             "near": on_pipes("talker", TALKER_NAME="near"),
             "far": {"url": f"{far}/mcp"},
+            "mute": on_pipes("talker", TALKER_NAME="mute", **quiet),
+            "silent": {"url": f"{silent}/mcp"},
         }
         with standing(tmp_path_factory.mktemp("hurried"), servers, settings) as house:
             yield house
@@ -157,11 +192,15 @@ async def test_comity_itself_ends_when_its_client_closes_the_pipe(tmp_path: Path
     process.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
     async with asyncio.timeout(SECONDS):
         await process.stdout.readline()
-        servers = psutil.Process(process.pid).children(recursive=True)
+        running = find_gateway(config)
+        assert running is not None
+        gateway = psutil.Process(running.pid)
+        started = [gateway, *gateway.children(recursive=True)]
         process.stdin.close()
         assert await process.wait() == 0
-    gone, alive = psutil.wait_procs(servers, timeout=SECONDS)
-    assert gone
+    # The gateway was started for this client; soon nobody needs it any more.
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, started, timeout=SECONDS)
+    assert len(gone) > 1
     assert not alive
 
 

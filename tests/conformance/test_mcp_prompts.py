@@ -35,20 +35,20 @@ async def test_an_unknown_prompt_is_refused(way: Way) -> None:
     assert got.response["error"]["code"] == -32602
 
 
-@pytest.mark.requirement("MCP-4.1-cap-completions")
+@pytest.mark.requirement("MCP-4.1-cap-completions", "MCP-4.1-complete")
 async def test_an_argument_of_a_prompt_is_completed_by_its_server(way: Way) -> None:
     reference = {"type": "ref/prompt", "name": way.name("review")}
     # The server hears its own name for the prompt.
     assert await _complete(way, reference) == ["review language ru…"]
 
 
-@pytest.mark.requirement("MCP-4.1-cap-completions")
+@pytest.mark.requirement("MCP-4.1-cap-completions", "MCP-4.1-complete")
 async def test_a_variable_of_a_template_is_completed_by_its_server(way: Way) -> None:
     uri = way.uri("notes/{day}/list")
     assert await _complete(way, {"type": "ref/resource", "uri": uri}) == [f"{uri} language ru…"]
 
 
-@pytest.mark.requirement("MCP-4.1-cap-logging")
+@pytest.mark.requirement("MCP-4.1-cap-logging", "MCP-4.1-setlevel")
 async def test_a_level_set_before_the_first_call_is_the_server_s_level(
     house: House, way: Way
 ) -> None:
@@ -58,7 +58,7 @@ async def test_a_level_set_before_the_first_call_is_the_server_s_level(
         assert _levels(await talk.call("log")) == list(LEVELS)
 
 
-@pytest.mark.requirement("MCP-4.1-cap-logging")
+@pytest.mark.requirement("MCP-4.1-cap-logging", "MCP-4.1-setlevel", "MCP-4.1-message")
 async def test_nothing_below_the_level_is_told(way: Way) -> None:
     async with way.talk() as talk:
         await talk.call("echo")

@@ -13,34 +13,34 @@ ELICITATION: Frame = {"elicitation": {"form": {}, "url": {}}}
 
 QUESTION: Frame = {
     "messages": [
-        {"role": "user", "content": {"type": "text", "text": "Summarize these error logs."}},
+        {"role": "user", "content": {"type": "text", "text": "What went wrong last night?"}},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "x"}]},
     ],
-    "systemPrompt": "You are a production incident analyst.",
+    "systemPrompt": "You read logs.",
     "maxTokens": 200,
     "includeContext": "thisServer",
     "modelPreferences": {
         "hints": [{"name": "large-model"}],
-        "costPriority": 0.8,
-        "speedPriority": 0.5,
-        "intelligencePriority": 0.3,
+        "costPriority": 0.1,
+        "speedPriority": 0.7,
+        "intelligencePriority": 0.4,
     },
     "tools": [{"name": "x", "inputSchema": {"type": "object"}}],
     "toolChoice": {"mode": "auto"},
 }
 COMPLETION: Frame = {
     "role": "assistant",
-    "content": {"type": "text", "text": "Root cause: the pool was exhausted."},
+    "content": {"type": "text", "text": "There were no connections left."},
     "model": "a-model-of-the-client-s-own-choice",
     "stopReason": "endTurn",
 }
 FORM: Frame = {
     "mode": "form",
-    "message": "Which database should we deploy to?",
+    "message": "Where should it go?",
     "requestedSchema": {
         "type": "object",
         "properties": {
-            "database": {"type": "string", "enum": ["staging", "production"]},
+            "place": {"type": "string", "enum": ["test", "live"]},
             "name": {"type": "string", "minLength": 1, "maxLength": 9, "description": "Yours"},
             "mail": {"type": "string", "format": "email"},
             "page": {"type": "string", "format": "uri"},
@@ -51,7 +51,7 @@ FORM: Frame = {
             "sure": {"type": "boolean", "default": False},
             "tone": {"type": "string", "oneOf": [{"const": "#f00", "title": "Red"}]},
         },
-        "required": ["database", "sure"],
+        "required": ["place", "sure"],
     },
 }
 LINK: Frame = {
@@ -122,8 +122,8 @@ async def test_a_client_is_never_asked_what_it_did_not_declare(way: Way, capabil
 async def test_a_server_learns_the_client_s_roots(any_way: Way) -> None:
     roots = {
         "roots": [
-            {"uri": "file:///home/user/projects/my-app", "name": "My Application"},
-            {"uri": "file:///home/user/projects/shared-lib", "name": "Shared Library"},
+            {"uri": "file:///srv/site", "name": "Site"},
+            {"uri": "file:///srv/fonts", "name": "Fonts"},
         ]
     }
     _, heard = await exchanged(any_way, ROOTS, "roots/list", {}, {"result": roots})
@@ -166,7 +166,7 @@ async def test_roots_are_communicated_and_bind_nobody(way: Way) -> None:
 )
 @pytest.mark.requirement("MCP-5.6-accept")
 async def test_a_person_fills_the_form_of_a_server(any_way: Way) -> None:
-    filled = {"database": "staging", "share": 0.25, "count": 3, "sure": True, "tone": "#f00"}
+    filled = {"place": "test", "share": 0.25, "count": 3, "sure": True, "tone": "#f00"}
     answer = {"result": {"action": "accept", "content": filled}}
     asked, heard = await exchanged(any_way, ELICITATION, METHODS["elicitation"], FORM, answer)
     assert asked == FORM

@@ -1,5 +1,6 @@
 """Tasks (2025-11-25, experimental): begun, watched, cancelled, and there after a reconnection."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -69,6 +70,25 @@ async def test_a_task_is_cancelled_where_it_runs(way: Way) -> None:
         left = await asked(talk, "tasks/get", other)
     assert cancelled.result == {**task, "status": "cancelled"}
     assert left.result["status"] == "working"
+
+
+@pytest.mark.requirement("MCP-8-parallel", "MCP-8-progress")
+async def test_several_tasks_go_on_at_once_and_each_is_asked_after_on_its_own(way: Way) -> None:
+    async with way.talk() as talk:
+        said = {name: [f"{name} begun", f"{name} half done"] for name in ("a", "b", "c")}
+        begun_at_once = await asyncio.gather(
+            *(talk.call("work", {"says": said[name]}, task={"ttl": 60_000}) for name in said)
+        )
+        tasks = [each.result["task"] for each in begun_at_once]
+        assert len({each["taskId"] for each in tasks}) == 3
+        for number in range(2):
+            seen = [(await asked(talk, "tasks/get", each)).result for each in tasks]
+            assert {each["status"] for each in seen} == {"working"}
+            assert [each["statusMessage"] for each in seen] == [said[name][number] for name in said]
+        # The last is fetched first, and the others are as they were.
+        results = [(await asked(talk, "tasks/result", each)).result for each in reversed(tasks)]
+    texts = [each["content"][0]["text"] for each in results]
+    assert texts == ["c half done", "b half done", "a half done"]
 
 
 @pytest.mark.requirement("MCP-8-task")

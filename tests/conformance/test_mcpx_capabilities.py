@@ -144,7 +144,7 @@ async def test_a_violation_is_told_to_the_violator_alone(scene: Scene) -> None:
     assert {*capabilities} == {*PROPOSE}
     assert told["payload"] == {
         "error": "capability_violation",
-        "message": "You lack capability for 'mcp/request:tools/call'",
+        "message": "None of your capabilities covers 'mcp/request:tools/call'",
         "attempted_kind": "mcp/request:tools/call",
     }
     id = await ci.says()
@@ -167,7 +167,7 @@ async def test_nobody_but_the_gateway_says_what_is_its_own(scene: Scene) -> None
 
 
 @pytest.mark.requirement(
-    *("MCPX-4.1-progressive", "MCPX-5.1-dynamic", "MCPX-7.1-trust", "MCPX-11.3-admin"),
+    *("MCPX-4.1-progressive", "MCPX-5.1-dynamic", "MCPX-11.3-admin"),
     *("MCPX-11.3-request", "MCPX-11.3-response", "MCPX-6.2-welcome"),
 )
 async def test_trust_grows_by_an_operators_word_at_once_and_is_told(scene: Scene) -> None:
@@ -200,6 +200,43 @@ async def test_trust_grows_by_an_operators_word_at_once_and_is_told(scene: Scene
     assert await passing(ci, ["mcp/request:tools/call", "mcp/proposal:x"]) == {"mcp/proposal:x"}
     entries = [each for each in await scene.whole_journal() if "GRANT" in each["event_type"]]
     assert {each["actor"]["id"] for each in entries} == {OPERATOR}
+
+
+@pytest.mark.requirement("MCPX-9.2-expand")
+async def test_an_operator_reads_what_a_member_did_and_lets_it_do_more(scene: Scene) -> None:
+    await scene.sits(ANA)
+    ci = await scene.sits(CI, *PROPOSE)
+    kind = "mcp/request:tools/call:write_file"
+    for _ in range(3):
+        await ci.hears_until(await ci.says("mcp/proposal:tools/call:write_file"))
+    await ci.is_refused(kind)
+    await scene.visitor.parts.journaling.journal.flush()
+    _, read = await scene.asked(f"/api/journal?actor={CI}")
+    found = [each["type"].removeprefix("dev.comity.") for each in read["entries"]]
+    assert (found.count("topic_said"), found.count("topic_refused")) == (3, 1)
+    await scene.done(f"/admin/participants/{CI}/capabilities", {"add": ["mcp/request:tools/*"]})
+    await ci.hears_kind("system/welcome")
+    assert await passing(ci, [kind]) == {kind}
+
+
+@pytest.mark.requirement("MCPX-9.3-mixed")
+async def test_an_administrator_a_service_a_newcomer_and_a_monitor_share_a_topic(
+    scene: Scene,
+) -> None:
+    may = {"mcp/*": ROWS["mcp/*"], "mcp/response:*": set[str]()}
+    may |= {each: ROWS[each] for each in ("mcp/proposal:*", "mcp/request:*/list")}
+    members = {each: await scene.sits(f"agent:m{n}", each) for n, each in enumerate(may)}
+    for capability, member in members.items():
+        assert await passing(member) == may[capability], capability
+    admin, service, newcomer, monitor = members.values()
+    wish = await newcomer.says("mcp/proposal:tools/call:write_file", to=[service.party])
+    await admin.hears_until(wish)
+    kind = "tools/call:write_file"
+    real = await admin.says(f"mcp/request:{kind}", to=[service.party], correlation_id=wish)
+    await service.hears_until(real)
+    done = await service.says(f"mcp/response:{kind}", to=[admin.party], correlation_id=real)
+    for each in (admin, newcomer, monitor):
+        assert (await each.hears_until(done))[-1]["correlation_id"] == real
 
 
 @pytest.mark.requirement("MCPX-11.3-admin")

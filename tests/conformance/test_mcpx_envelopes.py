@@ -11,16 +11,16 @@ from tests.surfaces.topic_scene import ANA, BEA, CI, FULL, PROPOSE, Scene, gathe
 
 GATEWAY = "system:gateway"
 KINDS: dict[str, dict[str, Any]] = {
-    "chat": {"text": "Hello everyone!", "format": "plain"},
-    "mcp/proposal:tools/call:dangerous_operation": {
+    "chat": {"text": "Good morning", "format": "plain"},
+    "mcp/proposal:tools/call:empty_bin": {
         "method": "tools/call",
-        "params": {"name": "dangerous_operation", "arguments": {"target": "production"}},
+        "params": {"name": "empty_bin", "arguments": {"bin": "scratch"}},
     },
-    "mcp/request:tools/call:dangerous_operation": {
+    "mcp/request:tools/call:empty_bin": {
         "jsonrpc": "2.0",
         "id": 42,
         "method": "tools/call",
-        "params": {"name": "dangerous_operation", "arguments": {"target": "production"}},
+        "params": {"name": "empty_bin", "arguments": {"bin": "scratch"}},
     },
 }
 ODD = (
@@ -77,9 +77,9 @@ async def test_every_kind_of_a_member_is_given_to_all_as_the_very_text(scene: Sc
         await ana.socket.send(said)
         assert await bea.hears_text() == said
         assert await ana.hears_text() == said
-    answered = "mcp/request:tools/call:dangerous_operation"
+    answered = "mcp/request:tools/call:empty_bin"
     result: dict[str, Any] = {"jsonrpc": "2.0", "id": 42, "result": {"content": []}}
-    kind = "mcp/response:tools/call:dangerous_operation"
+    kind = "mcp/response:tools/call:empty_bin"
     id = await bea.says(kind, correlation_id=answered, to=[ANA], payload=result)
     assert (await ana.hears())["id"] == id
     await ana.socket.send(ODD)

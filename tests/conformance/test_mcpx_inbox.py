@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from comity.kernel.proposed import FULFILS
+from comity.rules.policies import ToolPolicy
 from comity.wire.asks import ANSWER
 from comity.wire.grants import CALL, Effect, Grant
 from tests.conformance.mounted_scene import (
@@ -91,6 +92,23 @@ async def test_one_trace_tells_of_the_ask_the_fulfilment_and_the_call() -> None:
         assert kinds == {f"mcp/{each}:tools/call:plain" for each in CHAIN}
 
 
+@pytest.mark.requirement("MCPX-3.2.1-multistep")
+async def test_a_proposal_that_needs_two_people_waits_for_the_second() -> None:
+    twice = {"plain": ToolPolicy(approvals=2)}
+    async with a_topic(MAY_ANSWER, MAY_CALL, tools=twice) as scene:
+        ci = await scene.join(CI)
+        ask = await pending(ci, await ci.propose(path="/b"))
+        assert (await scene.answer(ask))[1]["state"] == "pending"
+        assert (await scene.answer(ask))[0] == 400
+        assert await scene.runs() == []
+        assert (await scene.answer(ask, party=BEA))[0] == 200
+        await ci.until(is_response)
+        (run,) = await scene.runs()
+        assert run["params"]["arguments"] == {"path": "/b"}
+        (done,) = await scene.entries("proposal_fulfilled")
+        assert done.details["approved_by"] == [ANA, BEA]
+
+
 async def test_of_two_who_fulfil_one_is_first_and_the_other_is_told_and_written_down() -> None:
     async with a_topic(MAY_CALL) as scene:
         ci, ana, bea = [await scene.join(party) for party in (CI, ANA, BEA)]
@@ -131,7 +149,7 @@ async def test_nobody_answers_what_it_proposes_itself_and_no_agent_answers() -> 
     async with a_topic(MAY_ANSWER, Grant(BOT, ANSWER, "*", Effect.ALLOW)) as scene:
         ana, bot = await scene.join(ANA), await scene.join(BOT)
         ask = await pending(ana, await ana.propose(path="/own"))
-        for party, because in ((ANA, "what it asks itself"), (BOT, "only people")):
+        for party, because in ((ANA, "your own request"), (BOT, "only a person")):
             status, said = await scene.answer(ask, party=party)
             assert status == 400
             assert because in str(said)

@@ -81,6 +81,23 @@ async def test_what_was_granted_is_answered_and_in_force_at_once(scene: Governed
     assert (kept.justification, kept.granted_by) == ("for the build", ADMIN)
 
 
+@pytest.mark.requirement("MGP-5.4-grant-subject")
+async def test_a_grant_reaches_the_agent_the_server_and_the_tool_that_it_names(
+    scene: Governed, era: str
+) -> None:
+    admin = await asked(scene, ADMIN, era)
+    entry = (await admin("mgp/access/grant", granted("tool_grant")))["result"]
+    assert entry["entry_type"] == entry["source"] == "tool_grant"
+    assert await may_call(scene)
+    assert not await may_call(scene, "files__write")
+    assert not await may_call(scene, "web__read")
+    await admin("mgp/access/grant", granted("server_grant"))
+    assert await may_call(scene, "files__write")
+    assert not await may_call(scene, "web__read")
+    other = await scene.guest("agent:other").modern("tools/call", {"name": "files__read"})
+    assert refusal_of(other) is not None
+
+
 @pytest.mark.requirement("MGP-5.4-revoke")
 async def test_what_is_revoked_is_void_at_once_and_twice_is_no_mistake(
     scene: Governed, era: str
@@ -98,6 +115,7 @@ async def test_what_is_revoked_is_void_at_once_and_twice_is_no_mistake(
 @pytest.mark.requirement(
     *("MGP-5.2-tool_grant", "MGP-5.2-server_grant", "MGP-5.2-default_policy"),
     *("MGP-5.3-server_grant", "MGP-5.3-tool_grant", "MGP-5.5-opt-in"),
+    *("MGP-5.4-query-permission", "MGP-5.4-query-source"),
 )
 async def test_a_tool_grant_counts_before_a_server_grant_and_that_before_the_default(
     scene: Governed, era: str

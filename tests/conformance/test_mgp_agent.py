@@ -14,19 +14,23 @@ from comity.wire.errors import Unavailable
 from tests.conformance.conftest import standing
 from tests.conformance.ways import House, on_pipes
 from tests.interop.hand_client import SECONDS
+from tests.interop.processes import operator_token
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     entry = {**on_pipes("kit"), "policy": {"approval_policy": "auto_approve"}}
-    settings = '[policy]\nconfirm = "never"\n'
+    settings = '[policy]\nrequire_approval = "never"\n'
     with standing(tmp_path_factory.mktemp("agent"), {"kit": entry}, settings) as house:
         yield house
 
 
 @asynccontextmanager
 async def agent(house: House, **more: Any) -> AsyncGenerator[Agent]:
-    async with asyncio.timeout(4 * SECONDS), Agent(house.merged, **more) as found:
+    async with (
+        asyncio.timeout(4 * SECONDS),
+        Agent(house.merged, operator_token(house.origin), **more) as found,
+    ):
         yield found
 
 

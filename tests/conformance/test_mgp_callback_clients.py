@@ -29,6 +29,7 @@ from tests.conformance.questioned import (
 )
 from tests.conformance.ways import COMITY, Frame, House, Talk
 from tests.interop.hand_client import SECONDS, Exchange
+from tests.interop.processes import operator_headers
 from tests.surfaces.upstream import Exchange as Upstreams
 from tests.surfaces.visitor import ENVELOPE, request
 
@@ -78,7 +79,7 @@ async def test_a_client_is_called_back_amid_its_own_call_and_answers(
 ) -> None:
     more, options, _, _, response = QUESTIONS[kind]
     asked = callback(kind, "theirs", timeout_ms=60_000, **more)
-    async with house.among_all(server).talk(MGP) as talk:
+    async with house.operated(server).talk(MGP) as talk:
         exchange, question, answered = await called_back(talk, asked, response, named="mine-7")
         params = question["params"]
         shown = {"options": options} if options else {}
@@ -116,14 +117,14 @@ async def test_a_client_can_say_no(
     house: House, kind: str, response: object, heard: object
 ) -> None:
     asked = callback(kind, **QUESTIONS[kind][0])
-    async with house.among_all("near").talk(MGP) as talk:
+    async with house.operated("near").talk(MGP) as talk:
         exchange, _, _ = await called_back(talk, asked, response)
         assert told(exchange) == [("cb-1", heard)]
 
 
 @pytest.mark.requirement("MGP-13.4-notification")
 async def test_a_notice_is_told_to_the_client_and_wants_no_answer(house: House) -> None:
-    async with house.among_all("near").talk(MGP) as talk:
+    async with house.operated("near").talk(MGP) as talk:
         asked = {"callbacks": [callback("notification", message="Half is done.")], "answers": 0}
         exchange = await talk.call("back", asked, named=41)
         (said,) = exchange.said(REQUEST)
@@ -143,7 +144,7 @@ async def test_a_client_of_the_modern_era_is_called_back_on_the_stream_of_its_ca
     params = {"name": "near__back", "arguments": asked, "_meta": meta}
     async with (
         asyncio.timeout(SECONDS),
-        aiohttp.ClientSession() as http,
+        aiohttp.ClientSession(headers=operator_headers(house.origin)) as http,
         modern(http, house, "tools/call", params) as stream,
     ):
         question = await anext(stream)
@@ -190,7 +191,7 @@ async def test_the_first_who_answers_counts_whatever_the_door(
 ) -> None:
     """The client is asked too, and is told that it comes too late."""
     more, _, content, words, response = QUESTIONS[kind]
-    async with house.among_all("near").talk(MGP) as talk:
+    async with house.operated("near").talk(MGP) as talk:
         calls = calling(talk, callbacks=[callback(kind, **more)])
         (ask,) = await until_asked(house, KINDS[kind])
         if door == "api":
@@ -209,6 +210,17 @@ async def test_the_first_who_answers_counts_whatever_the_door(
 
 
 KINDS = {"confirmation": "confirm", "selection": "select", "input": "input"}
+
+
+async def test_a_client_without_the_operator_token_is_not_asked_in_vain(house: House) -> None:
+    async with house.among_all("near").talk(MGP) as talk:
+        calls = calling(talk, callbacks=[callback("confirmation")])
+        (ask,) = await until_asked(house, "confirm")
+        said = {"callback_id": ask["id"], "response": "confirm"}
+        refused = (await talk.client.request(RESPOND, said)).response
+        assert "operator token" in refused["error"]["message"]
+        await answer(house, ask["id"], "accept")
+        assert not (await calls).said(REQUEST)
 
 
 @pytest.mark.requirement("MGP-1.2-negotiated")

@@ -32,7 +32,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 @pytest.mark.requirement("MGP-13.4-confirmation", "MGP-13.4-respond", "MGP-2.2-ext-bidirectional")
-@pytest.mark.requirement("MCP-9.1-hitl")
 @pytest.mark.parametrize(
     ("verdict", "content", "response"),
     [
@@ -172,6 +171,23 @@ async def test_a_server_that_answers_without_waiting_has_its_question_withdrawn(
         before = await asks(house, state="withdrawn")
         assert told(await talk.call("back", asked)) == []
     await until_asked(house, "confirm", len(before) + 1, state="withdrawn")
+
+
+@pytest.mark.requirement("MGP-13.4-nonblocking")
+@pytest.mark.parametrize("server", ["near", "far"])
+async def test_while_a_question_waits_its_client_and_others_go_on_with_the_server(
+    house: House, server: str
+) -> None:
+    way = house.among_all(server)
+    async with way.talk(MGP) as asked, way.talk(MGP) as other:
+        waiting = calling(asked, callbacks=[callback("confirmation")])
+        (ask,) = await until_asked(house, "confirm")
+        for talk in (asked, other):
+            went_on = await talk.call("wait", {"seconds": 0})
+            assert went_on.result["structuredContent"] == {"waited": True}
+        assert not waiting.done()
+        await answer(house, ask["id"], "accept")
+        assert told(await waiting) == [("cb-1", "confirm")]
 
 
 async def test_the_deadline_of_a_call_stands_still_while_somebody_is_asked(

@@ -32,9 +32,9 @@ class Places:
         self.user.parent.mkdir(parents=True)
 
     @contextmanager
-    def served(self, **environ: str) -> Generator[str]:
+    def served(self, *files: str, **environ: str) -> Generator[str]:
         """`comity serve` in the project's folder; yields its origin once every server was tried."""
-        command = [*IN_FOLDER, str(self.project), COMITY, "serve", "--port", "0"]
+        command = [*IN_FOLDER, str(self.project), COMITY, "serve", *files, "--port", "0"]
         with running(command, {"HOME": str(self.home), **environ}) as program:
             origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
             program.wait_until(lambda: answers(f"{origin}/ready"))
@@ -95,10 +95,10 @@ async def test_the_file_that_the_variable_names_is_the_only_one(places: Places) 
 
 @pytest.mark.requirement("MGP-15.2-toml-server", "MGP-15.2-toml-env")
 async def test_a_server_is_started_by_its_table_and_gets_its_variables(places: Places) -> None:
-    env = '[servers.env]\nTELLER_KEY = "${CEREBRAS_API_KEY}"\nTELLER_PLAIN = "as it is"'
-    places.local.write_text(server("mind.cerebras", env))
-    with places.served(CEREBRAS_API_KEY="k3y") as origin:
-        async with told(origin, "mind.cerebras") as started:
+    env = '[servers.env]\nTELLER_KEY = "${ALMANAC_TOKEN}"\nTELLER_PLAIN = "as it is"'
+    places.local.write_text(server("sea.almanac", env))
+    with places.served(ALMANAC_TOKEN="k3y") as origin:
+        async with told(origin, "sea.almanac") as started:
             assert started["args"] == ["tell"]
             assert started["env"] == {"TELLER_KEY": "k3y", "TELLER_PLAIN": "as it is"}
 
@@ -131,7 +131,7 @@ async def listed(origin: str, **wanted: object) -> dict[str, Any]:
         return {each["id"]: each for each in answer["result"]["servers"]}
 
 
-@pytest.mark.requirement("MGP-15.2-toml-mgp", "MGP-15.2-toml-plain", "MGP-15.2-advertise")
+@pytest.mark.requirement("MGP-15.2-toml-mgp", "MGP-15.2-advertise")
 async def test_a_server_is_plain_mcp_unless_its_table_says_more(places: Places) -> None:
     # Neither can be started, so all that is known of them is from the file.
     places.local.write_text(
@@ -148,6 +148,21 @@ async def test_a_server_is_plain_mcp_unless_its_table_says_more(places: Places) 
     with places.served() as origin:
         async with told(origin, "plain") as plain, told(origin, "governed") as governed:
             assert plain["args"] == governed["args"] == ["tell"]
+
+
+@pytest.mark.requirement("MGP-15.2-mcpfile")
+async def test_a_file_for_mcp_is_read_as_it_is_and_may_say_more(places: Places) -> None:
+    plain = {"command": sys.executable, "args": [TELLER, "tell"], "env": {"TELLER_FROM": "mcp"}}
+    governed = {**plain, "mgp": {"trust_level": "sandboxed", "extensions": ["security"]}}
+    file = places.project / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"plain": plain, "governed": governed}}))
+    with places.served(str(file)) as origin:
+        for name in ("plain", "governed"):
+            async with told(origin, name) as started:
+                assert (started["args"], started["env"]) == (["tell"], plain["env"])
+        both = await listed(origin)
+        assert both["governed"]["trust_level"] == "sandboxed"
+        assert both["plain"]["trust_level"] != "sandboxed"
 
 
 CLAIMS = (

@@ -72,7 +72,7 @@ async def test_a_servers_event_reaches_who_subscribed_with_its_data_and_its_name
         assert event == {
             "subscription_id": answer["subscription_id"],
             "channel": "model.token_usage",
-            "timestamp": "2026-02-27T12:05:00.000Z",
+            "timestamp": "2026-11-02T08:05:00.000Z",
             "severity": "error",
             "id": f"{server}-1",
             "data": USAGE["data"],
@@ -148,6 +148,7 @@ async def test_a_server_that_repeats_an_id_of_another_server_is_heard_all_the_sa
         assert [each["server_id"] for each in heard] == ["near", "far"]
 
 
+@pytest.mark.requirement("MGP-13.2-severity")
 async def test_what_matters_less_than_wanted_is_not_passed_on(house: House) -> None:
     least = {"min_severity": "error"}
     async with hearing(house, "near", "model.token_usage", filter=least) as (talk, _):

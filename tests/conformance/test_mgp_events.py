@@ -319,7 +319,7 @@ async def test_settings_that_change_are_told_to_who_may_read_everything(tmp_path
     config.write_text(json.dumps(entry))
     with comity(config) as origin:
         house = House(origin, config)
-        async with house.among_all("example").talk(BOTH) as talk:
+        async with house.operated("example").talk(BOTH) as talk:
             await talk.client.listen()
             asked = {"channels": ["system.config_changed", "system.server_state"]}
             await talk.client.request("mgp/events/subscribe", asked)

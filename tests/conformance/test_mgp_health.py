@@ -18,7 +18,7 @@ from tests.conformance.governed import ADMIN, governed
 from tests.conformance.realm import SPOKEN, offer
 from tests.conformance.ways import COMITY, Frame, House, on_pipes
 from tests.interop.hand_client import SECONDS, initialize, over_http
-from tests.interop.processes import running
+from tests.interop.processes import operator_headers, operator_token, running
 
 NOTICE = "notifications/mgp.lifecycle"
 
@@ -36,7 +36,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 async def shown(house: House, server: str) -> Frame:
     async with (
-        aiohttp.ClientSession() as http,
+        aiohttp.ClientSession(headers=operator_headers(house.origin)) as http,
         http.get(f"{house.origin}/api/servers/{server}") as reply,
     ):
         return await reply.json()
@@ -85,7 +85,10 @@ async def test_a_server_that_says_it_goes_is_shown_to_say_so_and_stays_in_use(
 
 @asynccontextmanager
 async def agent(origin: str) -> AsyncGenerator[Agent]:
-    async with asyncio.timeout(3 * SECONDS), Agent(f"{origin}/mcp") as found:
+    async with (
+        asyncio.timeout(3 * SECONDS),
+        Agent(f"{origin}/mcp", operator_token(origin)) as found,
+    ):
         yield found
 
 

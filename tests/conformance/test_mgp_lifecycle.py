@@ -61,7 +61,7 @@ async def test_a_server_that_is_added_is_registered_then_connects_or_fails(tmp_p
 
 
 @pytest.mark.requirement("MGP-11.2-draining", "MGP-11.2-t-drain", "MGP-11.2-t-drainrestart")
-@pytest.mark.requirement("MGP-11.2-restarting", "MGP-11.2-t-restarted", "MGP-14.3-2001")
+@pytest.mark.requirement("MGP-11.2-restarting", "MGP-14.3-2001")
 @pytest.mark.requirement("MGP-14.2-range-2000")
 @pytest.mark.parametrize("mgp", [False, True], ids=["plain", "mgp"])
 async def test_a_server_that_drains_finishes_what_is_open_and_takes_nothing_new(

@@ -21,6 +21,7 @@ from tests.conformance.toolshed import (
     Client,
     Shed,
     allow,
+    definition,
     tokens,
     tool,
     toolshed,
@@ -55,6 +56,35 @@ async def test_a_plain_client_lists_finds_and_calls(era: str) -> None:
         assert await client.names() == [*META_TOOLS, "files__read_file"]
 
 
+@pytest.mark.requirement("MGP-16.1-saving")
+async def test_a_client_holds_a_hundredth_of_what_a_thousand_tools_would_take(era: str) -> None:
+    """Each tool takes the 400 tokens of which the document speaks."""
+    many = [tool(f"count_{n}", f"Count the things of kind {n}", pad=1500) for n in range(1000)]
+    async with toolshed(**ON) as shed:
+        await shed.relist("files", [FILES[0], *many])
+        client = await shed.client(era, spoken=PLAIN)
+        held = (await client.meta("session_tools"))["total_tokens"]
+        await client.meta("search_tools", {"query": "count the things of kind 7"})
+        assert held == (await client.meta("session_tools"))["total_tokens"]
+        listed = [json.dumps(each, separators=(",", ":")) for each in await client.listed()]
+    assert held == tokens(*(each.encode() for each in listed))
+    everything = tokens(*(definition("files", each) for each in many))
+    assert everything > 1000 * 400
+    assert held <= everything / 100
+
+
+@pytest.mark.requirement("MGP-16.3-browse")
+async def test_a_plain_client_reads_the_categories_and_names_one_of_them(era: str) -> None:
+    async with toolshed(**ON) as shed:
+        client = await shed.client(era, spoken=PLAIN)
+        answer = await client.call("search_tools", {"strategy": "category"})
+        (text,) = answer["result"]["content"]
+        assert "filesystem/write (" in text["text"]
+        chosen = {"strategy": "category", "filter": {"categories": ["filesystem/write"]}}
+        found = await client.meta("search_tools", chosen)
+        assert "files__write_file" in [each["name"] for each in found["tools"]]
+
+
 @pytest.mark.requirement("MGP-16.3-L0")
 async def test_without_the_mode_all_tools_are_listed_and_the_own_ones_are_not(era: str) -> None:
     async with toolshed(pinned_tools=PINNED) as shed:
@@ -75,7 +105,7 @@ async def test_without_the_mode_all_tools_are_listed_and_the_own_ones_are_not(er
         assert refusal_of(answer) == "tool_not_found"
 
 
-@pytest.mark.requirement("MGP-16.2-metatool")
+@pytest.mark.requirement("MGP-16.2-metatool", "MGP-16.5-astool")
 async def test_the_documents_names_are_taken_too(era: str) -> None:
     async with toolshed(**ON) as shed:
         client = await shed.client(era, spoken=PLAIN)

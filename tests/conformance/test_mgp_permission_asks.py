@@ -76,7 +76,7 @@ async def test_each_permission_is_shown_with_what_it_means_and_its_risk(house: H
 
 
 @pytest.mark.requirement("MGP-3.3-interactive", "MGP-3.4-flow", "MGP-3.6-response")
-@pytest.mark.requirement("MGP-3.6-approved", "MGP-3.6-approved_by", "MCP-9.1-hitl")
+@pytest.mark.requirement("MGP-3.6-approved", "MGP-3.6-approved_by")
 async def test_who_accepts_grants_it_and_the_server_is_told(house: House) -> None:
     (question,) = await until_heard(house, "given", "mgp/permission/request")
     assert (await answer_to(house, "given", "run"))["error"]["code"] == 1000
@@ -176,7 +176,7 @@ def _without(written: str, server: str) -> str:
     return "[[servers]]".join(each for each in tables if f'id = "{server}"' not in each)
 
 
-@pytest.mark.requirement("MGP-3.3-interactive", "MCP-9.1-hitl")
+@pytest.mark.requirement("MGP-3.3-interactive")
 async def test_only_a_person_who_administers_decides_what_a_server_may_do() -> None:
     """To answer asks is not enough, nor is to administer, and an agent has no say. (D-98, D-102)"""
     async with governed() as house:

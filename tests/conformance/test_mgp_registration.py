@@ -177,6 +177,25 @@ async def test_it_goes_with_the_session_of_its_creator(tmp_path: Path) -> None:
         await until_gone(scene)
 
 
+@pytest.mark.requirement("MGP-15.4-life")
+async def test_its_whole_life_is_listed_and_written_down(tmp_path: Path) -> None:
+    async with brought(tmp_path, more_grants=[may_call(ADMIN, "dynamic.stats")]) as scene:
+        operator, maker = await greeted(scene), await greeted(scene)
+        await maker.ask(REGISTER, STATS)
+        assert (await listed(operator))["dynamic.stats"]["status"] == "connected"
+        (_, came) = await journaled(scene, Type.SERVER_REGISTERED)
+        assert (came.actor, came.server, came.result) == (ADMIN, "dynamic.stats", "SUCCESS")
+        await maker.visitor.send("DELETE", maker.session.items())
+        await until_gone(scene)
+        assert "dynamic.stats" not in await listed(operator)
+
+        async def look() -> Any:
+            return await journaled(scene, Type.SERVER_DEREGISTERED)
+
+        (went,) = await until(look)
+        assert (went.server, went.result) == ("dynamic.stats", "SUCCESS")
+
+
 async def test_it_stays_until_it_is_deregistered_or_its_time_is_over(tmp_path: Path) -> None:
     async with brought(
         tmp_path,
@@ -297,7 +316,7 @@ async def test_a_url_is_registered_and_called_like_any_other_server(tmp_path: Pa
         assert (await listed(admin))["dynamic.remote"]["trust_level"] == "sandboxed"
 
 
-@pytest.mark.requirement("MGP-16.6-creating", "MGP-16.6-creating-cond")
+@pytest.mark.requirement("MGP-16.6-creating", "MGP-16.6-creating-cond", "MGP-16.6-followup")
 async def test_an_agent_that_lacks_a_tool_makes_one_and_then_has_it(tmp_path: Path) -> None:
     async with brought(
         tmp_path,

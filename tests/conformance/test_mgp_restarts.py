@@ -70,7 +70,6 @@ async def test_on_failure_is_only_after_a_failure(house: Gateway) -> None:
     assert (await house.look("failing"))["restarts"] == 1
 
 
-@pytest.mark.requirement("MGP-11.5-always")
 async def test_always_is_after_a_farewell_too(house: Gateway) -> None:
     for number, how in enumerate(("die", "leave"), 1):
         told = await end(house, "always", how)
@@ -111,7 +110,7 @@ async def left(talk: Talk, server: str) -> Frame:
 
 @pytest.mark.requirement("MGP-11.5-exceeded-audit", "MGP-6.4-SERVER_DISCONNECTED")
 async def test_past_the_limit_the_audit_trail_says_so(house: Gateway) -> None:
-    async with house.among_all("audited").talk(offer("audit")) as talk:
+    async with house.operated("audited").talk(offer("audit")) as talk:
         await talk.client.listen()
         await talk.call("die")
         first = await left(talk, "audited")
@@ -132,7 +131,7 @@ async def test_a_server_that_never_was_there_is_given_up_in_the_audit_trail_too(
     care = {"max_restarts": 2, "backoff_base_ms": 500}
     broken: Entry = {"command": "no-such-program", "mgp": care}
     with gateway(tmp_path, {"near": mortal("near"), "broken": broken}) as house:
-        async with house.among_all("near").talk(offer("audit")) as talk:
+        async with house.operated("near").talk(offer("audit")) as talk:
             await talk.client.listen()
             await house.order("broken", "restart")
             entry = await left(talk, "broken")

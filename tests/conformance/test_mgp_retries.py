@@ -1,6 +1,7 @@
 """What the gateway itself calls again: by an operator's word alone. (MGP §14.6, S9)"""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -48,6 +49,13 @@ class Tried:
         client = await self.client(key or self.given.give("agent:a"), capabilities)
         return await (await client.call("up__add")).json()
 
+    async def entries(self, kind: str) -> list[Frame]:
+        journal = self.visitor.parts.journaling.journal
+        await journal.flush()
+        lines = await journal.store.page(journal.node, 0, 10_000)
+        found = [json.loads(line.body) for line in lines]
+        return [each for each in found if each["event_type"] == kind]
+
     async def figures(self) -> str:
         operator = self.given.give("agent:a")
         reply = await self.visitor.send("GET", bearer(operator).items(), path="/metrics")
@@ -64,7 +72,7 @@ async def trying(
         settings = replace(at(server.url), tools=policies)
         decided: dict[str, Any] = {
             "grants": (Grant("*", "*", "*", Effect.ALLOW),),
-            "confirm": "never",
+            "require_approval": "never",
             **chosen,
         }
 
@@ -104,7 +112,7 @@ def said(retryable: bool = True, **more: object) -> Frame:
 
 
 @pytest.mark.requirement("MGP-14.6-wait", "MGP-14.6-audit")
-async def test_a_marked_tool_is_called_again_after_at_least_the_wait_and_that_is_counted() -> None:
+async def test_a_marked_tool_is_called_again_after_at_least_the_wait_and_that_is_told() -> None:
     async with trying(SAFE, 2, said()) as tried:
         answer = await tried.call()
         assert answer["result"]["content"][0]["text"] == "added"
@@ -112,7 +120,28 @@ async def test_a_marked_tool_is_called_again_after_at_least_the_wait_and_that_is
         assert len(waits) == 2
         assert all(wait >= WAIT_MS / 1000 for wait in waits)
         figures = await tried.figures()
+        entries = await tried.entries("dev.comity.call_retried")
     assert 'comity_retries_total{server="up",tool="add",reason="exhausted"} 2' in figures
+    told = [(each["actor"]["id"], each["target"]["tool_name"], each["details"]) for each in entries]
+    assert told == [
+        ("agent:a", "add", {"attempt": attempt, "reason": "exhausted"}) for attempt in (1, 2)
+    ]
+
+
+@pytest.mark.requirement("MGP-14.6-written")
+async def test_each_time_that_a_call_is_made_again_is_in_the_journal() -> None:
+    async with trying(SAFE, 2, said()) as tried:
+        await tried.call()
+        journal = tried.visitor.parts.journaling.journal
+        await journal.flush()
+        lines = await journal.store.page(journal.node, 0, 1000)
+    entries = [json.loads(line.body) for line in lines]
+    again = [each for each in entries if each["event_type"] == "dev.comity.call_retried"]
+    assert [each["details"]["attempt"] for each in again] == [1, 2]
+    assert {each["details"]["reason"] for each in again} == {"exhausted"}
+    assert {each["actor"]["id"] for each in again} == {"agent:a"}
+    target = {"server_id": "up", "tool_name": "add"}
+    assert all(target.items() <= each["target"].items() for each in again)
 
 
 @pytest.mark.requirement("MGP-14.6-strategy")
@@ -124,7 +153,7 @@ async def test_waits_grow_where_the_server_asks_for_that() -> None:
         assert second >= 2 * WAIT_MS / 1000
 
 
-@pytest.mark.requirement("MGP-14.6-stop")
+@pytest.mark.requirement("MGP-14.6-stop", "MGP-14.3-3001")
 @pytest.mark.parametrize(
     ("operators", "servers", "made"), [(2, 3, 3), (5, 1, 2), (5, 0, 1), (0, 3, 1)]
 )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,7 @@ FETCH: Frame = {
 }
 SETTINGS = """
 [policy]
-confirm = "dangerous"
+require_approval = "dangerous"
 fallback_validators = "on"
 approval_policy = "config_only"
 
@@ -115,3 +116,35 @@ async def test_a_server_without_a_word_of_mgp_is_one_of_plain_mcp(house: House) 
     async with house.own("talker").talk() as talk:
         heard = [each["method"] for each in await talk.seen()]
     assert not [method for method in heard if method.startswith("mgp/")]
+
+
+HINTED: list[Frame] = [
+    {"name": "reads", "annotations": {"readOnlyHint": True}},
+    {"name": "adds", "annotations": {"destructiveHint": False}},
+    {"name": "writes", "annotations": {"readOnlyHint": False}},
+    {"name": "wipes", "annotations": {"readOnlyHint": False, "destructiveHint": True}},
+    {"name": "silent"},
+]
+PRESET = """
+[policy]
+require_approval = "destructive"
+
+[asks]
+hold = "200ms"
+"""
+
+
+async def test_the_preset_asks_only_about_tools_that_may_destroy_something(tmp_path: Path) -> None:
+    """What the operator wrote of a server still comes before the preset."""
+    with guarding(
+        tmp_path,
+        PRESET,
+        mine=guarded(tools=HINTED),
+        doubted=guarded(tools=HINTED, trust="standard"),
+        judged=guarded(tools=HINTED, risk="dangerous"),
+    ) as house:
+        free = [each["name"] for each in HINTED if await runs(house, "mine", each["name"])]
+        assert free == ["reads", "adds"]
+        for tool in HINTED:
+            assert not await runs(house, "doubted", tool["name"])
+            assert not await runs(house, "judged", tool["name"])

@@ -14,6 +14,7 @@ from tests.conformance.realm import offer
 from tests.conformance.ways import Entry, Frame, Talk, Way, on_pipes
 from tests.interop.crowds import Gateway, serving
 from tests.interop.hand_client import SECONDS, over_http
+from tests.interop.processes import operator_headers
 
 NOTICE = "notifications/mgp.lifecycle"
 NOTHING: Mapping[str, str] = {}
@@ -50,7 +51,7 @@ class Watched:
     def __init__(self, gateway: Gateway, talk: Talk) -> None:
         self.gateway = gateway
         self.talk = talk
-        self._http = aiohttp.ClientSession()
+        self._http = aiohttp.ClientSession(headers=operator_headers(gateway.origin))
 
     async def steps(self, server: str, last: str) -> list[tuple[str, str, str]]:
         """The states before and after, and the reason, up to that last state."""
@@ -135,7 +136,6 @@ async def test_with_the_policy_on_failure_only_an_error_has_a_server_started_aga
         assert len(one.starts()) == 3, "it was started because it was used"
 
 
-@pytest.mark.requirement("MGP-11.5-always")
 @pytest.mark.parametrize("status", [0, 3])
 async def test_with_the_policy_always_any_end_has_a_server_started_again(
     tmp_path: Path, one: Lifetime, status: int

@@ -1,5 +1,6 @@
 """Searching for tools, asking for them, keeping some within a budget. (MGP §16, decision 0038)"""
 
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -127,6 +128,64 @@ async def test_filters_are_applied_before_anything_is_ranked(shed: Shed) -> None
     assert disk <= {each["name"] for each in (await client.ask(DISCOVER, alone))["tools"]}
 
 
+@pytest.mark.requirement("MGP-16.3-browse")
+async def test_a_client_starts_from_the_categories_alone_and_goes_down_to_a_tool(
+    shed: Shed, era: str
+) -> None:
+    await shed.relist("files", [_placed(FILES[0], "disk/read"), _placed(FILES[1], "disk/write")])
+    await shed.grant(*allow("files/*", party="agent:narrow"))
+    client = await shed.client(era, "agent:narrow")
+    index = await client.ask(DISCOVER, {"strategy": "category"})
+    assert index["tools"] == []
+    assert (index["total_available"], index["search_strategy"]) == (2, "category")
+    (disk,) = [each for each in index["categories"] if each["name"] == "disk"]
+    below: list[dict[str, Any]] = [
+        {"name": name, "tools": 1, "categories": []} for name in ("read", "write")
+    ]
+    assert disk == {"name": "disk", "tools": 2, "categories": below}
+    written = json.dumps({"categories": index["categories"]}, separators=(",", ":"))
+    assert index["context_tokens"] == tokens(written.encode())
+    chosen = {"strategy": "category", "filter": {"categories": ["disk/read"]}}
+    found = await client.ask(DISCOVER, chosen)
+    assert [each["name"] for each in found["tools"]] == ["files__read_file"]
+    assert found["tools"][0]["inputSchema"] == FILES[0]["inputSchema"]
+
+
+@pytest.mark.requirement("MGP-16.5-hierarchy")
+async def test_a_category_brings_what_is_below_it_and_tells_where_to_go_on(shed: Shed) -> None:
+    placed = [_placed(FILES[0], "disk/read"), _placed(FILES[1], "disk/write/text")]
+    await shed.relist("files", [*placed, _placed(FILES[2], "bin")])
+    client = await shed.client("modern")
+    for query in ({}, {"strategy": "category"}):
+        found = await client.ask(DISCOVER, {**query, "filter": {"categories": ["disk"]}})
+        names = [each["name"] for each in found["tools"]]
+        assert sorted(names) == ["files__read_file", "files__write_file"]
+        (disk,) = found["categories"]
+        assert [each["name"] for each in disk["categories"]] == ["read", "write"]
+        assert [each["name"] for each in disk["categories"][1]["categories"]] == ["text"]
+    plain = await client.ask(DISCOVER, {"query": "read a file"})
+    assert "categories" not in plain
+
+
+@pytest.mark.requirement("MGP-16.8-truncate")
+async def test_an_index_too_large_for_the_budget_tells_of_the_largest_categories() -> None:
+    async with toolshed(tool_discovery_reserve=60) as shed:
+        many = [
+            _placed(each, "disk" if number % 2 else f"a-long-name-for-one-{number}")
+            for number, each in enumerate(FILES)
+        ]
+        await shed.relist("files", many)
+        client = await shed.client("modern")
+        index = await client.ask(DISCOVER, {"strategy": "category"})
+    assert index["truncated"] is True
+    assert index["context_tokens"] <= 60
+    assert "disk" in [each["name"] for each in index["categories"]]
+
+
+def _placed(described: dict[str, Any], category: str) -> dict[str, Any]:
+    return {**described, "_meta": {"dev.comity/category": category}}
+
+
 @pytest.mark.requirement("MGP-16.5-discover")
 async def test_several_queries_take_turns(shed: Shed, era: str) -> None:
     client = await shed.client(era)
@@ -192,11 +251,11 @@ async def test_a_request_that_is_fulfilled_loads_tools_right_to_the_token(
     shed: Shed, era: str
 ) -> None:
     client = await shed.client(era)
-    trace = "550e8400-e29b-41d4-a716-446655440000"
+    trace = "9c1f0b52-6a3e-4d7c-8b21-5e0d94f7a386"
     done = await wanted(
         client,
         "statistics",
-        context="Processing CSV data but need statistical analysis functions",
+        context="The CSV is loaded; now its statistics are needed",
         requirements={"input_types": ["csv"], "preferred_risk_level": "safe"},
         task_trace_id=trace,
     )
@@ -213,6 +272,7 @@ async def test_a_request_that_is_fulfilled_loads_tools_right_to_the_token(
     entry, _ = await shed.journal("tools_requested")
     assert entry["actor"]["id"] == AGENT
     assert entry["details"]["task_trace_id"] == trace
+    assert entry["details"]["reason"] == "capability_gap"
     assert entry["details"]["status"] == "fulfilled"
     assert entry["details"]["loaded"] == ["data__analyze_csv"]
 
@@ -279,6 +339,18 @@ async def test_a_preferred_risk_is_preferred_and_not_demanded(shed: Shed) -> Non
         assert name in {each["name"] for each in done["tools_loaded"]}
     only = await wanted(client, "draw chart", requirements={"preferred_risk_level": "safe"})
     assert "data__draw_chart" in {each["name"] for each in only["tools_loaded"]}
+
+
+@pytest.mark.requirement("MGP-16.6-types", "MGP-16.6-requirements")
+@pytest.mark.parametrize("member", ["input_types", "output_types"])
+async def test_what_a_tool_takes_and_gives_decides_between_equals(shed: Shed, member: str) -> None:
+    kinds = ("csv", "parquet", "spreadsheet", "markdown")
+    alike = [tool(f"convert_{kind}", f"Convert a table, {kind}") for kind in kinds]
+    await shed.relist("data", alike)
+    client = await shed.client("modern")
+    for kind in kinds:
+        done = await wanted(client, "convert a table", requirements={member: [kind]})
+        assert done["tools_loaded"][0]["name"] == f"data__convert_{kind}"
 
 
 async def test_searches_are_written_down_unless_that_is_switched_off(shed: Shed) -> None:

@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conformance.conftest import standing
+from tests.conformance.guarding import answer_to, frames, guarded, guarding, until_error
 from tests.conformance.realm import OFFER, PLAIN
 from tests.conformance.ways import Frame, House, on_pipes
 from tests.security.corpus import document, section
 
 REFUSAL = "dev.comity/refusal"
-SETTINGS = '[policy]\nfallback_validators = "on"\nconfirm = "never"'
+SETTINGS = '[policy]\nfallback_validators = "on"\nrequire_approval = "never"'
 SCOPE = document("paths.toml")["scope"]
 TOOLS = {
     "read": {"inspect": {"paths": SCOPE["allowed"], "denied_paths": SCOPE["denied"]}},
@@ -69,6 +71,7 @@ async def refused(house: House, tool: str, **arguments: Any) -> Frame:
 
 
 @pytest.mark.requirement("MGP-4.5-sandbox", "MGP-4.5-where", "MGP-4.3-validator")
+@pytest.mark.requirement("MGP-14.3-1010", "MGP-14.2-range-1000")
 async def test_a_hostile_command_never_reaches_a_tool_that_asks_for_the_sandbox(
     house: House,
 ) -> None:
@@ -87,7 +90,16 @@ async def test_nothing_that_writes_reaches_a_tool_that_may_only_read(house: Hous
         "WITH x AS (INSERT INTO t VALUES (1)) SELECT 1",
     ):
         assert (await refused(house, "query", sql=text))["code"] == 1010
-    assert did(await called(house, "query", sql="SELECT * FROM t"))
+    for write in (
+        {"command": "tee notes.txt"},
+        {"method": "POST"},
+        {"mode": "a+"},
+        {"action": "deleteAll"},
+        {"overwrite": True},
+        {"steps": [{"then": {"sql": "DROP TABLE t"}}]},
+    ):
+        assert (await refused(house, "query", sql="SELECT 1", **write))["code"] == 1010
+    assert did(await called(house, "query", sql="SELECT * FROM t", method="GET", mode="r"))
 
 
 @pytest.mark.requirement("MGP-4.5-network_restricted")
@@ -102,7 +114,7 @@ async def test_no_place_that_is_not_public_reaches_a_restricted_tool(house: Hous
     assert did(await called(house, "fetch", url="https://93.184.216.34/x"))
 
 
-@pytest.mark.requirement("MGP-4.5-code_safety", "MGP-7.2-standard")
+@pytest.mark.requirement("MGP-4.5-code_safety", "MGP-7.2-standard", "MGP-14.3-1011")
 async def test_dangerous_code_never_reaches_a_tool_that_asks_for_code_safety(house: House) -> None:
     for tool in ("code", "code_standard"):
         error = await refused(house, tool, code="import subprocess\neval('1')")
@@ -115,7 +127,7 @@ async def test_dangerous_code_never_reaches_a_tool_that_asks_for_code_safety(hou
 async def test_a_rejection_says_what_to_write_instead(house: House) -> None:
     error = await refused(house, "code_standard", code="import csv\nexec('1')")
     details = error["data"]["_mgp"]["details"]
-    assert (details["status"], details["reason"]) == ("rejected", "Code validation failed")
+    assert (details["status"], details["reason"]) == ("rejected", "The code is not allowed here")
     assert details["violations"] == ["Blocked import: 'csv'", "Blocked name: 'exec'"]
     assert {"csv", "subprocess"} <= set(details["hints"]["blocked_imports"])
     strict = (await refused(house, "code_strict", code="x = 1\n" * 100))["data"]["_mgp"]["details"]
@@ -126,6 +138,26 @@ async def test_a_rejection_says_what_to_write_instead(house: House) -> None:
     shown = json.loads(plain["result"]["content"][1]["text"])
     assert shown["status"] == "rejected"
     assert shown["violations"] == ["Blocked import: 'os'"]
+
+
+@pytest.mark.requirement("MGP-7.4-correct")
+async def test_a_program_corrects_its_code_by_what_the_rejection_says_alone(house: House) -> None:
+    """It removes the imports that a violation names, cuts to the size, and tries again."""
+    code = "import subprocess\nimport json\n" + "# filling\n" * 60 + "print(json.dumps(1))"
+    tries = 0
+    while not did(answer := await called(house, "code_strict", OFFER, code=code)):
+        tries += 1
+        assert tries < 4, answer
+        details = answer["error"]["data"]["_mgp"]["details"]
+        allowed = set(details["hints"]["allowed_imports"])
+        named = [each.split("'")[1] for each in details["violations"] if "import" in each]
+        lines = [line for line in code.split("\n") if line.removeprefix("import ") not in named]
+        if len(code) > details["hints"]["max_code_size_bytes"]:
+            lines = [line for line in lines if not line.startswith("#")]
+        assert not allowed & set(named)
+        code = "\n".join(lines)
+    assert code == "import json\nprint(json.dumps(1))"
+    assert tries > 0
 
 
 @pytest.mark.requirement("MGP-7.2-unrestricted", "MGP-7.2-strict", "MGP-7.2-readonly")
@@ -148,11 +180,50 @@ async def test_a_tool_that_wants_no_validator_gets_whatever_it_is_sent(house: Ho
     assert did(await called(house, "free", text="rm -rf /; http://localhost; import os"))
 
 
-@pytest.mark.requirement("MGP-4.5-where", "MGP-1.2-depth")
+@pytest.mark.requirement("MGP-1.2-depth")
+async def test_the_schema_the_validators_and_the_server_each_refuse_by_themselves(
+    house: House,
+) -> None:
+    """What one of them lets pass another still stops, and it is told which one did."""
+    by_protocol = await refused(house, "guarded", command="ls", count="many")
+    by_kernel = await refused(house, "guarded", command="rm -rf /", count=1)
+    by_server = (await called(house, "guarded", command="ls", count=13))["result"]
+    assert (by_protocol["code"], by_protocol["data"]["field"]) == (4000, "count")
+    assert (by_kernel["code"], by_kernel["data"]["field"]) == (1010, "command")
+    assert by_server["isError"] is True
+    assert by_server["content"][0]["text"] == "the server itself refuses 13"
+    assert did(await called(house, "guarded", command="ls", count=1))
+
+
+@pytest.mark.requirement("MGP-4.5-where")
 async def test_a_validator_that_nobody_has_blocks(house: House) -> None:
     error = await refused(house, "strange", text="hello")
     assert error["code"] == 1010
     assert "frobnicate" in error["message"]
+
+
+@pytest.mark.requirement("MGP-4.5-compromised")
+@pytest.mark.parametrize("silently", [False, True])
+async def test_a_server_cannot_take_the_validator_off_its_own_tool(
+    tmp_path: Path, *, silently: bool
+) -> None:
+    """A definition that changed is not used; one that changed unsaid is not even read."""
+    label: Frame = {"risk_level": "safe", "permissions_required": [], "validator": "sandbox"}
+    run: Frame = {"name": "run", "security": label}
+    with guarding(tmp_path, SETTINGS, up=guarded(tools=[run])) as house:
+        assert (await answer_to(house, "up", "run", command="ls; id"))["error"]["code"] == 1010
+        ran = await answer_to(house, "up", "run", command="ls")
+        assert ran["result"]["structuredContent"] == {"ran": "run"}
+        freed = {"security": {**label, "validator": "none"}}
+        told: Frame = {"tool": "run", "members": freed, "silently": silently}
+        await answer_to(house, "up", "become", **told)
+        if not silently:
+            await until_error(house, "up", "run", 4002)
+        refused = await answer_to(house, "up", "run", command="ls; id")
+        assert refused["error"]["code"] == (1010 if silently else 4002)
+        heard = [each["params"] for each in await frames(house, "up") if "params" in each]
+        given = [each["arguments"]["command"] for each in heard if each.get("name") == "run"]
+        assert given == ["ls"]
 
 
 @pytest.mark.requirement("MGP-8.2-fallbackvalidators")
@@ -170,6 +241,7 @@ async def test_an_operator_says_which_paths_and_which_argument(ruled: House) -> 
 
 
 @pytest.mark.requirement("REG-core-constraints", "MCP-10.3-closedworld", "REG-p4-validators")
+@pytest.mark.requirement("MGP-14.3-4000")
 async def test_an_argument_that_does_not_fit_is_named_with_what_would(house: House) -> None:
     error = await refused(house, "bounded", ticker="AAPL", days=400)
     assert error["code"] == 4000

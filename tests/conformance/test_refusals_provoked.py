@@ -89,7 +89,11 @@ async def staged(scene: Scene) -> AsyncGenerator[Stage]:
             async def fail(exchange: Exchange) -> None:
                 await exchange.respond(scene.status)
 
-        decided: dict[str, Any] = {"grants": (EVERYTHING,), "confirm": "never", **scene.settings}
+        decided: dict[str, Any] = {
+            "grants": (EVERYTHING,),
+            "require_approval": "never",
+            **scene.settings,
+        }
         async with visiting(
             replace(at(server.url), **scene.server),
             register=given.register,

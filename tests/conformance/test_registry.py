@@ -13,7 +13,7 @@ from tests.conformance.conftest import standing
 from tests.conformance.registry_face import JSON, Face, Frame, functions
 from tests.conformance.ways import on_pipes
 
-ANALYZER = "reg__FinancialAnalyzer"
+FORECAST = "reg__TideForecast"
 
 
 @pytest.fixture(scope="module")
@@ -46,33 +46,33 @@ def definition(face: Face, name: str) -> Frame:
     "REG-core-constraints",
     "REG-ex-list",
 )
-def test_a_registered_function_is_listed_as_the_documents_own_definition(face: Face) -> None:
-    tool = definition(face, ANALYZER)
-    assert tool["description"] == "Analyzes stock data and returns investment recommendations"
+def test_a_registered_function_is_listed_with_its_schema(face: Face) -> None:
+    tool = definition(face, FORECAST)
+    assert tool["description"] == "Says when the water of a harbour is high"
     assert tool["inputSchema"] == {
         "type": "object",
         "properties": {
-            "ticker_symbol": {
+            "harbour": {
                 "type": "string",
-                "description": "Stock ticker symbol (e.g., AAPL)",
+                "description": "The harbour, in capitals",
                 "pattern": "^[A-Z]{1,5}$",
                 "minLength": 1,
                 "maxLength": 5,
             },
-            "period_days": {
+            "days": {
                 "type": "integer",
-                "description": "Historical analysis period in days",
+                "description": "How many days from today",
                 "minimum": 1,
                 "maximum": 365,
             },
-            "analysis_type": {
+            "datum": {
                 "type": "string",
-                "description": "Type of analysis",
-                "enum": ["technical", "fundamental", "sentiment"],
-                "default": "technical",
+                "description": "Above which level",
+                "enum": ["mean", "lowest", "highest"],
+                "default": "mean",
             },
         },
-        "required": ["ticker_symbol", "period_days"],
+        "required": ["harbour", "days"],
         "additionalProperties": False,
     }
 
@@ -107,7 +107,7 @@ def test_the_catalogue_has_every_tool_with_four_members(face: Face) -> None:
     assert all(set(tool) == TOLD for tool in catalogue["tools"])
     listed = face.speak("tools/list").body["result"]["tools"]
     assert [tool["name"] for tool in catalogue["tools"]] == [tool["name"] for tool in listed]
-    assert ANALYZER in {tool["name"] for tool in catalogue["tools"]}
+    assert FORECAST in {tool["name"] for tool in catalogue["tools"]}
 
 
 TOLD = {"name", "description", "inputSchema", "tags"}
@@ -115,19 +115,19 @@ TOLD = {"name", "description", "inputSchema", "tags"}
 
 @pytest.mark.requirement("REG-export-tags")
 def test_tags_tell_what_a_tool_is_about(face: Face) -> None:
-    (analyzer,) = [tool for tool in face.get("/tools").body["tools"] if tool["name"] == ANALYZER]
-    assert analyzer["tags"] == ["reg", "financial", "analyzer"]
+    (forecast,) = [tool for tool in face.get("/tools").body["tools"] if tool["name"] == FORECAST]
+    assert forecast["tags"] == ["reg", "tide", "forecast"]
 
 
 @pytest.mark.requirement("REG-export-single", "REG-export-examples", "REG-export-metadata")
 def test_a_tools_export_has_examples_that_really_pass(face: Face) -> None:
-    export = face.get(f"/tools/{ANALYZER}").body
+    export = face.get(f"/tools/{FORECAST}").body
     assert set(export) == {"schema", "examples", "metadata"}
     assert export["examples"]
     validator = jsonschema_rs.validator_for(export["schema"])
     for example in export["examples"]:
         validator.validate(example)
-        assert face.call(ANALYZER, example).status == 200
+        assert face.call(FORECAST, example).status == 200
     metadata = export["metadata"]
     assert set(metadata) == {"category", "version", "deprecated", "author"}
     assert (metadata["category"], metadata["deprecated"]) == ("reg", False)
@@ -139,29 +139,39 @@ def test_a_tools_export_has_examples_that_really_pass(face: Face) -> None:
     "REG-openapi-path",
     "REG-ex-call",
     "REG-core-register",
-    "REG-overview-role",
     "REG-design-transport",
 )
 def test_a_tool_is_invoked_with_its_arguments_as_the_body(face: Face) -> None:
-    said = face.call(ANALYZER, {"ticker_symbol": "AAPL", "period_days": 73})
+    said = face.call(FORECAST, {"harbour": "BREST", "days": 73})
     assert said.status == 200
     assert said.body["structuredContent"] == {
-        "ticker_symbol": "AAPL",
+        "harbour": "BREST",
         "score": 0.2,
-        "analysis_type": "technical",
+        "datum": "mean",
     }
     assert json.loads(said.body["content"][0]["text"]) == said.body["structuredContent"]
 
 
 @pytest.mark.requirement("REG-methods-call", "REG-p4-server", "REG-overview-layers")
 def test_the_same_in_json_rpc_has_the_same_output(face: Face) -> None:
-    arguments = {"ticker_symbol": "AAPL", "period_days": 73}
-    spoken = face.speak("tools/call", name=ANALYZER, arguments=arguments).body
+    arguments = {"harbour": "BREST", "days": 73}
+    spoken = face.speak("tools/call", name=FORECAST, arguments=arguments).body
     assert (spoken["jsonrpc"], spoken["id"]) == ("2.0", 7)
-    assert spoken["result"] == face.call(ANALYZER, arguments).body
+    assert spoken["result"] == face.call(FORECAST, arguments).body
 
 
-@pytest.mark.requirement("REG-methods-list", "REG-design-thin")
+@pytest.mark.requirement("REG-p4-server")
+def test_what_fails_in_json_rpc_has_the_number_of_its_fault(face: Face) -> None:
+    nowhere = face.speak("tools/call", name="reg__nothing", arguments={}).body
+    unfit = face.speak("tools/call", name=FORECAST, arguments={"harbour": "BREST"}).body
+    crashed = face.speak("tools/call", name="reg__crash", arguments={}).body
+    unknown = face.speak("tools/nothing").body
+    codes = [each["error"]["code"] for each in (nowhere, unfit, crashed, unknown)]
+    assert codes == [-32002, -32001, -32003, -32601]
+    assert [each["id"] for each in (nowhere, unfit, crashed, unknown)] == [7] * 4
+
+
+@pytest.mark.requirement("REG-methods-list", "REG-design-thin", "REG-p4-server")
 async def test_what_is_listed_here_is_what_mcp_lists(face: Face) -> None:
     listed = face.speak("tools/list").body["result"]["tools"]
     catalogue = {tool["name"]: tool for tool in face.get("/tools").body["tools"]}
@@ -175,16 +185,16 @@ async def test_what_is_listed_here_is_what_mcp_lists(face: Face) -> None:
 def test_arguments_are_validated_without_a_call(face: Face, way: str) -> None:
     def validity(arguments: Frame) -> Any:
         if way == "rpc":
-            spoken = face.speak("tools/validate", name=ANALYZER, arguments=arguments)
+            spoken = face.speak("tools/validate", name=FORECAST, arguments=arguments)
             return spoken.body["result"]
         body = json.dumps(arguments).encode()
-        return face.ask("POST", f"/tools/{ANALYZER}/validate", body, JSON).body
+        return face.ask("POST", f"/tools/{FORECAST}/validate", body, JSON).body
 
-    assert validity({"ticker_symbol": "AAPL", "period_days": 90}) == {"valid": True, "errors": []}
-    bad = validity({"ticker_symbol": "invalid123", "period_days": 90})
+    assert validity({"harbour": "BREST", "days": 90}) == {"valid": True, "errors": []}
+    bad = validity({"harbour": "no harbour", "days": 90})
     assert bad["valid"] is False
     (error,) = bad["errors"]
-    assert "ticker_symbol" in error["field"]
+    assert "harbour" in error["field"]
     assert error["error_type"] == "ValidationError"
     # A tool that would never end was not called.
     waiting = face.ask("POST", "/tools/reg__wait/validate", b"{}", JSON)

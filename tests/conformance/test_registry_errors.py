@@ -75,8 +75,8 @@ def called(**params: object) -> bytes:
     return rpc(method="tools/call", params=params)
 
 
-BAD = {"ticker_symbol": "invalid123", "period_days": 90}
-BAD_CALL: dict[str, object] = {"name": "reg__FinancialAnalyzer", "arguments": BAD}
+BAD = {"harbour": "no harbour", "days": 90}
+BAD_CALL: dict[str, object] = {"name": "reg__TideForecast", "arguments": BAD}
 TABLE = [
     pytest.param(b"{", -32700, "ParseError", 400, id="REG-err-32700"),
     pytest.param(b"[]", -32600, "InvalidRequest", 400, id="REG-err-32600"),
@@ -137,36 +137,49 @@ def test_an_error_has_its_number_its_name_its_fields_and_its_status(
 
 @pytest.mark.requirement("REG-err-32001", "REG-err-field", "REG-openapi-400")
 def test_what_does_not_fit_a_schema_is_told_by_its_field(face: Face) -> None:
-    said = face.call("reg__FinancialAnalyzer", BAD)
+    said = face.call("reg__TideForecast", BAD)
     assert (said.status, said.error["code"]) == (400, -32001)
-    assert "ticker_symbol" in said.data["field"]
+    assert "harbour" in said.data["field"]
     assert said.data["suggestions"]
 
 
-GOOD = {"ticker_symbol": "AAPL", "period_days": 90}
+@pytest.mark.requirement("REG-ex-suggestions")
+@pytest.mark.parametrize("symbol", ["no harbour", ""])
+def test_a_name_that_does_not_fit_is_answered_with_how_to_write_one(
+    face: Face, symbol: str
+) -> None:
+    data = face.call("reg__TideForecast", {**BAD, "harbour": symbol}).data
+    assert data["field"] == "harbour"
+    length = "Give at most 5 characters." if symbol else "Give at least 1 character."
+    pattern = 'Give a text that matches "^[A-Z]{1,5}$".'
+    assert sorted(data["suggestions"]) == sorted([pattern, length])
+    assert "no harbour" not in json.dumps(data)
+
+
+GOOD = {"harbour": "BREST", "days": 90}
 
 
 @pytest.mark.requirement("REG-p4-validators", "REG-core-constraints")
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ({**GOOD, "ticker_symbol": ""}, "ticker_symbol"),
-        ({**GOOD, "ticker_symbol": "ABCDEF"}, "ticker_symbol"),
-        ({**GOOD, "ticker_symbol": "aapl"}, "ticker_symbol"),
-        ({**GOOD, "ticker_symbol": 7}, "ticker_symbol"),
-        ({**GOOD, "period_days": 0}, "period_days"),
-        ({**GOOD, "period_days": 366}, "period_days"),
-        ({**GOOD, "period_days": 1.5}, "period_days"),
-        ({**GOOD, "analysis_type": "astrology"}, "analysis_type"),
-        ({"period_days": 90}, "ticker_symbol"),
+        ({**GOOD, "harbour": ""}, "harbour"),
+        ({**GOOD, "harbour": "ABCDEF"}, "harbour"),
+        ({**GOOD, "harbour": "brest"}, "harbour"),
+        ({**GOOD, "harbour": 7}, "harbour"),
+        ({**GOOD, "days": 0}, "days"),
+        ({**GOOD, "days": 366}, "days"),
+        ({**GOOD, "days": 1.5}, "days"),
+        ({**GOOD, "datum": "astrology"}, "datum"),
+        ({"days": 90}, "harbour"),
         ({**GOOD, "other": 1}, "other"),
     ],
 )
 def test_every_constraint_of_a_field_holds_beside_the_others(
     face: Face, arguments: dict[str, object], field: str
 ) -> None:
-    assert face.call("reg__FinancialAnalyzer", GOOD).status == 200
-    said = face.call("reg__FinancialAnalyzer", arguments)
+    assert face.call("reg__TideForecast", GOOD).status == 200
+    said = face.call("reg__TideForecast", arguments)
     assert (said.status, said.error["code"]) == (400, -32001)
     assert field in json.dumps(said.data)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from comity.adapters.schema_check import compiled
 from comity.wire.grants import Effect, Grant
 from tests.surfaces.credentials import GivenOut, bearer
 from tests.surfaces.upstream import Exchange, scripted
@@ -36,7 +37,7 @@ async def registry(**chosen: Any) -> AsyncGenerator[tuple[Visitor, GivenOut]]:
             register=given.register,
             identity_mode="required",
             grants=(Grant("agent:a", "tools/call", "up/*", Effect.ALLOW),),
-            confirm="never",
+            require_approval="never",
             **chosen,
         ) as visitor:
             yield visitor, given
@@ -60,9 +61,7 @@ async def opens(visitor: Visitor, key: str) -> tuple[list[str], list[int], list[
     return shown, read, called
 
 
-@pytest.mark.requirement(
-    "REG-perm-ToolInvoke", "REG-perm-ToolRead", "REG-perm-ToolsListAll", "REG-auth-authorize"
-)
+@pytest.mark.requirement("REG-perm-ToolInvoke", "REG-perm-ToolRead", "REG-perm-ToolsListAll")
 @pytest.mark.parametrize(
     ("permissions", "shown", "read", "called"),
     [
@@ -99,6 +98,25 @@ async def test_without_a_key_nothing_is_told(path: str) -> None:
         status, refused = await told(visitor, "GET", path, None)
         assert (status, refused["error"]["code"]) == (401, -32004)
         assert refused["error"]["data"]["error_type"] == "AuthenticationError"
+
+
+@pytest.mark.requirement("REG-p4-fast")
+async def test_a_schema_is_made_ready_once_for_all_calls_of_its_tool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[object] = []
+
+    def counted(schema: dict[str, Any]) -> object:
+        made.append(schema)
+        return compiled(schema)
+
+    monkeypatch.setattr("comity.adapters.argument_schemas.compiled", counted)
+    async with registry() as (visitor, given):
+        key = given.give("agent:a")
+        for _ in range(20):
+            assert (await told(visitor, "POST", "/tools/up__add", key, {}))[0] == 200
+            assert (await told(visitor, "POST", "/tools/up__add", key, []))[0] == 400
+    assert len(made) == 1
 
 
 @pytest.mark.requirement("REG-auth-bearer")

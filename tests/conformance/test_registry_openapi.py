@@ -14,7 +14,7 @@ from tests.conformance.conftest import standing
 from tests.conformance.registry_face import Face, Frame, functions
 from tests.conformance.ways import on_pipes
 
-SOUND = "tests.conformance.servers.registered:FinancialAnalyzer,settle,echo"
+SOUND = "tests.conformance.servers.registered:TideForecast,settle,echo"
 MANY = 1_200
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,"

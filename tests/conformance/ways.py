@@ -21,6 +21,7 @@ from tests.interop.hand_client import (
     over_stdio,
 )
 from tests.interop.peers import ROOT
+from tests.interop.processes import operator_headers
 
 type Frame = dict[str, Any]
 type Entry = dict[str, Any]
@@ -125,8 +126,13 @@ class House:
     def among_all(self, server: str) -> Way:
         return Way(server, partial(over_http, self.merged), f"{server}__")
 
+    def operated(self, server: str) -> Way:
+        """Among all, for a client that shows the operator token."""
+        headers = operator_headers(self.origin)
+        return Way(server, partial(over_http, self.merged, headers), f"{server}__")
+
     def by_pipe(self, server: str) -> Way:
-        """A Comity of its own for each client, on the client's pipes."""
+        """The same Comity, for a client that starts a program and speaks on its pipes."""
         command = [COMITY, "serve", str(self.config), "--stdio"]
         return Way(server, partial(over_stdio, command), f"{server}__")
 

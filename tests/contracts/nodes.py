@@ -14,7 +14,7 @@ from comity.adapters.nats.addresses import Addresses
 from comity.adapters.nats.bus import NatsBus
 from comity.adapters.nats.leases import NatsLeases
 from comity.ports.clustering import Bus, Leases
-from tests.cluster.nats_cluster import NatsCluster
+from tests.cluster.nats_cluster import SECRET, NatsCluster
 
 SECONDS = 30.0
 KINDS = ("memory", "one nats", "three nats")
@@ -82,7 +82,7 @@ class OnNats:
         self.made: list[NatsBus] = []
 
     async def bus(self) -> NatsBus:
-        bus = NatsBus(self._addresses)
+        bus = NatsBus(self._addresses, SECRET)
         self.made.append(bus)
         await bus.open()
         await eventually(lambda: bus.is_connected)

@@ -147,7 +147,7 @@ async def test_of_many_who_answer_at_once_each_is_heard_once(records: Records, a
 async def test_nobody_answers_what_it_asks_itself(records: Records) -> None:
     await records.asks.open(replace(ASK, asker=ANA))
     for verdict in Verdict:
-        with pytest.raises(MalformedMessage, match="nobody answers what it asks itself"):
+        with pytest.raises(MalformedMessage, match="it is your own request"):
             await records.asks.answer("0a", said(verdict), UNTIL)
     assert (await kept(records.asks)).answers == ()
 

@@ -85,18 +85,29 @@ async def test_a_lease_that_is_given_up_is_free_at_once_and_its_token_is_past(no
 
 
 async def test_a_lease_that_is_renewed_stays_and_keeps_its_token(nodes: Nodes) -> None:
-    one, other = await _two(nodes, SHORT)
-    lease = await _take_at_last(one, "it", "n1")
+    for attempt in range(10):
+        one, other = await _two(nodes, SHORT)
+        if await _is_kept(one, other, f"it-{attempt}"):
+            return
+    pytest.fail("this machine never renewed within a second")
+
+
+async def _is_kept(one: Leases, other: Leases, name: str) -> bool:
+    """Renew a lease past its lifetime; False if the machine once took longer than that."""
+    renewed = time.monotonic()
+    lease = await _take_at_last(one, name, "n1")
     until = time.monotonic() + 2.5 * SHORT.total_seconds()
     while time.monotonic() < until:
         sent = time.monotonic()
-        if not await one.renew(lease):
-            pytest.skip("the machine was too busy to renew within a second")
-        if await other.take("it", "n2") is not None:
-            assert time.monotonic() > sent + SHORT.total_seconds()
-            pytest.skip("the machine was too busy to renew within a second")
+        is_renewed = await one.renew(lease)
+        renewed = sent if is_renewed else renewed
+        if not is_renewed or await other.take(name, "n2") is not None:
+            is_late = time.monotonic() > renewed + SHORT.total_seconds()
+            assert is_late, "a lease was lost that had been renewed in time"
+            return False
         await asyncio.sleep(0.05)
-    assert await other.holder("it") == lease
+    assert await other.holder(name) == lease
+    return True
 
 
 async def test_a_lease_that_is_not_renewed_goes_to_another_with_a_greater_token(

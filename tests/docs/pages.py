@@ -6,9 +6,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# The five documents are other people's and are kept as they were received.
-RECEIVED = ROOT / "docs" / "design" / "specs"
-
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
@@ -29,8 +26,7 @@ class Snippet:
 
 
 def pages() -> list[Path]:
-    written = [path for path in (ROOT / "docs").rglob("*.md") if RECEIVED not in path.parents]
-    return sorted([*ROOT.glob("*.md"), *written])
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def snippets(language: str) -> list[Snippet]:

@@ -52,6 +52,7 @@ class Reader:
             "HOME": str(self.folder),
             "PATH": f"{HERE}:{os.defpath}",
             "COMITY_URL": f"http://127.0.0.1:{self.port}",
+            "COMITY_STATE_DIR": os.environ["COMITY_STATE_DIR"],
             "COLUMNS": "100",
         }
 

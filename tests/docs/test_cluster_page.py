@@ -11,7 +11,7 @@ from comity.adapters.nats.bus import NatsBus
 from comity.adapters.nats.leases import NatsLeases
 from comity.ports.clustering import Heard
 from comity.wire.errors import Unavailable
-from tests.cluster.nats_cluster import NatsCluster, NatsServer
+from tests.cluster.nats_cluster import SECRET, NatsCluster, NatsServer
 from tests.contracts.nodes import eventually, insist
 from tests.docs.pages import ROOT, snippets_of
 
@@ -42,7 +42,7 @@ async def test_nodes_have_all_they_need_with_the_settings_of_the_page(
     urls = [url.replace("//", "//comity:right@") for url in cluster.urls]
     try:
         cluster.start()
-        one, other = (NatsBus(Addresses.of(urls, "production")) for _ in range(2))
+        one, other = (NatsBus(Addresses.of(urls, "production"), SECRET) for _ in range(2))
         await one.open()
         await other.open()
         heard: list[Heard] = []

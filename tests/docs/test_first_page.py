@@ -37,6 +37,7 @@ class Newcomer:
     def env(self) -> dict[str, str]:
         return {
             "HOME": str(self.home),
+            "COMITY_STATE_DIR": str(self.home / ".local" / "state" / "comity"),
             "PATH": f"{self.environment / 'bin'}:{os.defpath}",
             "COMITY_PORT": str(self.port),
             "COMITY_URL": f"http://127.0.0.1:{self.port}",

@@ -59,7 +59,7 @@ def test_the_guide_of_the_memory_server_is_as_it_says(tmp_path: Path) -> None:
         reader.take(EXAMPLES / "memory_server")
         reader.read(GUIDES / "example-memory.md")
         asked = [str(each["messages"]) for each in served.asked()]
-    assert "8-10 units" in asked[1]
+    assert "8-10 beds" in asked[1]
     assert any("You wanted to be reminded: call the printer" in each for each in asked)
 
 

@@ -8,7 +8,7 @@ import asyncio
 import io
 import itertools
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ type Frame = dict[str, Any]
 type Answer = Callable[[Frame], Frame]
 type Meanwhile = Callable[[Frame], Awaitable[None]]
 
-SECONDS = 20.0
+SECONDS = 60.0
 VERSION = "2025-11-25"
 NOTHING: Any = object()
 
@@ -210,10 +210,12 @@ class StdioClient:
 
 
 @asynccontextmanager
-async def over_http(url: str) -> AsyncGenerator[HttpClient]:
+async def over_http(
+    url: str, headers: Mapping[str, str] | None = None
+) -> AsyncGenerator[HttpClient]:
     # The standalone stream may be silent for longer than any request may last.
     forever = aiohttp.ClientTimeout(total=None, sock_connect=SECONDS)
-    async with aiohttp.ClientSession(timeout=forever) as http:
+    async with aiohttp.ClientSession(timeout=forever, headers=headers) as http:
         client = HttpClient(http, url)
         try:
             yield client

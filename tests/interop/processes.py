@@ -15,10 +15,11 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from comity.cli.gateway_records import find_gateway_by_url
 from tests.interop.peers import ROOT
 
-START_SECONDS = 60.0
-_STOP_SECONDS = 10.0
+START_SECONDS = 120.0
+_STOP_SECONDS = 30.0
 _KEPT_LINES = 400
 
 
@@ -127,13 +128,38 @@ def http_server(
 
 
 @contextmanager
-def comity(config: Path, env: Mapping[str, str] | None = None) -> Generator[str]:
-    """Run `comity serve` on a free port, and yield its origin once every server was tried."""
+def comity(
+    config: Path, env: Mapping[str, str] | None = None, path: str = "/ready"
+) -> Generator[str]:
+    """Run `comity serve` on a free port, and yield its origin once `path` answers with 200."""
     command = [str(Path(sys.executable).with_name("comity")), "serve", str(config), "--port", "0"]
     with running(command, env) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
-        program.wait_until(lambda: answers(f"{origin}/ready"))
+        program.wait_until(lambda: answers(f"{origin}{path}"))
         yield origin
+
+
+def operator_headers(origin: str) -> dict[str, str]:
+    """What makes a request to a gateway in local mode its operator's."""
+    token = operator_token(origin)
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def operator_token(origin: str) -> str:
+    """The token of a gateway in local mode; empty where it has none."""
+    record = find_gateway_by_url(origin)
+    return "" if record is None else record.token
+
+
+def on_pipes(config: Path) -> list[str]:
+    """The command by which a client joins the gateway of a configuration.
+
+    Most clients hand down only a few variables, and not where this run keeps its records.
+    """
+    kept = ("COMITY_STATE_DIR", "COMITY_IDLE_SECONDS")
+    variables = [f"{name}={os.environ[name]}" for name in kept]
+    program = str(Path(sys.executable).with_name("comity"))
+    return ["env", *variables, program, "serve", str(config), "--stdio"]
 
 
 def free_port() -> int:

@@ -143,7 +143,7 @@ async def _tell_mortal(cells: list[Cell], person: Person, callers: dict[str, Cal
     await asyncio.gather(*told)
 
 
-@pytest.mark.requirement("MGP-4.4-dangerous", "MCP-5.1-hitl", "MCP-5.6-flat")
+@pytest.mark.requirement("MGP-4.4-dangerous", "MCP-5.1-hitl")
 @pytest.mark.parametrize(("kind", "story"), CELLS, ids=["-".join(cell) for cell in CELLS])
 def test_a_dangerous_call_runs_once_or_never_and_the_journal_tells_it(
     cells: dict[tuple[str, str], Cell], kind: str, story: str

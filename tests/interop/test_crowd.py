@@ -28,6 +28,7 @@ from tests.interop.crowds import (
     refusal,
     serving,
 )
+from tests.interop.processes import operator_headers
 from tests.pace import at_length
 
 pytestmark = pytest.mark.timeout(600)
@@ -147,7 +148,7 @@ async def no_call_is_left(gateway: Gateway) -> None:
     async with calling(gateway.door()) as caller, asyncio.timeout(SECONDS):
         url = f"{gateway.origin}/api/status"
         while True:
-            async with caller.http.get(url) as reply:
+            async with caller.http.get(url, headers=operator_headers(gateway.origin)) as reply:
                 if (await reply.json())["calls"] == 0:
                     return
             await asyncio.sleep(0.05)

@@ -7,7 +7,6 @@ Python SDK, which over HTTP speaks both eras.
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from mcp.client.stdio import StdioServerParameters
 from tests.interop.conftest import DIRECT, Entry, command_of, served
 from tests.interop.peer_plans import Answers, Step, with_python, with_typescript
 from tests.interop.peers import node, package
-from tests.interop.processes import http_server
+from tests.interop.processes import http_server, on_pipes
 
 pytestmark = [
     pytest.mark.skipif(DIRECT, reason="several servers behind one endpoint are Comity's work"),
@@ -128,8 +127,8 @@ def modern(request: pytest.FixtureRequest, gateway: Gateway) -> Answers:
 
 
 def _comity_over_stdio(config: Path) -> StdioServerParameters:
-    command = str(Path(sys.executable).with_name("comity"))
-    return StdioServerParameters(command=command, args=["serve", str(config), "--stdio"])
+    command, *arguments = on_pipes(config)
+    return StdioServerParameters(command=command, args=arguments)
 
 
 @pytest.mark.requirement("MCP-1-host", "MCP-1-route", "MCP-5.1-list", "MCP-7-flow")

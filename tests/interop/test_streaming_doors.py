@@ -11,7 +11,7 @@ import pytest
 
 from tests.interop.conftest import by_hand, command_of
 from tests.interop.hand_client import Frame
-from tests.interop.processes import comity, http_server
+from tests.interop.processes import comity, http_server, operator_headers
 from tests.interop.streaming_signals import SECONDS, Signals, signals
 from tests.interop.streaming_talks import CANCEL, CHUNK, MGP, PROGRESS, SHARE, Talk, talk
 
@@ -133,7 +133,8 @@ async def test_a_plain_server_answers_whole(house: House, era: str, label: str) 
 
 
 @pytest.mark.requirement(
-    "MGP-12.7-cancel", "MGP-12.7-cancel-result", "MGP-12.7-partial", "MGP-2.2-ext-streaming"
+    *("MGP-12.7-cancel", "MGP-12.7-cancel-result", "MGP-12.7-partial", "MGP-2.2-ext-streaming"),
+    "MGP-12.7-relay",
 )
 async def test_a_cancellation_stops_the_tool_and_brings_what_has_come(
     door: tuple[str, str], era: str, lines: Signals
@@ -182,7 +183,7 @@ async def shares(client: Talk, tool: str, lines: Signals, **more: object) -> lis
     return [first, *(heard.get_nowait() for _ in range(heard.qsize()))]
 
 
-@pytest.mark.requirement("MGP-12.6-progress")
+@pytest.mark.requirement("MGP-12.6-progress", "MGP-12.6-plain")
 async def test_progress_of_a_streaming_server_is_told_in_both_tongues(
     door: tuple[str, str], era: str, lines: Signals
 ) -> None:
@@ -222,7 +223,11 @@ async def journalled(house: House, tool: str) -> list[Frame]:
     """What the journal holds of the calls of one tool, as operators read it."""
     async with (
         aiohttp.ClientSession() as http,
-        http.get(f"{house.origin}/api/journal", params={"tool": tool}) as reply,
+        http.get(
+            f"{house.origin}/api/journal",
+            params={"tool": tool},
+            headers=operator_headers(house.origin),
+        ) as reply,
     ):
         found = await reply.json()
         assert reply.status == 200, found

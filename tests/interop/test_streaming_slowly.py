@@ -81,6 +81,7 @@ async def others_go_on(client: Talk, server: str) -> None:
         assert "chunks_missing" not in made.result["_mgp"]
 
 
+@pytest.mark.requirement("MGP-12.5-whole")
 async def test_a_shared_process_is_held_up_by_nobody_and_the_gap_is_told(
     gateway: Gateway, lines: Signals
 ) -> None:

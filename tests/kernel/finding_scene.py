@@ -23,7 +23,7 @@ from comity.wire.parties import Actor
 ME = Actor("agent:me")
 TOOLS: dict[str, dict[str, str]] = {
     "files": {
-        "read_file": "Read the contents of a file at the given path.",
+        "read_file": "Read what a file holds, by its path.",
         "write_file": "Write text to a file.",
         "search_files": "Find files whose names fit a pattern.",
     },

@@ -139,7 +139,7 @@ class Inbox(RuleBasedStateMachine):
         kind = PartyKind(by.partition(":")[0])
         refused = why_not(ask, Actor(by, kind), may_answer=True, may_answer_own=True)
         if kind is PartyKind.AGENT:
-            assert refused == "only people answer asks"
+            assert refused == "only a person can answer this"
             return
         word = Answer(by, verdict, self.at)
         if by == told.asker and not told.own:

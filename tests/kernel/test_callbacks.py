@@ -57,7 +57,7 @@ async def test_the_asker_does_not_answer_for_itself() -> None:
     study.call_back(frame)
     (ask,) = await study.asked()
     because = study.approvals.why_not(ask, Actor("agent:ci"))
-    assert because == "only people answer asks"
+    assert because == "only a person can answer this"
     assert not ask.own
 
 

@@ -1,6 +1,7 @@
 """Requests between nodes: streams that are whole or fail, bounded at both ends, ended at both."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ from comity.kernel.carried import WINDOW, Incoming
 from comity.kernel.carrying import Reply
 from comity.ports.clustering import Heard
 from comity.wire import carried
-from comity.wire.carried import PIECE_BYTES, Act, Piece
+from comity.wire.carried import PIECE_BYTES, Act, Piece, Sum
 from comity.wire.errors import CUT_OFF, EXHAUSTED, METHOD_NOT_FOUND, TIMEOUT, Unavailable
 from tests.kernel.carriers import Clock, settled, until
 from tests.kernel.node_house import MOST_BYTES, OneNode, some_nodes
@@ -265,3 +266,19 @@ async def test_what_is_no_piece_and_what_belongs_to_nothing_are_left_alone() -> 
                 b.bus.publish(f"test.to.{a.id}", carried.encode(piece))
         await settled()
         assert len(a.carrying) == 0
+
+
+async def test_a_sender_whose_name_cannot_be_answered_costs_nothing() -> None:
+    """It would otherwise leave a task whose error nobody looks at."""
+    unseen: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: unseen.append(told))
+    async with some_nodes("a", "b") as (a, b):
+        for act in (Act.OPEN, Act.SUMS):
+            for data in (b"", b"\xc1", carried.encode([Sum(7, True, 3), Sum(8, False, 3)])):
+                piece = Piece(act, "no subject\r\n", 5, True, data=data)
+                a.bus.publish(f"test.to.{b.id}", carried.encode(piece))
+        await settled()
+        assert len(b.carrying) == 0
+        gc.collect()
+        await settled()
+    assert unseen == []

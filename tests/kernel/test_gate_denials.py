@@ -3,12 +3,13 @@
 import base64
 import random
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 
 from comity.kernel.call import Call
-from comity.kernel.catalog import MOST_UNSEEN, Catalog, Kind, Offer
+from comity.kernel.catalog import LONGEST_NAME, MOST_UNSEEN, Catalog, Kind, Offer
 from comity.kernel.gate import Gate
 from comity.kernel.grants import Grants
 from comity.kernel.outbox import Outbox
@@ -150,3 +151,21 @@ def test_a_cursor_into_what_is_hidden_names_nothing(long_catalog: Catalog) -> No
     assert definitions == []
     assert cursor is not None
     assert b"u0" not in base64.urlsafe_b64decode(cursor)
+
+
+def test_a_name_longer_than_any_that_is_listed_is_refused_before_it_is_judged() -> None:
+    gate = Gate(Catalog(), Grants(Access.of([])))
+    longest = "x" * LONGEST_NAME
+    asked: tuple[Callable[[str], object], ...] = (
+        lambda name: gate.find(call(), Kind.TOOL, name),
+        lambda name: gate.find_resource(call(), name),
+        lambda name: gate.find_template(call(), name),
+        lambda name: gate.find_tool(call(), "files", name),
+        lambda name: gate.demand(call(), Kind.TOOL, "files", name),
+        lambda name: gate.find_readable(call(), name),
+    )
+    for ask in asked:
+        with pytest.raises(MalformedMessage, match="nothing of that name"):
+            ask(longest)
+        with pytest.raises(MalformedMessage, match="at most 8192 characters"):
+            ask(longest + "x")

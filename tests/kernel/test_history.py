@@ -14,7 +14,7 @@ from comity.wire.asks import Ask, Kind
 from comity.wire.audit import Event, Type, body_of
 from comity.wire.errors import MalformedMessage
 from comity.wire.journal import Segment
-from tests.rules.journals import Journal, chained, event, signed
+from tests.rules.journals import BEGAN, Journal, chained, event, signed
 
 NOW = datetime(2026, 11, 15, 8, 30, tzinfo=UTC)
 TRACE, OTHER = "a" * 32, "b" * 32
@@ -66,7 +66,10 @@ async def test_what_is_added_meanwhile_breaks_nothing(
     whole = Journal.of(30, node="one")
     await records.journal.open("one")
     await records.journal.append(whole.lines[:15])
-    read, proof = History(records.journal), Proof(verify)
+    await records.journal.keep(whole.checkpoints[0])
+    # What came after the first signature is younger than the next one has to be.
+    read = History(records.journal, clock=lambda: BEGAN + timedelta(seconds=18))
+    proof = Proof(verify)
     part = await read.part(None)
     for number in range(15, 30):
         for line in part.lines:
@@ -153,7 +156,26 @@ async def test_an_ask_is_told_by_its_id(told: History) -> None:
     assert [line.seq for line in await told.about(ASK)] == [1, 3]
 
 
-@pytest.mark.parametrize("name", ["", "nothing", "f" * 32, "1" * 26])
+@pytest.mark.parametrize("name", [ASK[:4], ASK[:8], ASK[:8].upper(), ASK[:-1]])
+async def test_an_ask_is_told_by_the_beginning_of_its_id(told: History, name: str) -> None:
+    assert [line.seq for line in await told.about(name)] == [1, 3]
+
+
+async def test_a_beginning_that_several_asks_share_is_refused(
+    told: History, records: MemoryRecords
+) -> None:
+    await records.asks.open(
+        Ask(
+            *(f"{ASK[:-1]}z", Kind.CONFIRM, "agent:ci", "files", "write", "e" * 64, "?", {"a": 1}),
+            *(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1)),
+        )
+    )
+    with pytest.raises(MalformedMessage, match="several asks begin with"):
+        await told.about(ASK[:8])
+    assert [line.seq for line in await told.about(ASK)] == [1, 3]
+
+
+@pytest.mark.parametrize("name", ["", "nothing", ASK[:3], "f" * 32, "1" * 26])
 async def test_where_nothing_is_that_is_said(told: History, name: str) -> None:
     with pytest.raises(MalformedMessage, match="nothing is written down"):
         await told.about(name)

@@ -1,13 +1,14 @@
 """From the credentials of a request to an actor: keys, remembered proofs, the local user."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from comity.kernel.identity import REMEMBERED, Arrival, Identity, is_loopback
 from comity.ports.identity import Proof
-from comity.wire.errors import UNAUTHENTICATED, MalformedMessage
-from comity.wire.parties import LOCAL, Actor, Party, PartyKind
+from comity.wire.errors import UNAUTHENTICATED, MalformedMessage, Unavailable
+from comity.wire.parties import LOCAL, LOCAL_OPERATOR, Actor, Party, PartyKind
 from tests.surfaces.credentials import GivenOut
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -65,6 +66,26 @@ async def test_a_change_of_the_key_or_of_its_party_counts_at_once() -> None:
     assert (await identity.identify(bearing(key))).kind is PartyKind.PERSON
 
 
+def test_whom_another_node_has_recognised_is_known_as_the_records_here_say() -> None:
+    given_out, clock = GivenOut(), Clock()
+    key = given_out.give("agent:ci", permissions=("AdminRead",))
+    identity = Identity(given_out.register, clock=clock)
+    proved = Actor("agent:ci", PartyKind.PERSON, f"key:{key.split('_')[2]}")
+    known = identity.renewed(proved)
+    assert known is not None
+    assert (known.kind, known.permissions) == (PartyKind.AGENT, (("admin/read", "*"),))
+    assert identity.renewed(replace(proved, party="agent:other")) is None
+    assert identity.renewed(replace(proved, credential="key:none")) is None
+    assert identity.renewed(LOCAL) is None
+    assert Identity(given_out.register, is_local=True).renewed(LOCAL) is LOCAL
+    token = Actor("person:ana", PartyKind.PERSON, "token", expires_at=NOW + MINUTE)
+    assert identity.renewed(token) is token
+    clock.now += MINUTE
+    assert identity.renewed(token) is None
+    given_out.disable("agent:ci")
+    assert identity.renewed(proved) is None
+
+
 def test_a_party_that_is_named_is_known_only_while_it_and_its_key_count() -> None:
     given_out = GivenOut()
     key = given_out.give("person:ana@example.org", permissions=("AdminRead",))
@@ -120,6 +141,18 @@ async def test_a_refusal_is_not_remembered_as_a_proof() -> None:
     for _ in range(2):
         with pytest.raises(MalformedMessage):
             await identity.identify(bearing("wrong"))
+
+
+async def test_right_credentials_count_whatever_wrong_ones_came_from_their_address() -> None:
+    given_out = GivenOut()
+    key, stranger = given_out.give("agent:ci"), GivenOut()
+    identity = Identity(given_out.register, Proving())
+    for number in range(100):
+        wrong = bearing(stranger.give("agent:ci") if number % 2 else "wrong")
+        with pytest.raises(MalformedMessage if number < 30 else Unavailable):
+            await identity.identify(wrong)
+    assert (await identity.identify(bearing(key))).party == "agent:ci"
+    assert (await identity.identify(bearing("ana"))).party == "person:ana"
 
 
 async def test_no_more_proofs_are_remembered_than_there_is_room_for() -> None:
@@ -222,6 +255,38 @@ def test_who_stays_with_a_token_is_known_until_it_expires() -> None:
     assert not identity.stands(actor)
 
 
+@pytest.mark.parametrize(
+    ("is_local", "peer", "named", "shown", "found"),
+    [
+        (True, "127.0.0.1", True, b"Bearer t0ken", LOCAL_OPERATOR),
+        (True, "127.0.0.1", True, b"bearer  t0ken", LOCAL_OPERATOR),
+        (True, "127.0.0.1", True, b"Bearer t0ke", None),
+        (True, "127.0.0.1", True, b"Bearer ", None),
+        (True, "127.0.0.1", False, b"Bearer t0ken", None),
+        (True, "192.0.2.1", True, b"Bearer t0ken", None),
+        (False, "127.0.0.1", True, b"Bearer t0ken", None),
+    ],
+)
+async def test_the_operator_token_makes_the_local_user_an_operator(
+    is_local: bool, peer: str, named: bool, shown: bytes, found: Actor | None
+) -> None:
+    identity = Identity(GivenOut().register, is_local=is_local, operator_token="t0ken")
+    arrival = Arrival({b"authorization": shown}, peer, "/mcp", named)
+    if found is None:
+        with pytest.raises(MalformedMessage):
+            await identity.identify(arrival)
+    else:
+        assert await identity.identify(arrival) is found
+
+
+async def test_an_empty_operator_token_is_nobodys() -> None:
+    identity = Identity(GivenOut().register, is_local=True)
+    with pytest.raises(MalformedMessage):
+        await identity.identify(Arrival({b"authorization": b"Bearer "}, "127.0.0.1", "", True))
+
+
 def test_the_local_user_is_known_where_it_is_let_in() -> None:
-    assert Identity(GivenOut().register, is_local=True).stands(LOCAL)
+    identity = Identity(GivenOut().register, is_local=True)
+    assert identity.stands(LOCAL)
+    assert identity.stands(LOCAL_OPERATOR)
     assert not Identity(GivenOut().register).stands(LOCAL)

@@ -56,6 +56,12 @@ def test_a_refusal_says_when_it_may_pass_and_that_is_so() -> None:
     assert counted.take()
 
 
+def test_a_limit_of_one_call_is_told_in_the_singular() -> None:
+    counted = Counted(limit("1/m"))
+    assert counted.take()
+    assert counted.refused().because == "rate limited: this party may have 1 call in a minute"
+
+
 # By what it is counted, and whether another party, key, tool and server has a count of its own.
 APART: list[tuple[tuple[Unit, ...], list[bool]]] = [
     (("party",), [True, False, False, False]),

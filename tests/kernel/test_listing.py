@@ -8,6 +8,7 @@ import pytest
 from msgspec import Raw
 
 from comity.kernel import listing as room
+from comity.kernel.breath import BREATH_BYTES, ENTRY_BYTES
 from comity.kernel.catalog import Catalog, Kind
 from comity.kernel.links import Link
 from comity.kernel.listing import Listing
@@ -77,7 +78,7 @@ async def test_others_have_their_turn_while_a_long_list_is_read() -> None:
     catalog = await read(Script(replies={mcp.LIST_TOOLS: tools(*map(str, range(5000)))}))
     other.cancel()
     assert catalog.count("srv", Kind.TOOL) == 5000
-    assert turns >= 2 * 5000 / room.BREATH
+    assert turns >= 2 * 5000 * ENTRY_BYTES / BREATH_BYTES
 
 
 async def test_a_definition_crosses_whole_under_its_public_name() -> None:
@@ -178,6 +179,15 @@ async def test_a_schema_that_says_two_things_is_quarantined() -> None:
     assert catalog.find(Kind.TOOL, "good") is not None
 
 
+async def test_a_schema_that_is_too_long_is_not_decoded() -> None:
+    """Decoded, it would be set aside for what it says twice."""
+    long = Raw(b'{"a":1,"a":"' + b"x" * 64 * 1024 + b'"}')
+    entries: Params = {"tools": [{"name": "long", "inputSchema": long}, {"name": "fine"}]}
+    catalog = await read(Script(replies={mcp.LIST_TOOLS: entries}))
+    assert catalog.quarantined("srv", Kind.TOOL) == {"long": "inputSchema: it has over 65536 bytes"}
+    assert catalog.count("srv", Kind.TOOL) == 1
+
+
 async def test_of_two_tools_with_one_name_the_one_that_is_offered_is_the_one_judged() -> None:
     """Or a good schema, listed last, would vouch for the bad one that is offered."""
     listed = {"tools": [{"name": "t", "inputSchema": {"n": n}} for n in (1, 2)]}
@@ -223,3 +233,17 @@ async def test_in_the_modern_era_each_request_bears_its_envelope() -> None:
     assert isinstance(meta, dict)
     assert meta[mcp.PROTOCOL_VERSION] == mcp.LATEST_MODERN
     assert script.last.headers_of(mcp.LIST_TOOLS) == {mcp.METHOD_HEADER: b"tools/list"}
+
+
+async def test_a_definition_that_is_too_long_is_set_aside_as_it_is() -> None:
+    long = {"name": "long", "description": "x" * 256 * 1024, "inputSchema": {"type": "object"}}
+    entries: Params = {"tools": [long, {"name": "fine", "inputSchema": {"type": "object"}}]}
+    catalog = await read(Script(replies={mcp.LIST_TOOLS: entries}))
+    assert catalog.quarantined("srv", Kind.TOOL) == {"long": "it has over 262144 bytes"}
+    assert catalog.count("srv", Kind.TOOL) == 1
+
+
+async def test_a_definition_with_too_many_values_is_set_aside() -> None:
+    wide: Params = {"name": "wide", "x": [{}] * 6_000, "inputSchema": {"type": "object"}}
+    catalog = await read(Script(replies={mcp.LIST_TOOLS: {"tools": [wide]}}))
+    assert catalog.quarantined("srv", Kind.TOOL) == {"wide": "more than 10000 values"}

@@ -35,6 +35,30 @@ def test_a_state_leads_back_to_whoever_waits() -> None:
     assert len(place) == 2
 
 
+def test_each_principal_has_a_share_of_the_places() -> None:
+    place = Parking(Clock(), 100, timedelta(seconds=60), each=2)
+    mine = [Waiter(), Waiter()]
+    for each in mine:
+        place.park(each, 1, principal="agent:a")
+    with pytest.raises(Unavailable, match="max_parked_per_principal") as refused:
+        place.park(Waiter(), 1, principal="agent:a")
+    assert (refused.value.fault, refused.value.retry_after is None) == (EXHAUSTED, False)
+    # Who waits already may wait anew, and somebody else waits undisturbed.
+    place.park(mine[0], 1, principal="agent:a")
+    place.park(Waiter(), 1, principal="agent:b")
+    place.leave(mine[0])
+    place.park(Waiter(), 1, principal="agent:a")
+    assert len(place) == 3
+
+
+def test_few_large_calls_of_one_principal_leave_room_for_others() -> None:
+    place = Parking(Clock(), 100, timedelta(seconds=60), each=50)
+    place.park(Waiter(), MOST_BYTES // 4, principal="agent:a")
+    with pytest.raises(Unavailable, match="bytes"):
+        place.park(Waiter(), 1, principal="agent:a")
+    place.park(Waiter(), MOST_BYTES // 4, principal="agent:b")
+
+
 def test_no_two_states_are_alike_even_for_the_same_waiter() -> None:
     place, _ = parking()
     waiter = Waiter()

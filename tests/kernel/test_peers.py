@@ -35,9 +35,30 @@ async def test_one_that_is_silent_for_too_long_is_dead_until_it_is_heard_again()
         a.peers.look()
         assert told == [(b.id, False)]
         assert not a.peers.is_alive(b.id)
+        assert a.peers.silent == 1
         b.peers.beat()
         await settled()
         assert told == [(b.id, False), (b.id, True)]
+        assert a.peers.silent == 0
+
+
+async def test_one_that_fell_silent_is_missed_until_a_node_of_its_name_is_there() -> None:
+    clock, hub = Clock(), Hub()
+    async with a_node(hub, "a", clock) as a:
+        async with a_node(hub, "b", clock) as b:
+            await settled()
+            b.bus.cut_off()
+        clock.passes(6 * HOUR)
+        a.peers.look()
+        assert (len(a.peers), a.peers.silent) == (0, 1)
+        async with a_node(hub, "c", clock):
+            await settled()
+            assert (len(a.peers), a.peers.silent) == (1, 1)
+        async with a_node(hub, "b", clock):
+            await settled()
+            assert (len(a.peers), a.peers.silent) == (1, 0)
+        await settled()
+        assert (len(a.peers), a.peers.silent) == (0, 0), "it has said goodbye"
 
 
 async def test_one_that_says_goodbye_is_missed_at_once_and_for_good() -> None:

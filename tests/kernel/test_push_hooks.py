@@ -66,8 +66,8 @@ async def test_what_is_not_signed_is_not_looked_at() -> None:
     door = Door()
     for headers in ({}, {"x-hub-signature-256": "sha256=00"}):
         assert await door.take("github", headers, b"\xff not json") is Taken.UNSIGNED
-    assert await door.take("unknown", {}, b"{}") is Taken.NOBODYS
-    assert await door.take("", {}, b"{}") is Taken.NOBODYS
+    assert await door.take("unknown", {}, b"{}") is Taken.UNSIGNED
+    assert await door.take("", {}, b"{}") is Taken.UNSIGNED
     assert await door.node.records.page() == []
     assert set(door.node.types) == {"push_refused"}
     assert door.node.entries[0].details["outcome"] == "unsigned"

@@ -68,6 +68,57 @@ async def test_there_are_only_so_many_sessions() -> None:
     assert len(held) == 2
 
 
+async def test_a_principal_that_has_its_share_loses_its_own_idlest_session() -> None:
+    held = Sessions(Clock(), 100, IDLE, each=3)
+    first, second, third = (held.begin("", "agent:a") for _ in range(3))
+    other = held.begin("", "agent:b")
+    assert held.find(first.id, "", "agent:a") is first
+    held.begin("", "agent:a")
+    assert held.find(second.id, "", "agent:a") is None
+    assert held.find(first.id, "", "agent:a") is first
+    assert held.find(third.id, "", "agent:a") is third
+    assert held.find(other.id, "", "agent:b") is other
+    await until(lambda: second.closed)
+    assert len(held) == 4
+
+
+async def test_a_principal_whose_sessions_are_all_in_use_begins_no_more() -> None:
+    held = Sessions(Clock(), 100, IDLE, each=2)
+    reading, calling = held.begin("", "agent:a"), held.begin("", "agent:a")
+    reading.attached += 1
+    call, _ = call_of(calling)
+    with pytest.raises(Unavailable, match="max_sessions_per_principal") as refused:
+        held.begin("", "agent:a")
+    assert refused.value.retry_after is not None
+    assert held.begin("", "agent:b")
+    call.answered(jsonrpc.result(1, {}))
+    assert held.begin("", "agent:a")
+    assert (reading.closed, calling.id in {each.id for each in held}) == (False, False)
+
+
+async def test_where_all_places_are_taken_the_largest_holder_gives_one_up() -> None:
+    held = Sessions(Clock(), 6, IDLE, each=5)
+    small = held.begin("", "agent:small")
+    large = [held.begin("", "agent:large") for _ in range(5)]
+    for each in large:
+        each.attached += 1
+    new = held.begin("", "agent:new")
+    assert held.find(large[0].id, "", "agent:large") is None
+    assert held.find(small.id, "", "agent:small") is small
+    assert held.find(new.id, "", "agent:new") is new
+    assert len(held) == 6
+    await until(lambda: large[0].closed)
+
+
+async def test_nobody_loses_a_session_to_a_principal_that_would_hold_more() -> None:
+    held = Sessions(Clock(), 4, IDLE)
+    kept = [held.begin("", f"agent:{name}") for name in "aabb"]
+    with pytest.raises(Unavailable) as refused:
+        held.begin("", "agent:a")
+    assert refused.value.fault is EXHAUSTED
+    assert not any(each.closed for each in kept)
+
+
 async def test_a_session_nobody_uses_ends() -> None:
     clock = Clock()
     held = sessions(clock)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from comity.adapters.memory.records import MemoryRecords
-from comity.cli.serve import GC_THRESHOLDS
+from comity.cli.serving import GC_THRESHOLDS
 from comity.kernel.certainty import Certainty
 from comity.kernel.grants import Grants
 from comity.kernel.snapshot import Snapshot
@@ -348,3 +348,46 @@ async def test_neither_reading_all_nor_a_change_holds_up_the_loop(subjects: int)
     watching.cancel()
     assert effect(snapshot, "files", "read", "agent:0") is Effect.ASK
     assert longest < here(0.05)
+
+
+async def stood_still() -> tuple[Records, Snapshot, Hands]:
+    """What was known before a standstill of a second."""
+    records, clock = Records(), Hands()
+    snapshot = snapshot_of(records, clock=clock)
+    await records.grants.put(GRANT)
+    await snapshot.refresh()
+    snapshot.certainty.stay_awake()
+    clock.now += 1
+    records.asked.clear()
+    return records, snapshot, clock
+
+
+async def test_after_a_standstill_all_who_wait_share_one_question_to_the_store() -> None:
+    records, snapshot, _ = await stood_still()
+    assert not snapshot.holds
+    await asyncio.gather(*(snapshot.settle() for _ in range(20)))
+    assert snapshot.holds
+    assert records.asked == ["since"]
+    assert effect(snapshot, "files", "read") is Effect.ALLOW
+    await snapshot.settle()
+    assert records.asked == ["since"]
+
+
+async def test_after_a_standstill_what_was_revoked_meanwhile_is_not_judged_by() -> None:
+    records, snapshot, _ = await stood_still()
+    assert await records.grants.revoke("agent:ci", CALL, "files/read")
+    await snapshot.settle()
+    assert effect(snapshot, "files", "read") is Effect.DENY
+
+
+async def test_nobody_waits_for_a_store_that_is_known_not_to_answer() -> None:
+    records, snapshot, clock = await stood_still()
+    records.problem = Unavailable("the store does not answer")
+    await snapshot.settle()
+    assert not snapshot.holds
+    assert records.asked == ["since"]
+    await snapshot.settle()
+    assert records.asked == ["since"]
+    with pytest.raises(Unavailable):
+        effect(snapshot, "files", "read")
+    assert clock.now == 1001.0

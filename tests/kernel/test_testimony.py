@@ -23,11 +23,11 @@ from tests.kernel.server_house import options
 
 TRACE = "1f" * 16
 SAID: Params = {
-    "timestamp": "2026-02-27T12:00:00.000Z",
+    "timestamp": "2026-11-02T08:15:30.120Z",
     "trace_id": as_uuid(TRACE),
     "event_type": "com.example.deleted",
-    "actor": {"type": "agent", "id": "agent.cloto_default"},
-    "target": {"server_id": "tool.terminal", "tool_name": "execute_command"},
+    "actor": {"type": "agent", "id": "agent.night_watch"},
+    "target": {"server_id": "pantry", "tool_name": "throw_away"},
     "result": "SUCCESS",
     "details": {"path": "/x"},
 }

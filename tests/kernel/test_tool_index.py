@@ -32,7 +32,7 @@ async def test_only_what_has_changed_gets_another_slot() -> None:
     index = scene.finder.index
     await index.settle()
     before = {name: index.slot("files", name) for name in ("read_file", "write_file")}
-    scene.offer("files", read_file="Read the contents of a file at the given path.", write_file="!")
+    scene.offer("files", read_file="Read what a file holds, by its path.", write_file="!")
     await index.settle()
     assert index.slot("files", "read_file") == before["read_file"]
     assert index.slot("files", "search_files") is None

@@ -9,7 +9,7 @@ from comity.kernel.pinned import Pinned
 from comity.kernel.toolcare import MOST_COMPARED, ONE_COMPARISON, ToolCare
 from comity.rules.names import public_name
 from comity.rules.permissions import ApprovalPolicy
-from comity.rules.policies import Confirm, Definitions, Fallback, ServerPolicy, ToolPolicy
+from comity.rules.policies import Definitions, Fallback, RequireApproval, ServerPolicy, ToolPolicy
 from comity.rules.standings import State
 from comity.rules.validators import UNRULED
 from comity.wire import jsonrpc
@@ -180,7 +180,7 @@ async def test_validators_that_nobody_named_are_advice_or_law() -> None:
 async def test_a_tool_that_reads_may_be_answered_for_unless_its_operator_wants_each_call() -> None:
     reads = {**FETCH, "annotations": {"readOnlyHint": True}}
     care = Care(
-        always=ServerPolicy(tools={"fetch": ToolPolicy(confirm=Confirm.ALWAYS)}),
+        always=ServerPolicy(tools={"fetch": ToolPolicy(require_approval=RequireApproval.ALWAYS)}),
         several=ServerPolicy(tools={"fetch": ToolPolicy(approvals=2)}),
         judged=ServerPolicy(risk=Risk.MODERATE),
     )

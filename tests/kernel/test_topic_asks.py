@@ -9,7 +9,7 @@ from comity.adapters.memory.asks import MemoryAsks
 from comity.kernel.furnished import Furniture
 from comity.wire.asks import ANSWER, Kind, State, Verdict
 from comity.wire.grants import Effect, Grant
-from comity.wire.parties import LOCAL, Actor, PartyKind
+from comity.wire.parties import LOCAL_OPERATOR, Actor, PartyKind
 from tests.kernel.furnished_house import (
     INBOX,
     USUAL_GRANTS,
@@ -144,9 +144,9 @@ async def test_a_list_holds_what_its_reader_may_see() -> None:
 
 
 async def test_whom_one_person_plays_answers_for_another_but_not_for_itself() -> None:
-    everything = Grant(LOCAL.party, "*", "*", Effect.ALLOW)
+    everything = Grant(LOCAL_OPERATOR.party, "*", "*", Effect.ALLOW)
     async with furnished(furniture=ASKS, granted=(everything,)) as house:
-        played: dict[str, Any] = {"kind": PartyKind.PERSON, "credential": LOCAL.credential}
+        played: dict[str, Any] = {"kind": PartyKind.PERSON, "credential": LOCAL_OPERATOR.credential}
         ear = await house.joins("local:alpha", **played)
         own = a_question(house.approvals)
         ask = await house.approvals.open(replace(own, asker="local:alpha"))
@@ -160,4 +160,4 @@ async def test_whom_one_person_plays_answers_for_another_but_not_for_itself() ->
         found = await house.approvals.asks.get(ask.id)
         assert found is not None
         assert found.state is State.ACCEPTED
-        assert Actor("local:beta") != LOCAL
+        assert Actor("local:beta") != LOCAL_OPERATOR

@@ -36,6 +36,11 @@ class Requirement:
     def document(self) -> str:
         return DOCUMENTS[self.id.partition("-")[0]]
 
+    @property
+    def is_prose(self) -> bool:
+        """Whether the document describes this without asking for it by a word of its own."""
+        return self.strength == "prose"
+
 
 def read_requirements(root: Path) -> dict[str, Requirement]:
     """Every row by its id, in the order of the file."""

@@ -1,11 +1,10 @@
 """The ledger's plugin, run on small projects of its own."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.ledger.record import RECORD
+from tests.ledger.record import RECORD, read_record
 
 ROWS = """id\tsource section\tstrength\trole\trequirement
 MCP-1-one\t002 MCP §1\tMUST\tgateway\tOne.
@@ -25,7 +24,8 @@ def _project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
     # Loading every plugin that is installed takes a second for each of these runs.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makefile(".tsv", **{"docs/design/requirements": ROWS})
-    pytester.makeini("[pytest]\ntestpaths = tests\n")
+    # As in this project: pytest keeps these options among the overridden settings.
+    pytester.makeini("[pytest]\ntestpaths = tests\naddopts = --strict-markers --strict-config\n")
     pytester.mkdir("tests")
     return pytester
 
@@ -40,7 +40,8 @@ def _run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def _proved(project: pytest.Pytester) -> list[str]:
-    return list(json.loads((project.path / RECORD).read_text(encoding="utf-8"))["proved"])
+    rows = read_record(project.path).rows
+    return [row for row, proof in rows.items() if not proof.fallen]
 
 
 def _has_record(path: Path) -> bool:
@@ -110,6 +111,8 @@ def test_an_unknown_row_is_named_in_the_failure(project: pytest.Pytester) -> Non
         ("--ignore", "tests/test_other.py"),
         ("--lf",),
         ("--collect-only",),
+        ("-o", "testpaths=tests"),
+        ("-c", "tox.ini"),
     ],
 )
 def test_part_of_a_run_leaves_the_record_as_it_was(
@@ -118,6 +121,34 @@ def test_part_of_a_run_leaves_the_record_as_it_was(
     _write(project, "both", '"MCP-1-one"')
     _run(project, *narrowing)
     assert not _has_record(project.path)
+
+
+def test_a_run_past_comity_leaves_the_record_as_it_was(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMITY_DIRECT", "1")
+    _write(project, "both", '"MCP-1-one"')
+    _run(project).assert_outcomes(passed=1)
+    assert not _has_record(project.path)
+
+
+def test_a_pass_on_a_second_try_proves_and_is_recorded(project: pytest.Pytester) -> None:
+    _write(project, "b_good", '"MCP-1-two"')
+    text = """
+    import pytest
+
+    tries = []
+
+    @pytest.mark.requirement("MCP-1-one")
+    def test_it():
+        tries.append(1)
+        assert len(tries) == 2
+    """
+    project.makepyfile(**{"tests/test_fickle": text})
+    _run(project, "-p", "pytest_rerunfailures", "--reruns", "1")
+    rerun = {row: proof.rerun for row, proof in read_record(project.path).rows.items()}
+    assert _proved(project) == ["MCP-1-one", "MCP-1-two"]
+    assert rerun == {"MCP-1-one": ["tests/test_fickle.py::test_it"], "MCP-1-two": []}
 
 
 def test_a_run_that_stops_at_its_first_failure_leaves_the_record_as_it_was(
@@ -136,6 +167,23 @@ def test_a_run_that_cannot_read_every_test_leaves_the_record_as_it_was(
     (project.path / "tests" / "test_torn.py").write_text("def", encoding="utf-8")
     _run(project)
     assert not _has_record(project.path)
+
+
+WHETHER_FULL = """
+from tests.ledger.plugin import is_full_run
+
+def test_it(request):
+    assert is_full_run(request.config)
+"""
+
+
+@pytest.mark.parametrize(("paths", "outcome"), [((), {"passed": 1}), (("tests",), {"failed": 1})])
+def test_a_worker_knows_whether_the_run_is_full(
+    project: pytest.Pytester, paths: tuple[str, ...], outcome: dict[str, int]
+) -> None:
+    project.makepyfile(**{"tests/test_full": WHETHER_FULL})
+    project.syspathinsert(Path(__file__).parents[2])
+    _run(project, "-p", "xdist.plugin", "-n", "1", *paths).assert_outcomes(**outcome)
 
 
 def test_workers_report_their_rows_to_the_process_that_writes(project: pytest.Pytester) -> None:

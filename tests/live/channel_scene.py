@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from comity.app.assembly import Parts, assembled
+from comity.cli.gateway_records import new_token, write_record
 from comity.config import load
 from comity.sdk.events import Chat
 from comity.sdk.participant import Options, Participant, join
 from comity.surfaces.asked import Asked
-from comity.wire.parties import LOCAL
+from comity.wire.parties import LOCAL_OPERATOR
 from tests.pace import here
 from tests.surfaces.listening import Application, listening
 
@@ -177,7 +178,7 @@ def message(text: str, channel: str = "room", id: str = "", **more: Any) -> Fram
         "channelId": channel,
         "messageId": id or f"m{next(_numbers)}",
         "author": {"id": "u1", "name": "Somebody"},
-        "timestamp": "2026-03-05T10:30:00Z",
+        "timestamp": "2026-11-02T08:30:00Z",
         "content": [{"type": "text", "text": text}],
         **more,
     }
@@ -208,7 +209,7 @@ class Scene:
     async def api(self, method: str, *place: str, **body: object) -> Frame:
         """What operators read and change at /api/channels."""
         room = self.parts.rooms["channels"]
-        return cast("Frame", dict(await room(Asked(method, place, {}, body, LOCAL))))
+        return cast("Frame", dict(await room(Asked(method, place, {}, body, LOCAL_OPERATOR))))
 
     async def shown(self) -> dict[tuple[str, str], str]:
         found: list[Any] = (await self.api("GET"))["channels"]
@@ -258,10 +259,13 @@ async def scene(
     path = folder / "comity.toml"
     path.write_text(text, "utf-8")
     try:
+        token = new_token()
         async with (
-            assembled(load(path, {})) as parts,
+            assembled(load(path, {}), operator_token=token) as parts,
             listening(cast("Application", parts.gateway), None) as place,
         ):
+            # Commands find the token there, as that of any gateway.
+            write_record(place.address, path, token)
             await parts.servers.first_tries(timedelta(seconds=PATIENCE))
             for each in puppets:
                 await each.until("featureSets/update")

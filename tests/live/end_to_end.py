@@ -18,7 +18,7 @@ from typing import Any, Final
 from comity.sdk.events import Chat
 from comity.sdk.participant import Options, Participant, join
 from tests.docs.pages import ROOT
-from tests.interop.processes import Program, answers, running
+from tests.interop.processes import Program, answers, operator_headers, running
 from tests.pace import here
 
 BIN: Final = Path(sys.executable).parent
@@ -65,6 +65,7 @@ class Stage:
     def of(cls, example: str, folder: Path, models: Models, **env: str) -> "Stage":
         shutil.copytree(ROOT / "examples" / example, folder, dirs_exist_ok=True)
         given = {"MODEL_URL": f"{models.url}/v1", "MODEL_KEY": KEY, **env}
+        given["COMITY_STATE_DIR"] = os.environ["COMITY_STATE_DIR"]
         return cls(folder, {"PATH": f"{BIN}:{os.defpath}", "HOME": str(folder), **given})
 
     @contextmanager
@@ -170,7 +171,8 @@ def fetch(
     url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
     """How a GET, or a POST of a body, was answered."""
-    given = {"Content-Type": "application/json", **(headers or {})}
+    shown = operator_headers(url) if "/api/" in url else {}
+    given = {"Content-Type": "application/json", **shown, **(headers or {})}
     request = urllib.request.Request(url, body, given)  # noqa: S310  # on loopback
     try:
         with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310  # loopback only

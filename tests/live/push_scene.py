@@ -12,7 +12,7 @@ from typing import Any, Final
 import aiohttp
 
 from tests.cluster.nodes import modern
-from tests.interop.processes import ROOT, Program, answers
+from tests.interop.processes import ROOT, Program, answers, operator_headers
 from tests.pace import here
 
 COMITY: Final = str(Path(sys.executable).with_name("comity"))
@@ -108,7 +108,8 @@ class House:
             origin = found.group(1)
             await asyncio.to_thread(program.wait_until, lambda: answers(f"{origin}/ready?strict"))
             timeout = aiohttp.ClientTimeout(here(120))
-            async with aiohttp.ClientSession(timeout=timeout) as http:
+            shown = operator_headers(origin)
+            async with aiohttp.ClientSession(timeout=timeout, headers=shown) as http:
                 yield Pusher(http, origin, program)
         finally:
             await asyncio.to_thread(program.stop)

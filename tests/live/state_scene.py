@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, TextContent
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from tests.cluster.nodes import modern
-from tests.interop.processes import ROOT, Program, answers
+from tests.interop.processes import ROOT, Program, answers, operator_headers
 from tests.pace import here
 
 COMITY: Final = str(Path(sys.executable).with_name("comity"))
@@ -141,7 +141,8 @@ class House:
             origin = found.group(1)
             await asyncio.to_thread(program.wait_until, lambda: answers(f"{origin}/ready?strict"))
             timeout = aiohttp.ClientTimeout(here(120))
-            async with aiohttp.ClientSession(timeout=timeout) as http:
+            shown = operator_headers(origin)
+            async with aiohttp.ClientSession(timeout=timeout, headers=shown) as http:
                 yield Desk(http, origin, program)
         finally:
             await asyncio.to_thread(program.stop)

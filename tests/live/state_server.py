@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 SETS: dict[str, Any] = {
-    "notes.edit": {"description": "Notes", "uses": ["tools"], "rollback": True},
+    "notes.edit": {"description": "What is written down", "uses": ["tools"], "rollback": True},
     "git.commit": {"description": "Commits", "uses": ["tools"], "rollback": True},
     "fixed": {"description": "State without a way back", "uses": ["tools"]},
     "off": {"description": "Not enabled", "uses": ["tools"], "rollback": True},

@@ -15,10 +15,10 @@ import aiohttp
 from tests.cluster.nodes import modern
 from tests.interop.hand_client import HandClient, initialize, over_http
 from tests.interop.peers import ROOT
-from tests.interop.processes import comity, http_server
+from tests.interop.processes import comity, http_server, operator_headers
 from tests.pace import here
 
-SECONDS: Final = 60.0
+SECONDS: Final = 120.0
 WAYS: Final = ("handshake pipes", "handshake http", "modern pipes", "modern http")
 SETS: Final = {
     "talk.push": {"description": "Pushes", "uses": ["pushEvents"]},
@@ -112,7 +112,9 @@ class Scene:
     async def api(self, *place: str, body: Frame | None = None, **query: str) -> Any:
         url = "/".join((self.origin, "api", *place))
         method = "GET" if body is None else "POST"
-        async with self.http.request(method, url, json=body, params=query) as reply:
+        shown = operator_headers(self.origin)
+        asking = self.http.request(method, url, json=body, params=query, headers=shown)
+        async with asking as reply:
             said = await reply.json()
             assert reply.status == 200, said
             return said

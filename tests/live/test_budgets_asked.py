@@ -11,7 +11,7 @@ import pytest
 from comity.surfaces.asked import Asked
 from comity.wire.asks import Ask, Kind, State, Verdict
 from comity.wire.audit import Type
-from comity.wire.parties import LOCAL
+from comity.wire.parties import LOCAL_OPERATOR
 from tests.live.inference_scene import KEY, Asking, asking, request
 from tests.live.model_server import Said
 from tests.pace import here
@@ -53,7 +53,7 @@ async def until_used_up(it: Asking, feature: str = "memory.consolidation") -> di
 
 async def spent(it: Asking) -> dict[str, Any]:
     room = it.scene.parts.rooms["models"]
-    return cast("Any", dict(await room(Asked("GET", ("spent",), {}, {}, LOCAL))))
+    return cast("Any", dict(await room(Asked("GET", ("spent",), {}, {}, LOCAL_OPERATOR))))
 
 
 async def until_asked(it: Asking, kind: Kind = Kind.BUDGET) -> Ask:
@@ -128,7 +128,7 @@ async def test_people_are_asked_and_whoever_waited_goes_on(tmp_path: Path) -> No
         async with asyncio.timeout(here(60)):
             while not asked.done():
                 for each in await approvals.asks.page([State.PENDING]):
-                    await approvals.answer(LOCAL, each.id, Verdict.ACCEPT)
+                    await approvals.answer(LOCAL_OPERATOR, each.id, Verdict.ACCEPT)
                 await asyncio.sleep(0.05)
             served = await asked
         assert [each for each in served if "error" in each] == []
@@ -145,7 +145,7 @@ async def test_people_who_say_no_are_not_asked_again_at_once(tmp_path: Path) -> 
         refused = asyncio.ensure_future(it.server.ask("inference/request", request(**SAYS)))
         ask = await until_asked(it)
         approvals = it.scene.parts.asking.approvals
-        await approvals.answer(LOCAL, ask.id, Verdict.DECLINE)
+        await approvals.answer(LOCAL_OPERATOR, ask.id, Verdict.DECLINE)
         error = (await refused)["error"]
         assert error["data"]["error_type"] == "budget_exceeded"
         assert "more was declined" in error["message"]
@@ -162,7 +162,7 @@ async def test_who_does_not_wait_for_an_answer_finds_it_later(tmp_path: Path) ->
         error = (await it.server.ask("inference/request", request(**SAYS)))["error"]
         ask = await until_asked(it)
         assert ask.id in error["message"]
-        await it.scene.parts.asking.approvals.answer(LOCAL, ask.id, Verdict.ACCEPT)
+        await it.scene.parts.asking.approvals.answer(LOCAL_OPERATOR, ask.id, Verdict.ACCEPT)
         await it.server.asked("inference/request", request(**SAYS))
 
 
@@ -201,7 +201,7 @@ async def test_a_person_sees_models_tries_one_and_sees_what_was_spent(tmp_path: 
         assert "10 tokens read, 40 said, 0.0900" in tried
         status, told = await run("models", "spent", "--json", *at)
         assert {each["party"] for each in json.loads(told)["spent"]} == {
-            *("server:memory", LOCAL.party),
+            *("server:memory", LOCAL_OPERATOR.party),
         }
         status, table = await run("models", "spent", *at)
         assert "50 of 1,000" in table

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from comity.wire.errors import MalformedMessage, Unavailable
-from tests.live.channel_scene import ALLOWED, Error, Puppet, channel, message, scene
+from tests.live.channel_scene import ALLOWED, BOTH, Error, Frame, Puppet, channel, message, scene
 
 UNKNOWN = -32023
 NOT_PERMITTED = -32017
@@ -138,6 +138,36 @@ ROW = """
 server = "chat"
 to = "topic:ops"
 """
+
+
+@pytest.mark.requirement("MCPL-7.5-resolve")
+async def test_a_scope_that_names_a_channel_is_answered_with_its_id(tmp_path: Path) -> None:
+    live = """enabled = ["channels.publish", "channels.observe", "calls"]
+[servers.live.scopes."*"]
+whitelist = ["#*", "C*"]
+[servers.live.scopes.calls]
+whitelist = ["#*"]
+blacklist = ["C01"]
+"""
+    calls = {"description": "call people", "uses": ["tools"], "scoped": True}
+    server = Puppet("chat", sets={**BOTH, "calls": calls})
+    async with scene(tmp_path, server, live=live):
+
+        async def elevated(label: str, feature: str = "channels.publish") -> Frame:
+            scope = {"label": label, "payload": {"channel": label}}
+            return await server.asked("scope/elevate", {"featureSet": feature, "scope": scope})
+
+        await server.register("C01", label="#general")
+        await server.register("C02", "C03", label="#twins")
+        ours = "dev.comity/scope"
+        found = (await elevated("#general"))["payload"]
+        assert found == {
+            "channel": "#general",
+            ours: {"label": "#general", "channelId": "C01"},
+        }
+        for label in ("#twins", "#nowhere"):
+            assert (await elevated(label))["payload"][ours] == {"label": label}
+        assert (await elevated("#general", "calls"))["approved"] is False
 
 
 @pytest.mark.requirement("MCPL-14.5-thinking", "MCPL-14.6-32017")

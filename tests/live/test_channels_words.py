@@ -11,6 +11,7 @@ import pytest
 from tests.live.channel_scene import ALLOWED, PATIENCE, Error, Puppet, Scene, message, scene
 from tests.live.model_server import ModelServer, Said, serving
 
+METHOD_NOT_FOUND = -32601
 SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" * 2
 
 
@@ -129,6 +130,24 @@ async def test_a_message_is_taken_once_also_after_a_restart(tmp_path: Path) -> N
         assert result["conversationId"] == "channel:chat/room"
         assert model.requests == []
         assert again.said("channels/publish") == []
+
+
+@pytest.mark.requirement("MCPL-14-hostrouting")
+async def test_a_server_has_no_say_in_where_an_answer_goes(tmp_path: Path) -> None:
+    chat, other = Puppet("chat"), Puppet("other")
+    async with talking(tmp_path, chat, other) as (_, _):
+        await chat.register("room", "elsewhere", metadata={"default": True})
+        await other.register("room")
+        for method in ("channels/setDefault", "channels/default", "channels/route"):
+            assert await other.code(method, {"channelId": "room"}) == METHOD_NOT_FOUND
+        wish: dict[str, Any] = {
+            "defaultOutgoing": {"channelId": "elsewhere"},
+            "replyTo": "elsewhere",
+        }
+        await chat.hears(message("hello", metadata=wish, **wish))
+        (published,) = await chat.until("channels/publish")
+        assert published["channelId"] == "room"
+        assert other.said("channels/publish") == []
 
 
 async def test_what_nobody_routed_starts_nothing(tmp_path: Path) -> None:

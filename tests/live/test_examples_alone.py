@@ -15,12 +15,12 @@ NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 def test_what_was_said_is_found_again_by_what_it_is_about(tmp_path: Path) -> None:
     first = Memories(tmp_path / "memories.db")
-    first.learn("We scale the mannequin installation to 8.5 units. How is that?", "conv_1", NOW)
+    first.learn("We scale the greenhouse extension to 8.5 beds. How is that?", "conv_1", NOW)
     first.learn("Lunch is at noon.", "conv_2", NOW)
     first.close()
     again = Memories(tmp_path / "memories.db")
-    found = [memory.text for memory in again.about("How's the mannequin project?")]
-    assert found == ["We scale the mannequin installation to 8.5 units."]
+    found = [memory.text for memory in again.about("How's the greenhouse project?")]
+    assert found == ["We scale the greenhouse extension to 8.5 beds."]
     assert again.about("What is it?") == []
     again.close()
 
@@ -101,10 +101,10 @@ def test_a_text_full_of_addresses_is_not_slow_to_read() -> None:
 PUSHED = {
     "object_kind": "push",
     "ref": "refs/heads/main",
-    "user_name": "Alice",
-    "project": {"path_with_namespace": "acme/backend"},
+    "user_name": "release-bot",
+    "project": {"path_with_namespace": "harbour/tides"},
     "total_commits_count": 1,
-    "commits": [{"message": "fix auth bug\n\nand much more"}],
+    "commits": [{"message": "round at midnight\n\nand much more"}],
 }
 
 
@@ -112,8 +112,10 @@ def test_a_push_is_told_in_words_under_the_id_that_gitlab_gives_it() -> None:
     event = event_in({"idempotency-key": "f5e5"}, json.dumps(PUSHED).encode())
     assert event is not None
     assert event.id == "f5e5"
-    assert event.text == "1 new commits on main by Alice in acme/backend:\n- fix auth bug"
-    assert event.origin == {"server": "gitlab", "webhook": "push", "repository": "acme/backend"}
+    assert (
+        event.text == "1 new commits on main by release-bot in harbour/tides:\n- round at midnight"
+    )
+    assert event.origin == {"server": "gitlab", "webhook": "push", "repository": "harbour/tides"}
 
 
 def test_an_event_without_an_id_has_one_by_its_bytes() -> None:
@@ -130,24 +132,24 @@ def test_an_event_without_an_id_has_one_by_its_bytes() -> None:
     ("said", "words"),
     [
         (
-            {"object_kind": "merge_request", "user": {"name": "Alice"}}
+            {"object_kind": "merge_request", "user": {"name": "release-bot"}}
             | {"object_attributes": {"iid": 7, "title": "Faster", "action": "open"}},
-            "Merge request !7 in acme/backend: open by Alice: Faster",
+            "Merge request !7 in harbour/tides: open by release-bot: Faster",
         ),
         (
-            {"object_kind": "issue", "user": {"name": "Alice"}}
+            {"object_kind": "issue", "user": {"name": "release-bot"}}
             | {"object_attributes": {"iid": 9, "title": "Slow\nvery", "action": "close"}},
-            "Issue #9 in acme/backend: close by Alice: Slow",
+            "Issue #9 in harbour/tides: close by release-bot: Slow",
         ),
         (
             {"object_kind": "pipeline", "builds": [{"name": "lint", "status": "failed"}]}
             | {"object_attributes": {"id": 31, "ref": "main", "status": "failed"}},
-            "Pipeline 31 of main in acme/backend: failed; failed: lint",
+            "Pipeline 31 of main in harbour/tides: failed; failed: lint",
         ),
     ],
 )
 def test_other_events_have_words_too(said: dict[str, object], words: str) -> None:
-    body = json.dumps({**said, "project": {"path_with_namespace": "acme/backend"}}).encode()
+    body = json.dumps({**said, "project": {"path_with_namespace": "harbour/tides"}}).encode()
     event = event_in({}, body)
     assert event is not None
     assert event.text == words

@@ -20,7 +20,8 @@ BREAKS: Final = 'text, found = redact(turn.answer or "")'
 
 
 @pytest.mark.requirement(
-    "MCPL-10.5-request", "MCPL-10.5-params", "MCPL-10.5-result", "MCPL-13.2-audit"
+    *("MCPL-10.5-request", "MCPL-10.5-params", "MCPL-10.5-result", "MCPL-13.2-audit"),
+    "MCPL-15.2-compliance",
 )
 async def test_a_secret_of_the_model_is_redacted_wherever_it_goes_and_that_is_journaled(
     tmp_path: Path,

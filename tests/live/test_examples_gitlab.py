@@ -19,10 +19,10 @@ PUSHED: Final = json.dumps(
     {
         "object_kind": "push",
         "ref": "refs/heads/main",
-        "user_name": "Alice",
-        "project": {"path_with_namespace": "acme/backend"},
+        "user_name": "release-bot",
+        "project": {"path_with_namespace": "harbour/tides"},
         "total_commits_count": 1,
-        "commits": [{"message": "fix auth bug"}],
+        "commits": [{"message": "round at midnight"}],
     }
 ).encode()
 
@@ -48,9 +48,10 @@ def posting(url: str) -> Post:
 async def test_gitlab_needs_no_server_and_what_it_posts_five_times_is_answered_once(
     tmp_path: Path,
 ) -> None:
-    with models({"text": ANSWER, "when": "fix auth bug"}) as served:
+    with models({"text": ANSWER, "when": "round at midnight"}) as served:
         stage = Stage.of("gitlab_webhook", tmp_path, served)
         (tmp_path / "gitlab.token").write_text(TOKEN + "\n", "utf-8")
+        (tmp_path / "gitlab.token").chmod(0o600)
         with stage.gateway() as origin:
             post = posting(f"{origin}/hooks/gitlab")
             async with seat(origin, "builds") as ana:
@@ -72,14 +73,14 @@ async def test_gitlab_needs_no_server_and_what_it_posts_five_times_is_answered_o
         assert len(turns) == 2
         assert len({each["conversation"] for each in turns}) == 1
         assert len(served.asked()) == 2
-        assert "fix auth bug" in words_in(served.asked()[0])
+        assert "round at midnight" in words_in(served.asked()[0])
         assert TOKEN not in stage.said
 
 
 @pytest.mark.requirement("MCPL-9.1-event", "MCPL-9.2-eventId", "MCPL-9.4-stable")
 async def test_a_server_that_hears_gitlab_itself_pushes_each_event_once(tmp_path: Path) -> None:
     port = free_port()
-    with models({"text": ANSWER, "when": "fix auth bug"}) as served:
+    with models({"text": ANSWER, "when": "round at midnight"}) as served:
         stage = Stage.of(
             "gitlab_webhook", tmp_path, served, GITLAB_TOKEN=TOKEN, GITLAB_PORT=str(port)
         )
@@ -96,5 +97,5 @@ async def test_a_server_that_hears_gitlab_itself_pushes_each_event_once(tmp_path
             assert "gitlab.notifications" in str(pushed)
             turns = (await stage.api("turns"))["turns"]
         assert len(turns) == 1
-        assert turns[0]["conversation"] == "gitlab/acme/backend"
+        assert turns[0]["conversation"] == "gitlab/harbour/tides"
         assert TOKEN not in stage.said

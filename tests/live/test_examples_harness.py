@@ -19,23 +19,22 @@ from tests.live.end_to_end import fetch, until
 EXAMPLES: Final = ROOT / "examples"
 MEMORY: Final = {
     "memory.retrieval": {
-        "description": "Retrieve relevant memories",
+        "description": "Recalls what was said before",
         "uses": ["contextHooks.beforeInference"],
     },
     "memory.extraction": {
-        "description": "Learn from conversations",
+        "description": "Remembers what is said",
         "uses": ["contextHooks.afterInference"],
     },
     "memory.consolidation": {
-        "description": "Summarize memories using AI",
+        "description": "Sums memories up with a model",
         "uses": ["inferenceRequest"],
     },
     "memory.proactive": {
-        "description": "Surface reminders proactively",
+        "description": "Reminds when it is time",
         "uses": ["pushEvents"],
     },
 }
-"""As §15.1 prints them."""
 
 
 def memory(file: Path, *more: str) -> list[str]:
@@ -80,21 +79,21 @@ async def test_the_memory_server_declares_what_the_document_prints(tmp_path: Pat
 async def test_what_is_said_is_before_the_model_after_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "memories.db"
     async with Harness(memory(file), enabled=["memory.*"]) as host:
-        assert await host.before("How's the mannequin project?") == ()
-        said = "We scale the mannequin installation to 8-10 units. DMX lighting, X32 audio routing."
+        assert await host.before("How's the greenhouse project?") == ()
+        said = "We scale the greenhouse extension to 8-10 beds. Grow lamps, drip irrigation."
         assert await host.after(said, "Good to know.") == "Good to know."
-        assert "8-10 units" in await recalled(host, "How's the mannequin project?")
+        assert "8-10 beds" in await recalled(host, "How's the greenhouse project?")
     async with Harness(memory(file), enabled=["memory.*"]) as again:
-        (injection,) = await again.before("Is the mannequin lit?", "conv-other")
+        (injection,) = await again.before("Is the greenhouse lit?", "conv-other")
         assert injection.namespace == "memory"
         assert injection.position is Position.BEFORE_USER
-        assert text_of(injection.content).startswith("<memories>\nWe scale the mannequin")
+        assert text_of(injection.content).startswith("<memories>\nWe scale the greenhouse")
         assert len(injection.metadata["memoryIds"]) == 1
     async with Harness(memory(file, "--apart"), enabled=["memory.*"]) as apart:
-        assert await apart.before("Is the mannequin lit?", "conv-other") == ()
-        assert await apart.before("Is the mannequin lit?", "conv-1") != ()
+        assert await apart.before("Is the greenhouse lit?", "conv-other") == ()
+        assert await apart.before("Is the greenhouse lit?", "conv-1") != ()
     async with Harness(memory(file, "--position", "system"), enabled=["memory.*"]) as printed:
-        (injection,) = await printed.before("Is the mannequin lit?")
+        (injection,) = await printed.before("Is the greenhouse lit?")
         assert injection.position is Position.SYSTEM
 
 
@@ -123,16 +122,16 @@ async def test_a_reminder_is_pushed_once_under_one_id_however_often_it_starts(
 ) -> None:
     file = tmp_path / "memories.db"
     async with Harness(memory(file), enabled=["memory.*"]) as host:
-        await host.after("Remind me in 0 seconds to follow up with Alice.", "I will.")
+        await host.after("Remind me in 0 seconds to call the printer.", "I will.")
         await host.until(lambda: host.pushes)
         (push,) = host.pushes
         assert push.feature == "memory.proactive"
-        assert text_of(push.content) == "You wanted to be reminded: follow up with Alice"
+        assert text_of(push.content) == "You wanted to be reminded: call the printer"
         assert push.origin["server"] == "memory"
         assert push.id == f"evt_{push.origin['memoryId']}"
-        await recalled(host, "Alice")
+        await recalled(host, "printer")
     async with Harness(memory(file), enabled=["memory.*"]) as again:
-        await recalled(again, "Alice")
+        await recalled(again, "printer")
         assert again.pushes == []
 
 
@@ -159,7 +158,7 @@ async def test_a_plain_client_has_its_tools_and_sees_nothing_else(tmp_path: Path
 
 
 @pytest.mark.timeout(120)
-async def test_the_compliance_server_answers_as_the_document_prints() -> None:
+async def test_the_compliance_server_takes_a_key_out_of_the_answer() -> None:
     async with Harness(compliance(), enabled=["compliance.redaction"]) as host:
         said = features.said_in(jsonrpc.to_raw(host.welcome["capabilities"]))
         assert said is not None
@@ -167,23 +166,23 @@ async def test_the_compliance_server_answers_as_the_document_prints() -> None:
         assert declared["contextHooks"] == {"afterInference": {"blocking": True}}
         assert declared["featureSets"] == {
             "compliance.redaction": {
-                "description": "Redact secrets and PII from responses",
+                "description": "Takes secrets out of answers",
                 "uses": ["contextHooks.afterInference"],
             }
         }
         turn = {
-            "inferenceId": "inf_abc",
-            "conversationId": "conv_456",
-            "turnIndex": 3,
-            "userMessage": "What's the API key?",
-            "assistantMessage": "The API key is sk-1234567890abcdef...",
+            "inferenceId": "inf_7",
+            "conversationId": "conv_7",
+            "turnIndex": 2,
+            "userMessage": "How do I sign in?",
+            "assistantMessage": "Use the API key sk-0f1e2d3c4b5a6978 today.",
             "usage": {"inputTokens": 50, "outputTokens": 20},
         }
         answered = dict(await host.request(hooks.AFTER, turn))
         assert answered == {
             "featureSet": "compliance.redaction",
-            "modifiedResponse": "The API key is [REDACTED]...",
-            "metadata": {"redactions": [{"type": "api_key", "position": [15, 34]}]},
+            "modifiedResponse": "Use the API key [REDACTED] today.",
+            "metadata": {"redactions": [{"type": "api_key", "position": [16, 35]}]},
         }
         assert await host.after("Hello?", "Nothing secret.") == "Nothing secret."
 
@@ -193,10 +192,10 @@ PUSHED: Final = json.dumps(
     {
         "object_kind": "push",
         "ref": "refs/heads/main",
-        "user_name": "Alice",
-        "project": {"path_with_namespace": "acme/backend"},
+        "user_name": "release-bot",
+        "project": {"path_with_namespace": "harbour/tides"},
         "total_commits_count": 1,
-        "commits": [{"message": "fix auth bug"}],
+        "commits": [{"message": "round at midnight"}],
     }
 ).encode()
 
@@ -226,5 +225,7 @@ async def test_gitlab_is_answered_once_its_event_is_kept_and_heard_once() -> Non
         assert await post(b'{"object_kind": "wiki_page"}') == 200
         (push,) = host.pushes
         assert push.id == "k1"
-        assert text_of(push.content).startswith("1 new commits on main by Alice in acme/backend")
-        assert push.origin["repository"] == "acme/backend"
+        assert text_of(push.content).startswith(
+            "1 new commits on main by release-bot in harbour/tides"
+        )
+        assert push.origin["repository"] == "harbour/tides"

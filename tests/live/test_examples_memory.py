@@ -11,11 +11,12 @@ from tests.live.end_to_end import Stage, models, seat, until, words_in
 
 pytestmark = pytest.mark.timeout(300)
 
-STATED = "The mannequin installation grows to 8-10 units."
-ASKED = "How's the mannequin project?"
+STATED = "The greenhouse extension grows to 8-10 beds."
+ASKED = "How's the greenhouse project?"
 
 
 @pytest.mark.requirement("MCPL-10.1-before", "MCPL-10.2-result", "MCPL-10.5-notification")
+@pytest.mark.requirement("MCPL-15.1-memory")
 async def test_what_was_said_stands_in_a_prompt_after_all_has_been_restarted(
     tmp_path: Path,
 ) -> None:
@@ -44,6 +45,7 @@ async def test_what_was_said_stands_in_a_prompt_after_all_has_been_restarted(
 
 
 @pytest.mark.requirement("MCPL-11.1-request", "MCPL-11.3-result")
+@pytest.mark.requirement("MCPL-15.1-memory")
 async def test_memories_are_summed_up_by_the_gateways_own_model(tmp_path: Path) -> None:
     summary = "The fair has twelve tents."
     script = ({"text": summary, "when": "^Summarize"}, {"text": "Yes.", "when": "fair"})
@@ -64,6 +66,7 @@ async def test_memories_are_summed_up_by_the_gateways_own_model(tmp_path: Path) 
 
 
 @pytest.mark.requirement("MCPL-9.1-event", "MCPL-9.3-accepted")
+@pytest.mark.requirement("MCPL-15.1-memory")
 async def test_a_reminder_is_a_turn_that_is_answered_in_the_topic_once(tmp_path: Path) -> None:
     script = ({"text": "Time to call!", "when": "^(?!.*Remind).*printer"}, {"text": "I will."})
     with models(*script) as served:

@@ -58,7 +58,8 @@ def offered_in(frame: Frame, *, modern: bool) -> Frame:
 
 
 @pytest.mark.requirement(
-    "MCPL-3.1-experimental", "MCPL-3.1-version", "MCPL-5.2-host", "MCPL-2-orthogonal"
+    *("MCPL-3.1-experimental", "MCPL-3.1-version", "MCPL-5.2-host", "MCPL-2-orthogonal"),
+    "MCPL-8-advertise",
 )
 async def test_the_host_offers_all_that_it_does_and_speaks_the_same_mcp(
     here: Scene, is_modern: bool
@@ -74,6 +75,7 @@ async def test_the_host_offers_all_that_it_does_and_speaks_the_same_mcp(
         "channels": dict.fromkeys(
             ("register", "publish", "observe", "lifecycle", "streaming"), True
         ),
+        "state": {"branching": True, "rollback": True},
     }
     if not is_modern:
         assert greeting["params"]["protocolVersion"] == "2025-11-25"
@@ -81,7 +83,7 @@ async def test_the_host_offers_all_that_it_does_and_speaks_the_same_mcp(
 
 @pytest.mark.requirement(
     *("MCPL-5.3-initial", "MCPL-6.7-update", "MCPL-6.3-wildcards", "MCPL-7.2-scopes"),
-    *("MCPL-4.1-fsupdate", "MCPL-6.4-init", "MCPL-4-jsonrpc", "MCPL-2-hostcontrol"),
+    *("MCPL-6.4-init", "MCPL-4-jsonrpc", "MCPL-2-hostcontrol"),
 )
 async def test_what_is_enabled_is_told_first_of_all_and_not_in_the_greeting(
     here: Scene, is_modern: bool

@@ -91,7 +91,7 @@ async def test_without_being_asked_for_nothing_is_told_before(tmp_path: Path) ->
         assert it.server.said("inference/chunk") == []
 
 
-@pytest.mark.requirement("MCPL-11.5-scope")
+@pytest.mark.requirement("MCPL-11.5-scope", "MCPL-11.5-unknown")
 @pytest.mark.parametrize(
     ("feature", "code"),
     [("memory.hooks", -32001), ("off", -32001), ("unheard.of", -32003), ("", -32003)],
@@ -102,7 +102,7 @@ async def test_only_sets_that_may_ask_are_answered(tmp_path: Path, feature: str,
         assert it.models.requests == []
 
 
-@pytest.mark.requirement("MCPL-11.5-routing")
+@pytest.mark.requirement("MCPL-11.5-routing", "MCPL-11.5-unknown", "MCPL-11.5-size")
 async def test_a_request_goes_where_its_feature_set_is_routed_to(tmp_path: Path) -> None:
     routes = """
 [inference]

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from comity.surfaces.asked import Asked
-from comity.wire.parties import LOCAL
+from comity.wire.parties import LOCAL_OPERATOR
 from tests.live.end_to_end import Models, models
 from tests.live.inference_scene import asking, request
 from tests.live.model_server import Said
@@ -103,14 +103,16 @@ async def test_who_is_asked_about_a_turn_asks_no_model_for_it(
         it.server.cut()
         await it.server.until("featureSets/update")
         room = it.scene.parts.rooms["turns"]
-        begun = await room(Asked("POST", (), {}, {"text": "hello"}, LOCAL))
+        begun = await room(Asked("POST", (), {}, {"text": "hello"}, LOCAL_OPERATOR))
         async with asyncio.timeout(here(60)):
             while not answers:
                 await asyncio.sleep(0.01)
             answer = await answers[0]
-            turn = dict(await room(Asked("GET", (str(begun["id"]),), {"wait": "20"}, {}, LOCAL)))
+            turn = dict(
+                await room(Asked("GET", (str(begun["id"]),), {"wait": "20"}, {}, LOCAL_OPERATOR))
+            )
             while not turn["is_over"]:
-                asked = Asked("GET", (str(begun["id"]),), {"wait": "20"}, {}, LOCAL)
+                asked = Asked("GET", (str(begun["id"]),), {"wait": "20"}, {}, LOCAL_OPERATOR)
                 turn = dict(await room(asked))
         assert turn["said"] == "Well."
         if is_refused:

@@ -19,7 +19,7 @@ from tests.webhooks.receiving import a_receiver
 pytestmark = pytest.mark.timeout(600)
 ROUTES = """
 [policy]
-confirm = "never"
+require_approval = "never"
 [topics]
 access = "public"
 [webhooks]

@@ -53,16 +53,16 @@ async def refusal_of(here: Scene, tool: str, **given: object) -> str:
     return json.dumps(reply.response)
 
 
-@pytest.mark.requirement("MCPL-7.7-tag", "MCPL-7.7-validate", "MCPL-7.6-white")
+@pytest.mark.requirement("MCPL-7.7-tag", "MCPL-7.7-validate")
 async def test_a_call_within_its_bounds_bears_the_scope_that_its_arguments_say(
     here: Scene,
 ) -> None:
-    told = await here.call("edit_file", {"path": "/project//src/../main.ts"})
+    told = await here.call("edit_file", {"path": "/project//src/../tides.py"})
     assert told["scope"] == {
-        "label": "/project/main.ts",
-        "payload": {"path": "/project//src/../main.ts"},
+        "label": "/project/tides.py",
+        "payload": {"path": "/project//src/../tides.py"},
     }
-    assert told["arguments"] == {"path": "/project//src/../main.ts"}
+    assert told["arguments"] == {"path": "/project//src/../tides.py"}
     # The other door, and the other era.
     async with here.session() as client:
         given = {"name": "edit_file", "arguments": {"path": "/project/x"}}
@@ -167,7 +167,7 @@ async def test_a_scoped_tool_of_which_nobody_said_how_far_it_reaches_is_asked(on
 
 @pytest.mark.requirement(
     *("MCPL-4.1-elevate", "MCPL-7.5-approved", "MCPL-7.5-payload", "MCPL-7.5-reason"),
-    *("MCPL-7.5-enrich", "MCPL-7.5-enrichreturn", "MCPL-7.6-white", "MCPL-7.6-black"),
+    *("MCPL-7.5-enrich", "MCPL-7.5-enrichreturn", "MCPL-7.6-black"),
 )
 async def test_an_elevation_is_allowed_or_denied_at_once_where_it_is_clear(here: Scene) -> None:
     allowed = await here.elevate("/project/a", path="/project//a", mode="append")
@@ -212,7 +212,6 @@ async def test_an_elevation_beyond_is_a_persons_to_say_and_bound_to_what_it_name
     assert found == {"approved": False, "reason": "not today"}
 
 
-@pytest.mark.requirement("MCPL-7.6-white")
 async def test_a_label_that_says_one_thing_where_the_payload_says_another_is_asked(
     one: Scene,
 ) -> None:

@@ -375,7 +375,7 @@ async def test_operators_see_branches_and_go_back_by_command(desk: Desk) -> None
     status, said = await desk.cli("state", "rollback", "desk", "notes.edit", "chk_9")
     assert (status, "not kept here" in said) == (1, True)
     status, said = await desk.cli("state", "forget", "desk", "notes.edit")
-    assert (status, said) == (0, "3 checkpoints of notes.edit at desk are gone.\n")
+    assert (status, said) == (0, "Removed 3 checkpoints of notes.edit at desk.\n")
     assert await desk.current() == {}
     (written,) = await desk.journal("state_forgotten")
     assert written["details"]["dropped"] == 3

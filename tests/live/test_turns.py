@@ -176,6 +176,18 @@ async def test_who_rewrites_is_asked_and_who_listens_is_told_what_goes_out(tmp_p
         assert told["params"] == {**expected, "assistantMessage": "REWRITTEN"}
 
 
+@pytest.mark.requirement("MCPL-13.1-norewrite")
+async def test_who_may_not_rewrite_still_adds_and_reads_and_changes_nothing(tmp_path: Path) -> None:
+    eager = Hook("eager", (gives(injection("ADDED")),), (rewrites("REWRITTEN"),))
+    async with playing(tmp_path, [eager], Said("from the model")) as scene:
+        turn = await scene.turn("hello")
+        assert turn["said"] == "from the model"
+        assert "ADDED" in scene.prompt()
+        (told,) = await scene.hears("eager", AFTER)
+        assert "id" not in told
+        assert told["params"]["assistantMessage"] == "from the model"
+
+
 @pytest.mark.requirement("MCPL-6.5-resulttag")
 async def test_an_answer_without_its_feature_set_counts_for_nothing(tmp_path: Path) -> None:
     untagged: Any = {"contextInjections": [injection("ODD")]}

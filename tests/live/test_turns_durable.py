@@ -17,7 +17,7 @@ import pytest
 
 from comity.adapters.sql import migrating, postgres
 from tests.contracts.stores import a_database
-from tests.interop.processes import Program, answers
+from tests.interop.processes import Program, answers, operator_headers
 from tests.live.model_server import ModelServer, Said, serving
 from tests.live.turn_scene import SERVER, Hook
 from tests.pace import here
@@ -66,7 +66,8 @@ async def a_node(config: Path) -> AsyncGenerator[Node]:
         origin = found.group(1)
         await asyncio.to_thread(program.wait_until, lambda: answers(f"{origin}/ready?strict"))
         timeout = aiohttp.ClientTimeout(here(PATIENCE))
-        async with aiohttp.ClientSession(timeout=timeout) as http:
+        shown = operator_headers(origin)
+        async with aiohttp.ClientSession(timeout=timeout, headers=shown) as http:
             yield Node(program, origin, http)
     finally:
         await asyncio.to_thread(program.stop)

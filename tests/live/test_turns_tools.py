@@ -9,7 +9,7 @@ from typing import Any
 
 from comity.wire.asks import State, Verdict
 from comity.wire.grants import CALL, Effect, Grant
-from comity.wire.parties import LOCAL, Actor, PartyKind
+from comity.wire.parties import LOCAL_OPERATOR, Actor, PartyKind
 from tests.live.model_server import Asked as AskedModel
 from tests.live.model_server import Said
 from tests.live.turn_scene import Hook, Scene, playing
@@ -104,7 +104,7 @@ async def test_a_tool_that_a_person_approves_meanwhile_is_used(tmp_path: Path) -
         async with asyncio.timeout(here(30)):
             while not (waiting := await approvals.asks.page([State.PENDING])):
                 await asyncio.sleep(0.02)
-        await approvals.answer(LOCAL, waiting[0].id, Verdict.ACCEPT)
+        await approvals.answer(LOCAL_OPERATOR, waiting[0].id, Verdict.ACCEPT)
         assert (await scene.ends(id))["said"] == "raked"
         assert "RAKED" in results(scene)[0]
 

@@ -16,7 +16,7 @@ from comity.config.models import ModelSettings
 from comity.kernel.live.turns import TurnTaker
 from comity.surfaces.asked import Asked
 from comity.wire.errors import MalformedMessage
-from comity.wire.parties import LOCAL, Actor
+from comity.wire.parties import LOCAL, LOCAL_OPERATOR, Actor
 from tests.interop.processes import ROOT
 from tests.live.model_server import Asked as AskedModel
 from tests.live.model_server import ModelServer, Said, serving
@@ -103,7 +103,9 @@ class Scene:
     models: ModelServer
     folder: Path
 
-    async def asks(self, method: str, *place: str, actor: Actor = LOCAL, **query: Any) -> Frame:
+    async def asks(
+        self, method: str, *place: str, actor: Actor = LOCAL_OPERATOR, **query: Any
+    ) -> Frame:
         body = query.pop("body", {})
         asked = Asked(method, place, {name: str(each) for name, each in query.items()}, body, actor)
         return dict(await self.parts.rooms["turns"](asked))
@@ -154,7 +156,7 @@ class Scene:
 
     async def noted_as(self, type: str) -> list[Frame]:
         await self.parts.journaling.journal.flush()
-        asked = Asked("GET", (), {"type": type, "limit": "200"}, {}, LOCAL)
+        asked = Asked("GET", (), {"type": type, "limit": "200"}, {}, LOCAL_OPERATOR)
         found: Any = dict(await self.parts.rooms["journal"](asked))
         return json.loads(json.dumps(found, default=str))["entries"]
 

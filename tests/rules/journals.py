@@ -24,7 +24,7 @@ def event(number: int, said: str = "") -> Event:
     return Event(
         Type.TOOL_EXECUTED,
         f"agent:a{number % 7}",
-        BEGAN + timedelta(milliseconds=number),
+        BEGAN + timedelta(seconds=number),
         server="files",
         tool=f"tool_{number % 11}",
         result=Result.SUCCESS if number % 5 else Result.FAILURE,
@@ -217,6 +217,21 @@ def cut(journal: Journal, chance: random.Random) -> Forged:
     kept = [each for each in journal.checkpoints if each.seq <= place]
     forged = Journal(journal.lines[:place], kept)
     return Forged("cut", forged, place + 1, place + 1, ("cut",))
+
+
+def rewrite(journal: Journal, chance: random.Random) -> Forged:
+    """Alter an entry, hash all behind it anew, and remove every signature that says otherwise.
+
+    Who can write to the store needs no key for that.
+    """
+    lines = list(journal.lines)
+    # Late enough that some signatures go, and early enough that the rest was due to be signed.
+    place = chance.randrange(len(lines) - 60)
+    lines[place] = lines[place]._replace(body=body_of(event(place + 1, "never happened")))
+    _rehashed(lines, place)
+    kept = [each for each in journal.checkpoints if each.seq <= place]
+    first = kept[-1].seq + 1 if kept else 1
+    return Forged("rewrite", Journal(lines, kept), first, first, ("unsigned",))
 
 
 DEEDS: tuple[Deed, ...] = (alter, delete, insert, swap, cut)

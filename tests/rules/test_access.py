@@ -8,7 +8,7 @@ import pytest
 from comity.rules.access import Access, Decided, DefaultPolicy, Judgement
 from comity.rules.patterns import Level
 from comity.wire.grants import CALL, Effect, Forbid, Grant, Source
-from comity.wire.parties import LOCAL, NOBODY, Actor
+from comity.wire.parties import LOCAL, LOCAL_OPERATOR, NOBODY, Actor
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 CI = Actor("agent:ci")
@@ -128,4 +128,11 @@ def test_records_and_what_an_operator_wrote_stand_beside_each_other() -> None:
 def test_whoever_is_granted_everything_may_do_everything() -> None:
     access = Access.of([grant("*", subject=LOCAL.party, verb="*")])
     for verb in ("tools/call", "admin/write", "tasks/get"):
-        assert judged(access, "any/thing", LOCAL, verb).effect is ALLOW
+        assert judged(access, "any/thing", LOCAL_OPERATOR, verb).effect is ALLOW
+
+
+@pytest.mark.parametrize("verb", ["admin/read", "admin/write", "ask/answer", "ask/answer_own"])
+def test_what_a_credential_excludes_is_denied_whatever_was_granted(verb: str) -> None:
+    access = Access.of([grant("*", subject=LOCAL.party, verb="*"), grant("*", verb=verb)])
+    assert judged(access, "any/thing", LOCAL, verb).because == "credential"
+    assert judged(access, "any/thing", LOCAL, "tools/call").effect is ALLOW

@@ -13,6 +13,8 @@ def test_a_problem_says_where_why_and_what_would_pass() -> None:
     assert problem([], "x", "maxLength", {"limit": 5}).suggestions == (
         "Give at most 5 characters.",
     )
+    assert problem([], "x", "minItems", {"limit": 1}).suggestions == ("Give at least 1 item.",)
+    assert problem([], "x", "minLength", {}).suggestions == ("Look at the tool's input schema.",)
     assert problem([], "x", "whatever", {}).suggestions == ("Look at the tool's input schema.",)
     assert problem([], "x", "pattern", {"error": "given up"}).suggestions[0].startswith("Look at")
 

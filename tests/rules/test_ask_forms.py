@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from comity.rules import ask_forms
-from comity.rules.ask_forms import Brought, Mode
+from comity.rules.ask_forms import Brought, Mode, Way
 from comity.wire import jsonrpc, mcp
 from comity.wire.asks import Answer, Ask, Kind, State, Verdict
 from comity.wire.errors import DECLINED, PENDING_APPROVAL, MalformedMessage
 
 KEY = b"k" * 32
 _NO_WAY: set[Mode] = set()
+WAY = Way("a person", "https://x/asks/1", "`comity approve 1`")
 NOW = datetime(2026, 11, 15, 8, 30, tzinfo=UTC)
 ASK = Ask(
     *("06gtask", Kind.CONFIRM, "agent:ci", "files", "delete", "digest"),
@@ -57,10 +58,19 @@ def test_what_is_read_says_all_that_would_run_and_hides_nothing() -> None:
     assert "202e" in message
 
 
+@pytest.mark.requirement("MCP-5.6-flat")
+def test_the_form_that_comity_sends_is_flat() -> None:
+    schema = cast("dict[str, Any]", ask_forms.form_of(ASK)["requestedSchema"])
+    assert schema["type"] == "object"
+    assert [each["type"] for each in schema["properties"].values()] == ["string"]
+
+
 def test_a_round_asks_one_thing_and_carries_the_state() -> None:
-    asked = ask_forms.round_with(ASK, "https://x/asks/1", Mode.URL, "sealed")
+    params = ask_forms.page_of(ASK, "https://x/asks/1", "a person")
+    asked = ask_forms.round_with(params, "sealed")
     (question,) = cast("dict[str, Any]", asked["inputRequests"]).values()
     assert question["params"]["url"] == "https://x/asks/1"
+    assert question["params"]["message"].startswith("Comity holds this call. A person can approve")
     assert (asked["resultType"], asked["requestState"]) == ("input_required", "sealed")
 
 
@@ -120,10 +130,22 @@ def test_nothing_but_the_very_word_approves(said: object) -> None:
 
 
 def test_whoever_cannot_wait_is_told_how_to_come_back() -> None:
-    refusal = ask_forms.pending(ASK, "https://x/asks/1", timedelta(seconds=45))
+    refusal = ask_forms.pending(ASK, WAY, timedelta(seconds=45))
     assert refusal.fault is PENDING_APPROVAL
     assert refusal.details["ask_id"] == ASK.id
+    assert refusal.details["url"] == WAY.page
     assert refusal.retry_after == timedelta(seconds=45)
+    assert str(WAY) in refusal.suggestions
+
+
+@pytest.mark.parametrize("why_not_you", ["", "it is your own request"])
+def test_news_of_a_call_that_waits_says_who_can_approve_it_and_how(why_not_you: str) -> None:
+    news = ask_forms.progress("t", 1, ASK, WAY._replace(why_not_you=why_not_you))
+    params = jsonrpc.params_of(news)
+    assert jsonrpc.value(params["_meta"]) == {"dev.comity/ask": {"id": ASK.id}}
+    message = jsonrpc.text(params["message"]) or ""
+    assert "A person can approve it at https://x/asks/1 or by `comity approve 1`." in message
+    assert message.endswith("." if not why_not_you else "You cannot: it is your own request.")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +168,7 @@ def test_progress_is_told_only_to_whoever_gave_a_token() -> None:
     assert ask_forms.token_in(_request()) is None
     assert ask_forms.token_in(_request(_meta={"progressToken": 7})) == 7
     assert ask_forms.token_in(_request(_meta=[])) is None
-    first, second = (ask_forms.progress(7, step, ASK) for step in (1, 2))
+    first, second = (ask_forms.progress(7, step, ASK, WAY) for step in (1, 2))
     steps = [jsonrpc.value(jsonrpc.params_of(each)["progress"]) for each in (first, second)]
     assert 0 < cast("float", steps[0]) < cast("float", steps[1]) < 1
     assert isinstance(first.params, Raw)

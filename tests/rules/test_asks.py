@@ -158,13 +158,25 @@ def test_only_people_answer_and_nobody_for_itself_without_a_grant(
     ask = replace(ASK, asker=ANA if is_asker else "agent:ci", own=own)
     because = asks.why_not(ask, Actor(ANA, kind), may_answer=may, may_answer_own=may_own)
     if kind is not PartyKind.PERSON:
-        assert because == "only people answer asks"
+        assert because == "only a person can answer this"
     elif is_asker:
         assert (because is None) == (own and may_own)
-        assert because in (None, "nobody answers what it asks itself")
+        assert because is None or because == (asks.OWN if own else asks.NEVER_OWN)
     else:
         assert (because is None) == may
         assert because is None or "comity grants" in because
+
+
+@pytest.mark.parametrize(("quorum", "who"), [(1, "a person"), (3, "3 people")])
+def test_approvers_are_named_by_their_grant_and_not_by_name(quorum: int, who: str) -> None:
+    ask = replace(ASK, quorum=quorum)
+    assert asks.approvers(ask) == f"{who} with the grant ask/answer for {ASK.server}/{ASK.tool}"
+    assert asks.approvers(replace(ask, server="")) == f"{who} with the grant ask/answer"
+
+
+def test_why_nobody_approves_its_own_names_the_setting_and_the_grant() -> None:
+    for named in ("ask/answer_own", "approve_own = true", "[policy]"):
+        assert named in asks.OWN
 
 
 # To what an answer is bound.

@@ -1,4 +1,4 @@
-"""Which kinds a member may send: the vectors of D-40, a slow reading of it beside the quick one."""
+"""Which kinds a member may send: vectors, a slow reading of D-40 beside the quick one."""
 
 import json
 import re
@@ -28,6 +28,7 @@ from tests.rules.oracle import fits
 
 
 class Vector(TypedDict):
+    clause: str
     kind: str
     capabilities: list[str]
     allowed: bool
@@ -60,7 +61,7 @@ def read_slowly(capability: str, kind: str) -> bool:
     return re.fullmatch(expression, kind) is not None
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda each: f"{each['kind']!r}")
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda each: f"{each['clause']}: {each['kind']!r}")
 def test_each_vector_is_decided_as_it_says(vector: Vector) -> None:
     capabilities = Capabilities(vector["capabilities"])
     assert capabilities.cover(vector["kind"]) is vector["allowed"]

@@ -17,12 +17,12 @@ def policy(**declared: object) -> CodePolicy:
     return combined(UNDECIDED, declared)
 
 
-def test_what_a_server_declares_is_the_documents_example() -> None:
+def test_what_a_server_declares_is_kept_to() -> None:
     found = policy(
         level="standard",
         language="python",
-        max_code_size_bytes=10000,
-        blocked_imports=["subprocess", "httpx"],
+        max_code_size_bytes=9000,
+        blocked_imports=["httpx", "subprocess"],
         blocked_patterns=["eval(", "os.system"],
         allowed_imports=["json", "httpx", "os"],
     )

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from comity.rules.examples import DEEPEST, candidates
 
-TICKER = {
+TIDES = {
     "type": "object",
     "properties": {
-        "ticker_symbol": {"type": "string", "pattern": "^[A-Z]{1,5}$", "maxLength": 5},
-        "period_days": {"type": "integer", "minimum": 1, "maximum": 365},
-        "analysis_type": {"enum": ["technical", "fundamental"], "default": "technical"},
+        "harbour": {"type": "string", "pattern": "^[A-Z]{1,5}$", "maxLength": 5},
+        "days": {"type": "integer", "minimum": 1, "maximum": 365},
+        "datum": {"enum": ["mean", "lowest"], "default": "mean"},
     },
-    "required": ["ticker_symbol", "period_days"],
+    "required": ["harbour", "days"],
     "additionalProperties": False,
 }
 
@@ -26,20 +26,20 @@ def held(schema: object) -> dict[str, Any]:
     return {"type": "object", "properties": {"it": schema}, "required": ["it"]}
 
 
-def test_the_documents_own_tool_has_examples() -> None:
-    made = list(candidates(TICKER))
-    assert made[0] == {"ticker_symbol": "A", "period_days": 1}
-    assert made[1] == {"ticker_symbol": "A", "period_days": 365, "analysis_type": "fundamental"}
-    assert all(jsonschema_rs.is_valid(TICKER, each) for each in made)
+def test_a_tool_has_examples() -> None:
+    made = list(candidates(TIDES))
+    assert made[0] == {"harbour": "A", "days": 1}
+    assert made[1] == {"harbour": "A", "days": 365, "datum": "lowest"}
+    assert all(jsonschema_rs.is_valid(TIDES, each) for each in made)
 
 
 def test_what_the_schema_itself_gives_as_an_example_comes_first() -> None:
-    own = {"ticker_symbol": "AAPL", "period_days": 90}
-    assert next(candidates({**TICKER, "examples": [own, "no object"]})) == own
+    own = {"harbour": "BREST", "days": 90}
+    assert next(candidates({**TIDES, "examples": [own, "no object"]})) == own
 
 
 def test_the_same_schema_has_the_same_examples() -> None:
-    assert list(candidates(TICKER)) == list(candidates(TICKER))
+    assert list(candidates(TIDES)) == list(candidates(TIDES))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from comity.adapters.signing import verify
 from comity.rules.proof import MOST_FINDINGS, Proof, Report, name_of
-from comity.rules.proof_chain import Kind
+from comity.rules.proof_chain import COMMIT_ENTRIES, CheckpointInterval, Kind
 from comity.wire import exported
 from comity.wire.audit import Event, Type, body_of
 from comity.wire.errors import MalformedMessage
@@ -24,10 +25,12 @@ from tests.rules.journals import (
     chained,
     event,
     export,
+    rewrite,
     signed,
 )
 
 WHOLE = Journal.of(120)
+SECOND = timedelta(seconds=1)
 
 
 def prove(lines: Iterable[bytes], **known: Any) -> Report:
@@ -85,7 +88,7 @@ def test_columns_that_are_shortened_are_not() -> None:
     told = Event(long.type, "agent:" + "x" * 500, long.at, details={})
     lines = chained([(told, body_of(told))], "node-1", bytes(32), 1)
     lines[0] = lines[0]._replace(actor=lines[0].actor[:256])
-    assert prove(export(Journal(lines, []))).is_whole
+    assert prove(export(Journal(lines, [signed(lines[0])]))).is_whole
 
 
 def test_a_wrong_signature_and_a_strange_key_are_findings() -> None:
@@ -97,6 +100,7 @@ def test_a_wrong_signature_and_a_strange_key_are_findings() -> None:
     report = prove(export(Journal(WHOLE.lines, strange)))
     assert [(each.kind, each.seq) for each in report.findings] == [(Kind.KEY, 40)]
     other = OTHER.public_key().public_bytes_raw().hex()
+    strange.append(signed(WHOLE.lines[-1], OTHER))
     assert prove(export(Journal(WHOLE.lines, strange)), trusted=[PUBLIC, other]).is_whole
     untrusted = prove(export(WHOLE), trusted=[other])
     assert {each.kind for each in untrusted.findings} == {Kind.KEY}
@@ -146,10 +150,58 @@ def test_an_entry_that_says_what_was_sealed_vouches_for_it() -> None:
         assert report.is_whole is (end is sealed)
 
 
-def test_who_trusts_a_key_is_told_where_it_has_signed_nothing() -> None:
-    report = prove(export(Journal(WHOLE.lines, [])), trusted=[PUBLIC])
-    assert [each.kind for each in report.findings] == [Kind.SIGNATURE]
-    assert prove(export(Journal(WHOLE.lines, []))).is_whole
+@pytest.mark.parametrize("trusted", [[PUBLIC], []], ids=["with the key", "without a key"])
+@pytest.mark.parametrize("kept", [0, 4, 11])
+def test_entries_that_stay_unsigned_are_a_finding(kept: int, trusted: list[str]) -> None:
+    shown = Journal(WHOLE.lines, WHOLE.checkpoints[:kept])
+    report = prove(export(shown), trusted=trusted, interval=CheckpointInterval(10, SECOND))
+    assert [(each.kind, each.seq) for each in report.findings] == [(Kind.UNSIGNED, 10 * kept + 1)]
+    assert (report.is_whole, report.is_only_unsigned) == (False, True)
+    assert (report.signed, report.unsigned) == (10 * kept, 120 - 10 * kept)
+
+
+def test_entries_that_a_gateway_had_no_time_to_sign_are_no_finding() -> None:
+    shown = Journal(WHOLE.lines, WHOLE.checkpoints[:-2])
+    report = prove(export(shown), trusted=[PUBLIC])
+    assert report.is_whole
+    assert (report.signed, report.unsigned) == (100, 20)
+
+
+def test_an_old_export_with_an_unsigned_end_is_judged_by_when_it_was_made() -> None:
+    lines = export(Journal(WHOLE.lines, WHOLE.checkpoints[:-2]))
+    later = exported.header(BEGAN + timedelta(hours=1), ["node-1"])
+    assert [each.kind for each in prove([later, *lines[1:]]).findings] == [Kind.UNSIGNED]
+
+
+def test_more_unsigned_entries_than_a_gateway_leaves_are_a_finding() -> None:
+    interval = CheckpointInterval(10, timedelta(hours=1))
+    big = Journal.of(10 + 2 * COMMIT_ENTRIES + 1, every=10)
+    assert prove(export(Journal(big.lines, big.checkpoints[:1])), interval=interval).is_whole
+    report = prove(export(Journal(big.lines, [])), interval=interval)
+    assert [(each.kind, each.seq) for each in report.findings] == [(Kind.UNSIGNED, 1)]
+
+
+def test_nothing_is_called_whole_where_nothing_is_signed() -> None:
+    report = prove(export(Journal(WHOLE.lines[:3], [])))
+    assert (report.findings, report.is_whole) == ((), False)
+
+
+@pytest.mark.parametrize("at", ["", "yesterday", "2026-11-15T08:00:00"])
+def test_unsigned_entries_that_cannot_be_dated_are_a_finding(at: str) -> None:
+    header, *rest = export(Journal(WHOLE.lines[:3], []))
+    undated = header.replace(b"2026-11-15T08:00:00.000Z", at.encode())
+    kinds = [each.kind for each in prove([undated, *rest]).findings]
+    assert kinds == ([Kind.UNSIGNED] if at else [])
+
+
+@pytest.mark.parametrize("trusted", [[PUBLIC], []], ids=["with the key", "without a key"])
+def test_every_rewritten_tail_is_found(trusted: list[str]) -> None:
+    for seed in range(300):
+        forged = rewrite(WHOLE, random.Random(seed))  # noqa: S311  # no secret is drawn
+        report = prove(export(forged.journal), trusted=trusted)
+        (finding,) = report.findings
+        assert (finding.kind, finding.seq) == (Kind.UNSIGNED, forged.first), seed
+        assert not report.is_whole
 
 
 def test_a_call_whose_end_is_not_told_is_no_finding() -> None:
@@ -159,7 +211,7 @@ def test_a_call_whose_end_is_not_told_is_no_finding() -> None:
         Event(Type.CALL_INTENDED, "agent:ci", BEGAN, call="c-2"),
     ]
     lines = chained([(each, body_of(each)) for each in events], "node-1", bytes(32), 1)
-    report = prove(export(Journal(lines, [])))
+    report = prove(export(Journal(lines, [signed(lines[-1])])))
     assert report.is_whole
     assert report.open_calls == ("c-2",)
 

@@ -73,6 +73,7 @@ def test_a_tool_to_use_instead_is_told_where_the_operator_named_one() -> None:
     ("seconds", "spoken"),
     [
         (0.001, "0.01 seconds"),
+        (1, "1 second"),
         (59.999, "60 seconds"),
         (121, "3 minutes"),
         (7201, "3 hours"),
@@ -82,6 +83,14 @@ def test_a_tool_to_use_instead_is_told_where_the_operator_named_one() -> None:
 def test_a_wait_is_spoken_of_in_words_and_never_too_short(seconds: float, spoken: str) -> None:
     result = worded(errors.QUOTA_EXCEEDED, after=timedelta(seconds=seconds))["result"]
     assert f"again in {spoken} at" in result["content"][0]["text"]
+
+
+def test_a_refusal_that_begins_with_an_id_leaves_the_id_as_it_is() -> None:
+    refusal = Refusal(errors.DECLINED, "person:local declined this call")
+    said = refused(refusal)["result"]["content"][0]["text"]
+    assert said.startswith("person:local declined this call. The tool")
+    other = refused(Refusal(errors.DECLINED, "nobody approved it"))["result"]["content"][0]["text"]
+    assert other.startswith("Nobody approved it. ")
 
 
 REGISTRY = AtRegistry("https://docs.example.org/comity/")

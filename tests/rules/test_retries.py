@@ -127,7 +127,10 @@ def test_a_failure_on_the_way_is_repeated_where_it_may_pass(fault: Fault, sent: 
     failure = of_fault(fault, None, sent=sent)
     may_pass = fault.retryable and fault is not errors.TIMEOUT
     assert (pause(SAFE, failure, 0, 0) == FIRST) is may_pass
-    in_doubt = (errors.UPSTREAM_FAILED, errors.UPSTREAM_SLOW, errors.CUT_OFF)
+    in_doubt = (
+        *(errors.INTERRUPTED, errors.UPSTREAM_FAILED, errors.UPSTREAM_SLOW),
+        errors.CUT_OFF,
+    )
     never_ran = not sent or fault not in in_doubt
     assert (pause(UNMARKED, failure, 0, 0) is not None) is (may_pass and never_ran)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comity.rules.permissions import ApprovalPolicy
-from comity.rules.policies import Confirm, ServerPolicy, ToolPolicy
+from comity.rules.policies import RequireApproval, ServerPolicy, ToolPolicy
 from comity.rules.risk import (
     OF_VALIDATOR,
     effective_risk,
@@ -35,8 +35,9 @@ needs = st.lists(st.sampled_from(["memory.read", "memory.write", "camera", "odd"
 def test_a_tool_that_nobody_judged_is_dangerous_whatever_it_says(
     label: Label | None, hints: Hints, needs: list[str], trust: Trust
 ) -> None:
-    if trust is Trust.TRUSTED and label is not None and label.risk is not None:
-        return
+    if trust is Trust.TRUSTED:
+        # What the operator trusts may say what it is; see below.
+        label, hints = None, NO_HINTS
     assert effective_risk(NO_POLICY, NO_TOOL, trust, label, hints, needs) is DANGEROUS
 
 
@@ -82,13 +83,22 @@ def test_the_operators_word_on_a_tool_comes_before_that_on_its_server() -> None:
     assert effective_risk(policy, checked, Trust.STANDARD, None, NO_HINTS) is DANGEROUS
 
 
-def test_hints_are_believed_only_where_the_operator_believes_them() -> None:
-    believed = ServerPolicy(trust_hints=True)
-    for policy, expected in ((believed, SAFE), (NO_POLICY, DANGEROUS)):
-        found = effective_risk(policy, NO_TOOL, Trust.STANDARD, None, Hints(reads_only=True))
-        assert found is expected
-    assert effective_risk(believed, NO_TOOL, Trust.STANDARD, None, Hints(None, False)) is MODERATE
-    assert effective_risk(believed, NO_TOOL, Trust.STANDARD, None, NO_HINTS) is DANGEROUS
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        (Hints(reads_only=True), SAFE),
+        (Hints(destroys=False), MODERATE),
+        (Hints(reads_only=False), DANGEROUS),
+        (Hints(destroys=True), DANGEROUS),
+        (NO_HINTS, DANGEROUS),
+    ],
+)
+def test_hints_are_believed_only_from_servers_that_the_operator_trusts(
+    hints: Hints, expected: Risk
+) -> None:
+    assert effective_risk(NO_POLICY, NO_TOOL, Trust.TRUSTED, None, hints) is expected
+    for trust in (Trust.STANDARD, Trust.SANDBOXED):
+        assert effective_risk(NO_POLICY, NO_TOOL, trust, None, hints) is DANGEROUS
 
 
 def test_the_labels_of_a_trusted_server_are_believed() -> None:
@@ -131,17 +141,17 @@ def test_the_riskiest_of_nothing_is_safe() -> None:
 @pytest.mark.parametrize(
     ("server", "tool", "expected"),
     [
-        (Confirm.NEVER, None, {}),
-        (Confirm.DANGEROUS, None, {DANGEROUS}),
-        (Confirm.DANGEROUS, Confirm.NEVER, {}),
-        (Confirm.NEVER, Confirm.DANGEROUS, {DANGEROUS}),
-        (Confirm.NEVER, Confirm.ALWAYS, {}),
+        (RequireApproval.NEVER, None, {}),
+        (RequireApproval.DANGEROUS, None, {DANGEROUS}),
+        (RequireApproval.DANGEROUS, RequireApproval.NEVER, {}),
+        (RequireApproval.NEVER, RequireApproval.DANGEROUS, {DANGEROUS}),
+        (RequireApproval.NEVER, RequireApproval.ALWAYS, {}),
     ],
 )
 def test_dangerous_calls_are_confirmed_where_that_is_wanted(
-    server: Confirm, tool: Confirm | None, expected: set[Risk]
+    server: RequireApproval, tool: RequireApproval | None, expected: set[Risk]
 ) -> None:
-    policy, of_tool = ServerPolicy(confirm=server), ToolPolicy(confirm=tool)
+    policy, of_tool = ServerPolicy(require_approval=server), ToolPolicy(require_approval=tool)
     assert {risk for risk in Risk if must_be_confirmed(policy, of_tool, risk)} == set(expected)
 
 
@@ -151,9 +161,13 @@ def test_a_tool_that_wants_confirmation_gets_it_unless_everything_is_approved() 
     assert is_confirmed_always(asking, NO_TOOL, wants)
     assert not is_confirmed_always(asking, NO_TOOL, Label(SAFE))
     assert not is_confirmed_always(asking, NO_TOOL, None)
-    assert not is_confirmed_always(asking, ToolPolicy(confirm=Confirm.NEVER), wants)
+    assert not is_confirmed_always(
+        asking, ToolPolicy(require_approval=RequireApproval.NEVER), wants
+    )
     assert not is_confirmed_always(ServerPolicy(), NO_TOOL, wants)
     silent = ServerPolicy(approval=ApprovalPolicy.INTERACTIVE, never_asks=True)
     assert not is_confirmed_always(silent, NO_TOOL, wants)
-    assert is_confirmed_always(ServerPolicy(), ToolPolicy(confirm=Confirm.ALWAYS), None)
-    assert is_confirmed_always(ServerPolicy(confirm=Confirm.ALWAYS), NO_TOOL, None)
+    assert is_confirmed_always(
+        ServerPolicy(), ToolPolicy(require_approval=RequireApproval.ALWAYS), None
+    )
+    assert is_confirmed_always(ServerPolicy(require_approval=RequireApproval.ALWAYS), NO_TOOL, None)

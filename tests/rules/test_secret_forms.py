@@ -2,7 +2,13 @@
 
 import pytest
 
-from comity.rules.secret_forms import bare, hide_forms, is_hidden, without_secrets
+from comity.rules.secret_forms import (
+    bare,
+    hide_forms,
+    is_hidden,
+    without_clear_secrets,
+    without_secrets,
+)
 
 BODY = "Ab3dEf6hIj9lMn2pQr5tUv8xYz1"
 PEM = (
@@ -102,3 +108,24 @@ def test_a_credential_is_the_same_with_its_scheme_and_without() -> None:
     assert bare("Bearer abc123def456") == bare("abc123def456") == "abc123def456"
     assert is_hidden("[secret:0a1b2c3d]")
     assert not is_hidden("[secret:0a1b2c3d] and more")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "headers.Authorization: the variable TOKEN is not set; set it, or write ${TOKEN:-default}",
+        "identity.pepper_file: /etc/pepper cannot be read: No such file or directory",
+        "api_key: must be a text",
+    ],
+)
+def test_a_sentence_of_our_own_keeps_its_words(said: str) -> None:
+    assert without_clear_secrets(said) == said
+    assert without_secrets("password: hunter2") == "password: [secret]"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["sk-abcdefghijklmnopqrstuvwx", "Bearer abcdefgh12345678", "postgresql://me:hush@host/db"],
+)
+def test_what_is_a_secret_by_itself_is_hidden_in_every_sentence(secret: str) -> None:
+    assert secret not in without_clear_secrets(f"the server said: {secret}")

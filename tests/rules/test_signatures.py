@@ -7,63 +7,65 @@ from comity.rules.signatures import (
     InputField,
     OutputField,
     Signature,
-    map_type,
 )
 from comity.wire.errors import Misconfigured
 
-ANALYZER = Signature(
-    "FinancialAnalyzer",
-    "Analyzes stock data and returns investment recommendations",
+TEXT = {"type": "string"}
+WHOLE = {"type": "integer"}
+
+FORECAST = Signature(
+    "TideForecast",
+    "Says when the water of a harbour is high",
     (
         InputField(
-            "ticker_symbol",
-            "String",
-            "Stock ticker symbol (e.g., AAPL)",
+            "harbour",
+            TEXT,
+            "The harbour, in capitals",
             Constraints(min_length=1, max_length=5, pattern="^[A-Z]{1,5}$"),
         ),
-        InputField("period_days", "u32", "Days", Constraints(min_value=1, max_value=365)),
+        InputField("days", WHOLE, "Days", Constraints(min_value=1, max_value=365)),
         InputField(
-            "analysis_type",
-            "String",
-            constraints=Constraints(enum=("technical", "fundamental", "sentiment")),
-            default="technical",
+            "datum",
+            TEXT,
+            constraints=Constraints(enum=("mean", "lowest", "highest")),
+            default="mean",
         ),
         InputField("notes", {"type": "array", "items": {"type": "string"}}, required=False),
     ),
-    (OutputField("score", "f64"),),
-    ("finance",),
+    (OutputField("score", {"type": "number"}),),
+    ("sea",),
     {"readOnlyHint": True},
 )
 
 
-def test_a_signature_becomes_the_documents_own_definition() -> None:
-    assert ANALYZER.to_mcp_tool() == {
-        "name": "FinancialAnalyzer",
-        "description": "Analyzes stock data and returns investment recommendations",
+def test_a_signature_becomes_the_definition_of_a_tool() -> None:
+    assert FORECAST.to_mcp_tool() == {
+        "name": "TideForecast",
+        "description": "Says when the water of a harbour is high",
         "inputSchema": {
             "type": "object",
             "properties": {
-                "ticker_symbol": {
+                "harbour": {
                     "type": "string",
-                    "description": "Stock ticker symbol (e.g., AAPL)",
+                    "description": "The harbour, in capitals",
                     "pattern": "^[A-Z]{1,5}$",
                     "minLength": 1,
                     "maxLength": 5,
                 },
-                "period_days": {
+                "days": {
                     "type": "integer",
                     "description": "Days",
                     "minimum": 1,
                     "maximum": 365,
                 },
-                "analysis_type": {
+                "datum": {
                     "type": "string",
-                    "enum": ["technical", "fundamental", "sentiment"],
-                    "default": "technical",
+                    "enum": ["mean", "lowest", "highest"],
+                    "default": "mean",
                 },
                 "notes": {"type": "array", "items": {"type": "string"}},
             },
-            "required": ["ticker_symbol", "period_days"],
+            "required": ["harbour", "days"],
         },
         "outputSchema": {
             "type": "object",
@@ -71,22 +73,8 @@ def test_a_signature_becomes_the_documents_own_definition() -> None:
             "required": ["score"],
         },
         "annotations": {"readOnlyHint": True},
-        "_meta": {"dev.comity/tags": ["finance"]},
+        "_meta": {"dev.comity/tags": ["sea"]},
     }
-
-
-@pytest.mark.requirement("REG-map-types", "REG-map-default")
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        *(("String", "string"), ("bool", "boolean")),
-        *((name, "integer") for name in ("i32", "i64", "u32", "u64")),
-        *((name, "number") for name in ("f32", "f64")),
-        *((name, "string") for name in ("Vec<u8>", "", "string", "I32", "HashMap")),
-    ],
-)
-def test_a_type_is_known_by_its_name_in_rust_and_any_other_is_text(name: str, said: str) -> None:
-    assert map_type(name) == said
 
 
 def test_limits_on_items_are_said_of_a_list() -> None:
@@ -103,30 +91,32 @@ def test_a_constraint_reaches_what_may_be_left_null() -> None:
 @pytest.mark.parametrize(
     ("kind", "constraints"),
     [
-        ("u32", Constraints(min_length=1)),
-        ("String", Constraints(min_value=1)),
-        ("String", Constraints(max_items=1)),
-        ("bool", Constraints(pattern="x")),
-        ("String", Constraints(min_length=3, max_length=2)),
-        ("String", Constraints(min_length=-1)),
-        ("i64", Constraints(min_value=2, max_value=1)),
-        ("String", Constraints(pattern="(")),
-        ("String", Constraints(enum=())),
+        (WHOLE, Constraints(min_length=1)),
+        (TEXT, Constraints(min_value=1)),
+        (TEXT, Constraints(max_items=1)),
+        ({"type": "boolean"}, Constraints(pattern="x")),
+        (TEXT, Constraints(min_length=3, max_length=2)),
+        (TEXT, Constraints(min_length=-1)),
+        (WHOLE, Constraints(min_value=2, max_value=1)),
+        (TEXT, Constraints(pattern="(")),
+        (TEXT, Constraints(enum=())),
     ],
 )
-def test_a_constraint_without_a_meaning_is_refused(kind: str, constraints: Constraints) -> None:
+def test_a_constraint_without_a_meaning_is_refused(
+    kind: dict[str, object], constraints: Constraints
+) -> None:
     with pytest.raises(Misconfigured, match=r"^word: "):
         _ = InputField("word", kind, constraints=constraints).schema
 
 
 def test_two_fields_of_one_name_are_refused() -> None:
-    twice = Signature("twin", inputs=(InputField("a", "String"), InputField("a", "u32")))
+    twice = Signature("twin", inputs=(InputField("a", TEXT), InputField("a", WHOLE)))
     with pytest.raises(Misconfigured, match="two fields"):
         twice.to_json_schema()
 
 
 def test_a_default_makes_a_field_one_that_may_be_left_out() -> None:
-    schema = Signature("tool", inputs=(InputField("a", "String", default=None),)).to_json_schema()
+    schema = Signature("tool", inputs=(InputField("a", TEXT, default=None),)).to_json_schema()
     assert schema == {
         "type": "object",
         "properties": {"a": {"type": "string", "default": None}},

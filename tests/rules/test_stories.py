@@ -88,6 +88,15 @@ def test_a_refusal_is_told_with_its_reason(type: Type, said: str) -> None:
     assert story.happened[0].is_bad
 
 
+def test_a_call_that_waits_for_approval_is_not_told_as_refused() -> None:
+    waits = {"outcome": "pending_approval", "reason": "this call waits for a person's approval"}
+    story = tell([at(0, Type.TOOL_BLOCKED, Result.BLOCKED, **waits)])
+    assert story.headline.endswith(": it waits for approval")
+    assert "it waits for approval" in words(story)
+    assert "refused" not in words(story)
+    assert not story.happened[0].is_bad
+
+
 def test_what_nobody_knows_is_part_of_the_story() -> None:
     for end in (
         at(9, Type.OUTCOME_UNKNOWN, Result.UNKNOWN, intended_at="2026-11-15T08:30:34Z"),
@@ -111,8 +120,14 @@ def test_what_nobody_knows_is_part_of_the_story() -> None:
         (at(1, Type.ASK_ENDED, Result.BLOCKED, ask=ASK, state="withdrawn"), "it is withdrawn"),
         (at(1, Type.ASK_ANSWERED, ask=ASK, verdict="decline"), "agent:ci said no"),
         (
-            at(1, Type.ASK_ANSWERED, Result.BLOCKED, ask=ASK, reason="only people answer asks"),
-            "wanted to answer, and may not\nbecause: only people answer asks",
+            at(
+                1,
+                Type.ASK_ANSWERED,
+                Result.BLOCKED,
+                ask=ASK,
+                reason="only a person can answer this",
+            ),
+            "wanted to answer, and may not\nbecause: only a person can answer this",
         ),
         (at(1, Type.CALL_RETRIED, Result.PENDING, attempt=2, reason="busy"), "tried again"),
         (

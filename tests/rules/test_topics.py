@@ -84,7 +84,7 @@ def test_an_envelope_is_refused_for_the_first_thing_that_is_wrong(
 def test_a_refusal_says_what_is_missing() -> None:
     lacking = why_not(said("mcp/request:tools/call"), CI, Capabilities(("chat",)), Trail())
     assert lacking == Refusal(
-        Violation.CAPABILITY, "You lack capability for 'mcp/request:tools/call'"
+        Violation.CAPABILITY, "None of your capabilities covers 'mcp/request:tools/call'"
     )
     spoofed = why_not(said(by=ANA), CI, EVERYTHING, Trail())
     assert spoofed is not None

@@ -57,7 +57,7 @@ def test_refusals_say_who_blocked_and_where() -> None:
     assert rejected.because == "code validation failed: a; b; c and 1 more"
     assert rejected.body == {
         "status": "rejected",
-        "reason": "Code validation failed",
+        "reason": "The code is not allowed here",
         "violations": ["a", "b", "c", "d"],
         "hints": {"max_code_size_bytes": 5},
     }

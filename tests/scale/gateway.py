@@ -17,7 +17,7 @@ from tests.interop.processes import answers, running
 
 type Frame = dict[str, Any]
 
-SECONDS = 60.0
+SECONDS = 120.0
 READY_SECONDS = 240.0
 """A hundred servers at once, each with a thousand tools to look at, beside whatever else runs."""
 

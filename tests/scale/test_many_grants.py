@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from comity.adapters import stores
-from comity.cli.serve import GC_THRESHOLDS
+from comity.cli.serving import GC_THRESHOLDS
 from comity.kernel.certainty import Certainty
 from comity.kernel.grants import Grants
 from comity.kernel.snapshot import Snapshot

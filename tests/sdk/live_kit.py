@@ -127,7 +127,7 @@ async def grow() -> str:
 @server.tool(SAFE)
 async def hear(id: str, text: str) -> list[dict[str, Any]]:
     """Bring in a message."""
-    came = Message(LOBBY.id, id, text, "Alice", "u_1", "t_1", metadata={"n": 1})
+    came = Message(LOBBY.id, id, text, "A visitor", "u_1", "t_1", metadata={"n": 1})
     return [dataclasses.asdict(each) for each in await server.channels.incoming(came)]
 
 

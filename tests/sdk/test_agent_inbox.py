@@ -13,7 +13,7 @@ from comity.sdk.agent import Agent
 from comity.sdk.agent_inbox import Ask
 from comity.sdk.agent_words import Called, Refused
 from tests.cli.program import COMITY
-from tests.interop.processes import comity
+from tests.interop.processes import comity, operator_token
 from tests.pace import here
 
 CONFIG = """
@@ -40,6 +40,11 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         yield f"{origin}/mcp"
 
 
+def operator(door: str) -> Agent:
+    """An agent that shows the operator token of the gateway."""
+    return Agent(door, operator_token(door), name="operator")
+
+
 async def ask_about(agent: Agent, message: str) -> Ask:
     async with asyncio.timeout(LONG.total_seconds()):
         while True:
@@ -50,7 +55,7 @@ async def ask_about(agent: Agent, message: str) -> Ask:
 
 
 async def test_a_call_waits_for_a_person_as_long_as_its_agent_does(door: str) -> None:
-    async with Agent(door, name="caller") as caller, Agent(door, name="approver") as approver:
+    async with Agent(door, name="caller") as caller, operator(door) as approver:
         calling = asyncio.ensure_future(
             caller.call("ex__echo", {"message": "a greeting"}, patience=LONG)
         )
@@ -64,7 +69,7 @@ async def test_a_call_waits_for_a_person_as_long_as_its_agent_does(door: str) ->
 
 
 async def test_a_call_that_is_denied_ends_with_the_reason(door: str) -> None:
-    async with Agent(door) as caller, Agent(door) as approver:
+    async with Agent(door) as caller, operator(door) as approver:
         calling = asyncio.ensure_future(
             caller.call("ex__echo", {"message": "a bad idea"}, patience=LONG)
         )
@@ -77,7 +82,7 @@ async def test_a_call_that_is_denied_ends_with_the_reason(door: str) -> None:
 
 
 async def test_who_has_no_patience_is_told_what_it_waits_for(door: str) -> None:
-    async with Agent(door) as caller:
+    async with operator(door) as caller:
         refused = await caller.call("ex__echo", {"message": "soon"}, fallback=False)
         assert isinstance(refused, Refused)
         assert refused.awaits_approval
@@ -87,7 +92,7 @@ async def test_who_has_no_patience_is_told_what_it_waits_for(door: str) -> None:
 
 
 async def test_an_answer_to_nothing_is_refused(door: str) -> None:
-    async with Agent(door) as agent:
+    async with operator(door) as agent:
         for id in ("nope", "../../x", "a b"):
             refused = await agent.inbox.approve(id)
             assert isinstance(refused, Refused)

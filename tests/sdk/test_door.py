@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import ServerConnection, serve
 
 from comity.rules.capabilities import FULL
 from comity.rules.topics import Mode
@@ -115,7 +116,9 @@ async def test_what_it_says_is_an_envelope_of_the_document() -> None:
         assert UUID(heard.id).version == 4
         assert datetime.fromisoformat(heard.ts).utcoffset() == timedelta()
         await made.bot.chat("to you", to=ANA)
-        assert (await next_of(chats)).to == (ANA,)
+        plain = await next_of(chats)
+        assert (plain.to, plain.format) == ((ANA,), "plain")
+        assert json.loads(bytes(plain.envelope.payload)) == {"text": "to you", "format": "plain"}
 
 
 @row("MCPX-3-kind-request", "MCPX-3-kind-response", "MCPX-3-corr-response", "MCPX-3.1-format")
@@ -165,9 +168,14 @@ async def test_who_may_only_propose_is_fulfilled_by_somebody_who_may() -> None:
         assert proposal.correlation_id == ""
         tracked = made.ana.proposal(proposal.id)
         assert tracked is not None
-        assert (tracked.proposer, tracked.target, tracked.status) == (BOT, (WORKER,), "pending")
+        assert (tracked.id, tracked.proposer, tracked.target) == (proposal.id, BOT, (WORKER,))
+        assert (tracked.method, tracked.params) == ("tools/call", WRITE)
+        assert (tracked.status, tracked.expires_at > tracked.created_at) == ("pending", True)
         await made.ana.fulfil(proposal)
         assert "content" in await wanted
+        done = made.ana.proposal(proposal.id)
+        assert done is not None
+        assert (done.status, done.created_at) == ("answered", tracked.created_at)
         fulfilment, answer = await next_of(said), await next_of(said)
         assert fulfilment.correlation_id == proposal.id
         assert (answer.correlation_id, answer.to) == (fulfilment.id, (ANA, BOT))
@@ -231,7 +239,6 @@ LIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 @row("MCPX-4.3-wellformed", "MCPX-4.3-method", "MCPX-4.3-context", "MCPX-4.3-drop")
 @row("MCPX-4.3-before", "MCPX-4.3-reputation", "MCPX-7.1-strict", "MCPX-7.1-report")
-@row("MCPX-8.2-structure")
 @pytest.mark.parametrize("lie", LIES)
 async def test_what_is_not_what_it_says_is_dropped_counted_and_reported(lie: str) -> None:
     kind, payload, more = LIES[lie]
@@ -247,6 +254,69 @@ async def test_what_is_not_what_it_says_is_dropped_counted_and_reported(lie: str
         chats = made.ana.events(Chat)
         await made.worker.report(misbehaviour)
         assert (await next_of(chats)).text.startswith(f"Dropped {kind} from {MALLORY}: ")
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "another protocol": {"protocol": "mcpx/v9"},
+    "no id": {"id": None},
+    "an empty id": {"id": ""},
+    "no sender": {"from": None},
+    "no kind": {"kind": None},
+    "a payload that is no object": {"payload": ["hello"]},
+    "members at random": {"to": "everybody"},
+}
+
+
+@asynccontextmanager
+async def careless() -> AsyncGenerator[tuple[str, Callable[[str], Awaitable[None]]]]:
+    """A gateway that looks at no envelope: the address, and how to have it send a frame."""
+    seats: list[ServerConnection] = []
+    you = {"id": ANA, "capabilities": list(FULL)}
+    welcome: dict[str, Any] = {
+        "protocol": "mcpx/v0.1",
+        "id": "w-1",
+        "from": "system:gateway",
+        "to": [ANA],
+        "ts": "2026-01-02T03:04:05Z",
+        "kind": "system/welcome",
+        "payload": {"you": you, "participants": []},
+    }
+
+    async def seated(seat: ServerConnection) -> None:
+        seats.append(seat)
+        await seat.send(json.dumps(welcome))
+        await seat.wait_closed()
+
+    async def send(frame: str) -> None:
+        await seats[-1].send(frame)
+
+    async with serve(seated, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}", send
+
+
+@row("MCPX-8.2-structure")
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_an_envelope_that_is_none_is_not_processed_whoever_lets_it_through(
+    fault: str,
+) -> None:
+    whole = {
+        "protocol": "mcpx/v0.1",
+        "id": "c-1",
+        "from": MALLORY,
+        "kind": "chat",
+        "payload": {"text": "hello"},
+    }
+    broken = {name: said for name, said in {**whole, **BROKEN[fault]}.items() if said is not None}
+    async with careless() as (url, send), join(url, TOPIC, token="any") as ana:
+        told: Events[Event] = ana.events(Chat, Misbehaviour)
+        await send(json.dumps(broken))
+        await send("no JSON at all")
+        await send(json.dumps({**whole, "id": "c-2"}))
+        seen = [await next_of(told) for _ in range(3)]
+        assert [type(each) for each in seen] == [Misbehaviour, Misbehaviour, Chat]
+        assert isinstance(seen[2], Chat)
+        assert seen[2].id == "c-2"
 
 
 @row("MCPX-4.3-defensive")

@@ -23,17 +23,17 @@ from tests.pace import here
 
 ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
 GENERAL = Descriptor(
-    "discord:#general",
-    "discord",
-    "#general (Acme Discord)",
+    "irc:#quay",
+    "irc",
+    "#quay (harbour)",
     Direction.BOTH,
-    {"guild": "acme", "channel": "#general"},
-    {"serverId": "discord-connector"},
+    {"network": "harbour", "room": "#quay"},
+    {"serverId": "irc-bridge"},
 )
 
 
 def chatting() -> Server:
-    server = Server("discord")
+    server = Server("irc")
     server.feature("channels.publish", "Publish to channels", uses=["channels.publish"])
     server.feature("channels.observe", "Observe channels", uses=["channels.observe"])
     return server
@@ -54,28 +54,28 @@ async def test_channels_are_registered_when_allowed_and_changes_are_told(era: Er
         await host.enable("channels.publish")
         await host.until(lambda: host.places.known)
         (told,) = host.said("channels/register")
-        renamed = Descriptor("discord:#general", "discord", "#all")
-        lobby = Descriptor("discord:#lobby", "discord", direction=Direction.IN)
+        renamed = Descriptor("irc:#quay", "irc", "#all")
+        lobby = Descriptor("irc:#lobby", "irc", direction=Direction.IN)
         await server.channels.change(added=[renamed, lobby])
-        await server.channels.change(removed=["discord:#general", "discord:#never"])
-        await host.until(lambda: host.places.known.keys() == {"discord:#lobby"})
+        await server.channels.change(removed=["irc:#quay", "irc:#never"])
+        await host.until(lambda: host.places.known.keys() == {"irc:#lobby"})
         first, second = host.said("channels/changed")
     assert told == {
         "channels": [
             {
-                "id": "discord:#general",
-                "type": "discord",
-                "label": "#general (Acme Discord)",
+                "id": "irc:#quay",
+                "type": "irc",
+                "label": "#quay (harbour)",
                 "direction": "bidirectional",
-                "address": {"guild": "acme", "channel": "#general"},
-                "metadata": {"serverId": "discord-connector"},
+                "address": {"network": "harbour", "room": "#quay"},
+                "metadata": {"serverId": "irc-bridge"},
             }
         ]
     }
-    assert [each["id"] for each in first["added"]] == ["discord:#lobby"]
+    assert [each["id"] for each in first["added"]] == ["irc:#lobby"]
     assert first["added"][0]["direction"] == "inbound"
     assert [each["label"] for each in first["updated"]] == ["#all"]
-    assert second == {"added": [], "removed": ["discord:#general"], "updated": []}
+    assert second == {"added": [], "removed": ["irc:#quay"], "updated": []}
 
 
 @pytest.mark.requirement("MCPL-4.1-chincoming", "MCPL-14.3-incoming", "MCPL-14.3-incomingmsg")
@@ -85,24 +85,24 @@ async def test_messages_come_in_together_and_each_has_an_outcome(era: Era) -> No
     await server.channels.register(GENERAL)
     async with Harness(server, ["channels.*"], era=era) as host:
         await host.until(lambda: host.places.known)
-        at = datetime(2026, 3, 5, 10, 30, tzinfo=UTC)
-        alice = Message(
-            "discord:#general", "dmsg_123", "What's the status?", "Alice", "u_777", "t_42", at,
-            {"mentions": ["@bob"]},
+        at = datetime(2026, 11, 2, 8, 30, tzinfo=UTC)
+        visitor = Message(
+            "irc:#quay", "m-31", "When does the ferry leave?", "A visitor", "u-5", "t-9", at,
+            {"mentions": ["@pilot"]},
         )  # fmt: skip
-        arrived = await server.channels.incoming(alice, Message("discord:#x", "dmsg_124", "Hm"))
+        arrived = await server.channels.incoming(visitor, Message("irc:#x", "m-32", "Hm"))
         (told,) = host.said("channels/incoming")
     assert told["messages"][0] == {
-        "channelId": "discord:#general",
-        "messageId": "dmsg_123",
-        "threadId": "t_42",
-        "author": {"id": "u_777", "name": "Alice"},
-        "timestamp": "2026-03-05T10:30:00.000Z",
-        "content": [{"type": "text", "text": "What's the status?"}],
-        "metadata": {"mentions": ["@bob"]},
+        "channelId": "irc:#quay",
+        "messageId": "m-31",
+        "threadId": "t-9",
+        "author": {"id": "u-5", "name": "A visitor"},
+        "timestamp": "2026-11-02T08:30:00.000Z",
+        "content": [{"type": "text", "text": "When does the ferry leave?"}],
+        "metadata": {"mentions": ["@pilot"]},
     }
     first, second = arrived
-    assert (first.accepted, first.conversation) == (True, "conv-discord:#general")
+    assert (first.accepted, first.conversation) == (True, "conv-irc:#quay")
     assert (second.accepted, second.reason) == (False, "Unknown channel")
 
 
@@ -112,7 +112,7 @@ async def test_messages_come_in_together_and_each_has_an_outcome(era: Era) -> No
 @ERAS
 async def test_words_are_delivered_and_acknowledged(era: Era) -> None:
     server, posts = chatting(), list[Post]()
-    feed = Descriptor("discord:#feed", "discord", direction=Direction.IN)
+    feed = Descriptor("irc:#feed", "irc", direction=Direction.IN)
     await server.channels.register(GENERAL, feed)
     heard = asyncio.Event()
 
@@ -123,21 +123,21 @@ async def test_words_are_delivered_and_acknowledged(era: Era) -> None:
         return False if post.text == "fail" else f"out-{len(posts)}"
 
     async with Harness(server, ["channels.*"], era=era) as host:
-        assert await host.publish("discord:#general", "Hello team") == "out-1"
+        assert await host.publish("irc:#quay", "Hello team") == "out-1"
         with pytest.raises(Failed, match="not delivered"):
-            await host.publish("discord:#general", "fail")
+            await host.publish("irc:#quay", "fail")
         codes: list[Any] = []
-        for channel in ("discord:#never", "thinking", "discord:#feed"):
+        for channel in ("irc:#never", "thinking", "irc:#feed"):
             with pytest.raises(Failed) as refused:
                 await host.publish(channel, "Hello")
             codes.append(refused.value.code)
         heard.clear()
-        told = {"channelId": "discord:#general", "content": "Without an answer", "stream": True}
+        told = {"channelId": "irc:#quay", "content": "Without an answer", "stream": True}
         await host.tell("channels/publish", told)
         await asyncio.wait_for(heard.wait(), here(30))
         await host.disable("channels.publish")
         with pytest.raises(Failed) as refused:
-            await host.publish("discord:#general", "Hello")
+            await host.publish("irc:#quay", "Hello")
         codes.append(refused.value.code)
     assert codes == [-32023, -32017, -32017, -32017]
     assert (posts[0].text, posts[0].conversation, posts[0].stream) == (
@@ -160,7 +160,7 @@ async def test_a_host_opens_closes_and_lists_channels(era: Era) -> None:
     async def connect(type: str, address: Mapping[str, Any]) -> Descriptor | None:
         if address.get("channel") == "#broken":
             raise ConnectionError("the token is secret")
-        known = type == "discord"
+        known = type == "irc"
         return (
             Descriptor(f"{type}:{address['channel']}", type, address=dict(address))
             if known
@@ -170,28 +170,28 @@ async def test_a_host_opens_closes_and_lists_channels(era: Era) -> None:
     @server.channels.on_close
     async def leave(channel: str) -> bool:
         closed.append(channel)
-        return channel != "discord:#stays"
+        return channel != "irc:#stays"
 
     async with Harness(server, ["channels.*"], era=era) as host:
-        opened = await host.open("discord", {"channel": "#general"})
-        assert (opened.id, opened.address) == ("discord:#general", {"channel": "#general"})
-        for type, channel in (("irc", "#general"), ("discord", "#broken")):
+        opened = await host.open("irc", {"channel": "#quay"})
+        assert (opened.id, opened.address) == ("irc:#quay", {"channel": "#quay"})
+        for type, channel in (("pager", "#quay"), ("irc", "#broken")):
             with pytest.raises(Failed) as refused:
                 await host.open(type, {"channel": channel})
             assert refused.value.code == -32024
             assert "secret" not in str(refused.value)
         listed = await host.request("channels/list", {})
-        assert [each["id"] for each in listed["channels"]] == ["discord:#general"]
-        assert [each.id for each in await server.channels.listed()] == ["discord:#general"]
-        await host.open("discord", {"channel": "#stays"})
-        assert not await host.close("discord:#stays")
-        assert await host.close("discord:#general")
+        assert [each["id"] for each in listed["channels"]] == ["irc:#quay"]
+        assert [each.id for each in await server.channels.listed()] == ["irc:#quay"]
+        await host.open("irc", {"channel": "#stays"})
+        assert not await host.close("irc:#stays")
+        assert await host.close("irc:#quay")
         with pytest.raises(Failed) as refused:
-            await host.close("discord:#general")
+            await host.close("irc:#quay")
         assert refused.value.code == -32023
         # What a host opened or closed itself needs no telling.
         assert host.said("channels/changed") == []
-    assert closed == ["discord:#stays", "discord:#general"]
+    assert closed == ["irc:#stays", "irc:#quay"]
 
 
 @pytest.mark.requirement("MCPL-4.1-choutchunk", "MCPL-4.1-choutcomplete")
@@ -227,12 +227,12 @@ async def test_observers_see_pieces_and_the_whole(era: Era) -> None:
 @pytest.mark.parametrize("id", ["", "thinking", "a" * 300, "a\nb"])
 async def test_a_channel_without_a_proper_id_is_refused(id: str) -> None:
     with pytest.raises(Misconfigured):
-        await chatting().channels.register(Descriptor(id, "discord"))
+        await chatting().channels.register(Descriptor(id, "irc"))
 
 
 async def test_messages_that_no_host_could_read_are_refused_before_they_are_sent() -> None:
     with pytest.raises(Misconfigured, match="messageId"):
-        await chatting().channels.incoming(Message("discord:#a", "", "Hi"))
+        await chatting().channels.incoming(Message("irc:#a", "", "Hi"))
 
 
 async def test_without_a_host_there_is_nothing_to_list() -> None:

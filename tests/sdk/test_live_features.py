@@ -18,7 +18,9 @@ ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
 
 def reminding() -> tuple[Server, Feature]:
     server = Server("memory")
-    return server, server.feature("memory.proactive", "Surface reminders", uses=["pushEvents"])
+    return server, server.feature(
+        "memory.proactive", "Reminds when it is time", uses=["pushEvents"]
+    )
 
 
 @pytest.mark.requirement(
@@ -32,8 +34,8 @@ async def test_an_event_is_told_with_all_that_belongs_to_it(era: Era) -> None:
     async with Harness(server, ["memory.*"], era=era) as host:
         await proactive.enabled()
         at = datetime(2026, 1, 23, 14, tzinfo=UTC)
-        origin = {"server": "memory", "memoryId": "mem_followup"}
-        pushed = await proactive.push("evt_001", "Follow up with Alice", origin=origin, at=at)
+        origin = {"server": "memory", "memoryId": "mem_printer"}
+        pushed = await proactive.push("evt_001", "Call the printer", origin=origin, at=at)
         (told,) = host.said("push/event")
     assert (pushed.accepted, pushed.inference, pushed.reason) == (True, "inf-evt_001", "")
     assert told == {
@@ -41,7 +43,7 @@ async def test_an_event_is_told_with_all_that_belongs_to_it(era: Era) -> None:
         "eventId": "evt_001",
         "timestamp": "2026-01-23T14:00:00.000Z",
         "origin": origin,
-        "payload": {"content": [{"type": "text", "text": "Follow up with Alice"}]},
+        "payload": {"content": [{"type": "text", "text": "Call the printer"}]},
     }
 
 
@@ -120,7 +122,7 @@ async def test_a_set_that_does_not_say_so_pushes_and_asks_nothing() -> None:
         await other.elevate(Scope("/etc"))
 
 
-@pytest.mark.requirement("MCPL-6.7-respect", "MCPL-4.1-fsupdate")
+@pytest.mark.requirement("MCPL-6.7-respect")
 @ERAS
 async def test_what_a_host_disables_ends_at_once(era: Era) -> None:
     server, proactive = reminding()
@@ -197,19 +199,19 @@ async def test_a_scope_is_asked_for_within_the_call_that_needs_it(era: Era) -> N
     async def append(path: str) -> str:
         """Append."""
         label = edit.scope.label if edit.scope else "-"
-        asked = await edit.elevate(Scope(path, {"path": path, "mode": "append"}))
+        asked = await edit.elevate(Scope(path, {"path": path, "how": "append"}))
         return f"{label} {asked.approved} {dict(asked.payload)} {asked.reason}"
 
     async with Harness(server, ["files.edit"], era=era) as host:
-        host.approve("/etc/hosts")
-        yes = await host.call("append", {"path": "/etc/hosts"}, scope={"label": "/project/a"})
+        host.approve("/srv/menu")
+        yes = await host.call("append", {"path": "/srv/menu"}, scope={"label": "/project/a"})
         no = await host.call("append", {"path": "/etc/passwd"})
         first, _ = host.said("scope/elevate")
-    assert yes.text == "/project/a True {'path': '/etc/hosts', 'mode': 'append'} "
+    assert yes.text == "/project/a True {'path': '/srv/menu', 'how': 'append'} "
     assert no.text.startswith("- False {} ")
     assert first == {
         "featureSet": "files.edit",
-        "scope": {"label": "/etc/hosts", "payload": {"path": "/etc/hosts", "mode": "append"}},
+        "scope": {"label": "/srv/menu", "payload": {"path": "/srv/menu", "how": "append"}},
     }
     with pytest.raises(Misconfigured, match="label"):
         await edit.elevate(Scope(""))

@@ -16,7 +16,7 @@ ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
 def recalling(said: Any) -> Server:
     """A server whose hook gives this."""
     server = Server("memory")
-    retrieval = server.feature("memory.retrieval", "Retrieve relevant memories")
+    retrieval = server.feature("memory.retrieval", "Recalls what was said before")
 
     @retrieval.before_inference
     async def recall(turn: Turn) -> Any:

@@ -18,7 +18,7 @@ ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
 def pushing() -> tuple[Server, Feature]:
     server = Server("memory")
     uses = ["pushEvents", "inferenceRequest"]
-    return server, server.feature("memory.proactive", "Surface reminders", uses=uses)
+    return server, server.feature("memory.proactive", "Reminds when it is time", uses=uses)
 
 
 @ERAS

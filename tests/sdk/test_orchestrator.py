@@ -72,6 +72,7 @@ async def test_a_person_directs_it_and_the_proposer_is_given_the_result() -> Non
         assert handle.proposal.fulfilled_by == CHIEF
 
 
+@pytest.mark.requirement("MCPX-9.4-learn")
 async def test_after_some_equal_decisions_it_asks_for_a_rule_and_then_acts_alone() -> None:
     async with crew() as made:
         first = await made.approved("/srv/reports/a")

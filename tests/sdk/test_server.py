@@ -30,10 +30,10 @@ ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
 
 def live() -> Server:
     server = Server("memory", version="1", instructions="Ask.")
-    retrieval = server.feature("memory.retrieval", "Retrieve relevant memories")
+    retrieval = server.feature("memory.retrieval", "Recalls what was said before")
     guard = server.feature("guard.redaction", "Redact secrets")
-    extraction = server.feature("memory.extraction", "Learn from conversations")
-    server.feature("memory.proactive", "Surface reminders", uses=["pushEvents"])
+    extraction = server.feature("memory.extraction", "Remembers what is said")
+    server.feature("memory.proactive", "Reminds when it is time", uses=["pushEvents"])
     server.feature("memory.consolidation", "Summarize", uses=["inferenceRequest"])
     notes = server.feature("notes.edit", "Manage notes", scoped=True, rollback=True)
     server.feature("chat.post", "Post", uses=["channels.publish"])
@@ -100,7 +100,7 @@ async def test_it_declares_all_that_it_would_do(era: Era) -> None:
         },
         "featureSets": {
             "memory.retrieval": {
-                "description": "Retrieve relevant memories",
+                "description": "Recalls what was said before",
                 "uses": ["contextHooks.beforeInference"],
             },
             "guard.redaction": {
@@ -108,10 +108,10 @@ async def test_it_declares_all_that_it_would_do(era: Era) -> None:
                 "uses": ["contextHooks.afterInference"],
             },
             "memory.extraction": {
-                "description": "Learn from conversations",
+                "description": "Remembers what is said",
                 "uses": ["contextHooks.afterInference"],
             },
-            "memory.proactive": {"description": "Surface reminders", "uses": ["pushEvents"]},
+            "memory.proactive": {"description": "Reminds when it is time", "uses": ["pushEvents"]},
             "memory.consolidation": {"description": "Summarize", "uses": ["inferenceRequest"]},
             "notes.edit": {
                 "description": "Manage notes",

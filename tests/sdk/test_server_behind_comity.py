@@ -157,7 +157,7 @@ async def kit(house: House, request: pytest.FixtureRequest) -> AsyncGenerator[Ki
 
 
 @pytest.mark.requirement(
-    *("MCPL-3.1-experimental", "MCPL-4.1-fsupdate", "MCPL-4.1-push", "MCPL-6.5-servertag"),
+    *("MCPL-3.1-experimental", "MCPL-4.1-push", "MCPL-6.5-servertag"),
     *("MCPL-6.7-respect", "MCPL-9.1-event", "MCPL-9.2-eventId", "MCPL-9.2-payload"),
     *("MCPL-4-jsonrpc", "MCPL-9.4-stable"),
 )

@@ -201,7 +201,7 @@ async def _shown(told: Scene) -> None:
 
 def _commands(told: Scene) -> dict[str, str]:
     """What commands say of what is left when the gateway has ended."""
-    config = ("--config", str(told.folder / "comity.toml"))
+    config = ("--offline", "--config", str(told.folder / "comity.toml"))
     found = told.desk.run("journal", "search", "--limit", "1000", "--json", *config)
     said = {"search": found.out + found.err}
     traces = {entry["trace"] for entry in found.json["entries"] if entry["trace"]}

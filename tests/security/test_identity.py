@@ -168,8 +168,20 @@ async def test_the_local_user_needs_no_credentials_on_its_own_machine(local: Vis
     await local.greet()
     (session,) = local.parts.sessions
     assert session.party == LOCAL.party
-    assert (await local.send("GET", path="/api/status")).status == 200
     assert (await local.send("GET", path="/metrics")).status == 200
+
+
+async def test_the_local_user_is_an_operator_with_the_token_alone(local: Visitor) -> None:
+    assert (await local.send("GET", path="/api/status")).status == 200
+    local.token = ""
+    for method, path in (
+        *(("GET", path) for path in ("/api/status", "/api/tools", "/api/asks", "/api/asks/stream")),
+        ("POST", "/api/servers/up/stop"),
+        ("GET", "/admin/participants/agent:ci/capabilities"),
+    ):
+        reply = await local.send(method, path=path)
+        assert reply.status == 401, path
+        assert b"operator token" in await reply.body()
 
 
 @pytest.mark.parametrize(

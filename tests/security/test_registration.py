@@ -6,6 +6,7 @@ A server that somebody brings is code that somebody runs; the numbers are those 
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -302,7 +303,10 @@ async def test_attack_25_from_the_network_nothing_is_registered_unless_switched_
 
 
 async def test_attack_25_this_machine_registers_only_what_its_file_names(tmp_path: Path) -> None:
-    """Without a word in [registration] nothing runs, not even for whoever runs the gateway."""
+    """Without a word in [registration] nothing runs, not even for whoever runs the gateway.
+
+    With one, the operator registers a program, and any other process of this machine asks for it.
+    """
     (tmp_path / "stats.py").write_text(CODE)
     named: dict[str, Any] = {
         "registration_commands": ("python",),
@@ -311,7 +315,8 @@ async def test_attack_25_this_machine_registers_only_what_its_file_names(tmp_pat
     cases: list[tuple[dict[str, Any], str | None]] = [({}, "access_denied"), (named, None)]
     for chosen, refusal in cases:
         async with visiting(**chosen) as visitor:
-            local = visitor.other("/mcp")
-            await local.greet(capabilities=SPOKEN)
-            frame = (await (await local.post(request(7, REGISTER, STATS))).frames())[-1]
-            assert refusal_of(frame) == refusal
+            for is_operator, expected in ((False, refusal or "pending_approval"), (True, refusal)):
+                local = replace(visitor.other("/mcp"), is_operator=is_operator)
+                await local.greet(capabilities=SPOKEN)
+                frame = (await (await local.post(request(7, REGISTER, STATS))).frames())[-1]
+                assert refusal_of(frame) == expected

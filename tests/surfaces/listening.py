@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from comity.surfaces.guard import Limits
-from comity.surfaces.listener import event_loop, listen
+from comity.surfaces.listener import Shutdown, event_loop, listen
 
 type Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 type Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 type Scope = MutableMapping[str, Any]
 type Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 GET = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"
 GET_AND_CLOSE = b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 
@@ -65,6 +65,9 @@ class Peer:
     async def ask(self, data: bytes) -> bytes:
         """Send a whole request; the chunked body of the response."""
         self.say(data)
+        return await self.answer()
+
+    async def answer(self) -> bytes:
         head = await self.reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), head
         rest = await self.reader.readuntil(b"0\r\n\r\n")
@@ -111,7 +114,14 @@ async def listening(
 ) -> AsyncGenerator[Listening]:
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     task = asyncio.ensure_future(
-        listen(app, "127.0.0.1", 0, limits=limits, started=address.set_result, stopping=stopping)
+        listen(
+            app,
+            "127.0.0.1",
+            0,
+            limits=limits,
+            started=address.set_result,
+            shutdown=Shutdown(stopping),
+        )
     )
     await asyncio.wait((task, address), return_when=asyncio.FIRST_COMPLETED)
     if task.done():

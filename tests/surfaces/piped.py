@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.surfaces.commands import ARGS, ROOT
-from tests.surfaces.visitor import SECONDS
 
 type Frame = dict[str, Any]
+
+SECONDS = 120.0
+"""The first answer waits for a gateway to be started."""
 
 COMITY = str(Path(sys.executable).with_name("comity"))
 STDIO_ENTRY: Frame = {"command": sys.executable, "args": list(ARGS), "cwd": str(ROOT)}

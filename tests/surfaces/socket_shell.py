@@ -14,7 +14,7 @@ from comity.surfaces.guard import HANDED
 from comity.surfaces.websocket import Limits, Socket, Sockets, upgraded
 from tests.surfaces.listening import Listening, Receive, Scope, Send, answer, listening
 
-SECONDS = 20.0
+SECONDS = 60.0
 SMALL = Limits(message_bytes=65_536, queue_bytes=65_536)
 
 

@@ -46,7 +46,7 @@ async def test_who_asked_sees_its_own_and_cannot_answer_it(scene: Scene) -> None
     ask = await scene.ask()
     agent = scene.governed.guest("agent:ci")
     _, found = await agent.http("GET", f"/api/asks/{ask.id}")
-    assert (found["may_answer"], found["why_not"]) == (False, "only people answer asks")
+    assert (found["may_answer"], found["why_not"]) == (False, "only a person can answer this")
     status, _ = await agent.http("POST", f"/api/asks/{ask.id}/answer", {"verdict": "accept"})
     assert status == 400
     assert await states(scene) == [State.PENDING]

@@ -1,6 +1,7 @@
 """What one peer may hold of the listener, tried with the peers that would hold more."""
 
 import asyncio
+import itertools
 from datetime import timedelta
 
 from comity.surfaces.guard import Limits
@@ -191,12 +192,54 @@ async def test_the_body_of_an_upgrade_is_never_read_as_a_request() -> None:
 
     async with listening(app) as door:
         peer = await door.connect()
-        head = b"POST /outer HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
+        head = b"POST /outer HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
         peer.say(head + b"content-length: %d\r\n\r\n" % len(GET) + GET)
         assert (await peer.until_closed()).startswith(b"HTTP/1.1 400")
         # Without a body an upgrade may be ignored, as HTTP allows.
         assert await (await door.connect()).ask(head + b"\r\n") == b"ok"
     assert seen == ["/outer"]
+
+
+H2C = (
+    b"POST / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings, close-not\r\n"
+    b"Host: here\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\nUpgrade: h2c\r\n"
+)
+
+
+@on_both_loops
+async def test_an_offer_of_another_protocol_is_ignored() -> None:
+    framed = (
+        b"Content-Length: 4\r\n\r\nbody",
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
+    )
+    for body, size in itertools.product(framed, (1, 7, 10_000)):
+        named = body.partition(b":")[0].lower()
+        async with listening() as door:
+            peer = await door.connect()
+            for _ in range(3):
+                sent = H2C + body
+                for at in range(0, len(sent), size):
+                    peer.say(sent[at : at + size])
+                    await asyncio.sleep(0)
+                assert await peer.answer() == b"connection,host," + named + b"|body"
+            # The connection goes on as one of HTTP/1.1.
+            assert await peer.ask(GET) == b"host|"
+
+
+@on_both_loops
+async def test_what_follows_an_ignored_offer_is_read_by_the_same_rules() -> None:
+    async with listening() as door:
+        peer = await door.connect()
+        inner = b"GET /inner HTTP/1.1"
+        first = H2C + b"Content-Length: %d\r\n\r\n" % len(inner) + inner
+        assert await peer.ask(first + GET) == b"connection,host,content-length|" + inner
+        assert await peer.answer() == b"host|"
+        both = H2C + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        peer.say(both)
+        assert (await peer.until_closed()).startswith(b"HTTP/1.1 400")
+        flood = await door.connect()
+        flood.say((H2C + b"\r\n") * 1000)
+        assert (await flood.until_closed()).count(b"HTTP/1.1 200") < 1000
 
 
 @on_both_loops

@@ -4,17 +4,30 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from secrets import token_bytes
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from comity.kernel.homes import Homes
+from comity.kernel.identity import Identity
+from comity.surfaces.auth_member import AuthMember
 from comity.surfaces.doorway import Message, Receive, Scope, Send
 from comity.surfaces.elsewhere import Elsewhere, FromElsewhere
+from comity.surfaces.gateway import ACTOR, PROVED
+from comity.surfaces.reception import UNSHOWN
 from comity.wire.errors import BODY_TOO_LARGE, MalformedMessage, Unavailable
+from comity.wire.jsonrpc import Limits
+from comity.wire.parties import NOBODY, Actor, PartyKind
 from tests.kernel.carriers import Clock, settled, until
 from tests.kernel.node_house import OneNode, some_nodes
+from tests.surfaces.credentials import GivenOut
+
+LIMITS = Limits(frame_bytes=1000)
+GIVEN = GivenOut()
+IDENTITY = Identity(GIVEN.register)
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -27,7 +40,9 @@ class Client:
     method: str = "POST"
     path: str = "/mcp"
     query: bytes = b""
-    body: bytes = b"{}"
+    body: bytes = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+    more: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    actor: Actor = NOBODY
     got: list[Message] = field(default_factory=list[Message])
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     _is_sent: bool = False
@@ -36,7 +51,8 @@ class Client:
     def headers(self) -> dict[bytes, bytes]:
         named = {b"mcp-session-id": self.session.encode()} if self.session else {}
         named[b"content-length"] = b"%d" % len(self.body)
-        return {b"host": b"localhost", b"origin": b"http://localhost", b"x-a": b"1", **named}
+        usual = {b"host": b"localhost", b"origin": b"http://localhost", b"mcp-param-a": b"1"}
+        return {**usual, **named, **self.more}
 
     @property
     def scope(self) -> Scope:
@@ -47,6 +63,7 @@ class Client:
             "query_string": self.query,
             "headers": list(self.headers.items()),
             "client": ("127.0.0.1", 5),
+            ACTOR: self.actor,
         }
 
     async def receive(self) -> Message:
@@ -76,7 +93,7 @@ async def two(app: App, clock: Clock | None = None) -> AsyncGenerator[tuple[OneN
 
 
 def elsewhere_of(node: OneNode) -> Elsewhere:
-    return Elsewhere(Homes(node.peers, node.carrying), 1000)
+    return Elsewhere(Homes(node.peers, node.carrying), LIMITS, AuthMember(IDENTITY))
 
 
 async def answered(scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,8 +112,8 @@ async def test_a_request_is_answered_at_the_node_of_its_session() -> None:
         assert client.got[0] == start
         assert client.got[-1] == {"type": "http.response.body", "body": b""}
         assert client.text.startswith(b"POST /mcp ('127.0.0.1', 5)")
-        assert client.text.endswith(b"{}")
-        assert b"x-a" in client.text
+        assert client.text.endswith(client.body)
+        assert b"mcp-param-a" in client.text
         assert b"origin" not in client.text
 
 
@@ -106,6 +123,8 @@ async def test_the_old_transport_names_its_session_in_the_query() -> None:
         posted = Client("", path="/servers/x/messages", query=query)
         assert await posted.ask(elsewhere_of(a))
         assert not await Client("", path="/mcp", query=query).ask(elsewhere_of(a))
+        twice = Client("", path="/messages", query=query + b"&" + query)
+        assert not await twice.ask(elsewhere_of(a))
         too_many = Client("", path="/messages", query=b"a=1&" * 9)
         with pytest.raises(MalformedMessage):
             await too_many.ask(elsewhere_of(a))
@@ -117,6 +136,78 @@ async def test_what_is_for_this_node_or_for_none_is_left_to_the_doors() -> None:
             client = Client(session)
             assert not await client.ask(elsewhere_of(a))
             assert client.got == []
+
+
+@pytest.mark.parametrize("path", ["/api/keys", "/api/mcp", "/servers/a/b/mcp", "/tools", "/ws"])
+async def test_only_requests_to_mcp_endpoints_go_to_another_node(path: str) -> None:
+    async with two(answered) as (a, b):
+        session = b.peers.me.session_id(token_bytes(16))
+        query = f"session_id={session}".encode()
+        assert not await Client(session, path=path, query=query).ask(elsewhere_of(a))
+
+
+HIDDEN = {
+    b"authorization": b"Bearer s3cret",
+    b"proxy-authorization": b"Basic s3cret",
+    b"cookie": b"session=s3cret",
+    b"x-api-key": b"s3cret",
+    b"x-forwarded-access-token": b"s3cret",
+}
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/servers/x/messages"])
+async def test_no_credential_goes_to_another_node_and_who_was_proved_does(path: str) -> None:
+    """Whatever a client shows, and wherever, is for the node that it came to."""
+    proved: list[Actor] = []
+    said: list[bytes] = []
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        proved.append(scope[PROVED])
+        said.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 202, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    now = datetime.now(UTC)
+    claims = MappingProxyType({"sub": "ana", "groups": ["a"]})
+    bounds = (("tools/call", "files/*"),)
+    actor = Actor("person:ana", PartyKind.PERSON, "token", bounds, claims, 5, 6, expires_at=now)
+    async with two(noting) as (a, b):
+        heard: list[bytes] = []
+        await b.bus.subscribe(">", lambda each: heard.append(each.data))
+        session = b.peers.me.session_id(token_bytes(16))
+        query = f"session_id={session}&access_token=s3cret".encode()
+        client = Client(session, path=path, query=query, more=HIDDEN, actor=actor)
+        assert await client.ask(elsewhere_of(a))
+        key = GIVEN.give("agent:ci")
+        frame = b'{"jsonrpc":"2.0","id":1,"method":"ping","auth":{"type":"bearer","token":"%s"}}'
+        client = Client(session, path=path, query=query, actor=UNSHOWN, body=frame % key.encode())
+        assert await client.ask(elsewhere_of(a))
+        assert b"s3cret" not in b"".join(heard)
+        assert key.rpartition("_")[2].encode() not in b"".join(heard)
+    assert proved[0] == actor
+    assert (proved[0].claims, proved[0].expires_at) == (dict(claims), now)
+    assert (proved[1].party, proved[1].credential) == ("agent:ci", f"key:{key.split('_')[2]}")
+    assert said[1] == b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","auth":{"type":"bearer","token":"s3cret"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","Auth":{"type":"bearer","token":"s3cret"}}',
+        b'[{"jsonrpc":"2.0","id":1,"method":"ping","auth":{"type":"bearer","token":"s3cret"}}]',
+        b"token=s3cret",
+    ],
+)
+async def test_a_message_whose_credentials_count_nowhere_goes_to_no_other_node(body: bytes) -> None:
+    async with two(answered) as (a, b):
+        heard: list[bytes] = []
+        await b.bus.subscribe(">", lambda each: heard.append(each.data))
+        client = Client(b.peers.me.session_id(token_bytes(16)), body=body)
+        with pytest.raises(MalformedMessage):
+            await client.ask(elsewhere_of(a))
+        await settled()
+        assert heard == []
 
 
 async def test_a_stream_comes_through_as_it_grows_and_ends_when_its_client_goes() -> None:

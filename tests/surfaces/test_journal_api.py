@@ -99,7 +99,8 @@ async def test_an_export_is_proved_page_by_page(scene: Governed) -> None:
             break
         page = await read(scene, "/export", cursor=page["next"])
     report = proof.finish()
-    assert report.is_whole, report.findings
+    # Nobody signs a journal in memory, and it is younger than a signature may take.
+    assert (report.findings, report.more) == ((), 0)
     assert report.entries >= 3
 
 

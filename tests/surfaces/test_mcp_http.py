@@ -282,7 +282,13 @@ async def test_a_stream_must_be_accepted_to_be_opened(scene: Scene) -> None:
     assert (await scene.visitor.send("GET", headers.items())).status == 406
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp"),
+        *("application/json-patch+json", "application/json, text/plain"),
+    ],
+)
 async def test_a_body_that_is_not_said_to_be_json_is_refused(scene: Scene, kind: str) -> None:
     headers = [("content-type", kind), ("accept", BOTH)]
     assert (await scene.visitor.send("POST", headers, PING)).status == 415

@@ -6,7 +6,9 @@ from contextlib import suppress
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from comity.wire.grants import CALL, Effect, Grant
 from tests.surfaces.commands import by_command
+from tests.surfaces.credentials import GivenOut
 from tests.surfaces.upstream import Exchange, Upstream, scripted
 from tests.surfaces.visitor import ENVELOPE, SECONDS, Visitor, at, request, visiting
 
@@ -242,3 +244,49 @@ async def test_a_node_that_is_cut_off_is_not_ready_but_for_what_is_local() -> No
         assert (await visitor.send("GET", path="/health")).status == 200
         visitor.parts.probes.cut_off = str
         assert "cluster" not in await (await visitor.send("GET", path="/ready")).json()
+
+
+async def test_a_node_that_misses_another_says_so_and_is_ready() -> None:
+    async with visiting(GONE) as visitor:
+        visitor.parts.probes.nodes = lambda: {"nodes": 1, "silent": 1}
+        reply = await visitor.send("GET", path="/ready")
+        body = await reply.json()
+        assert (reply.status, body["status"]) == (200, "ready")
+        assert body["cluster"] == {"status": "joined", "nodes": 1, "silent": 1}
+
+
+async def test_a_gateway_that_cannot_judge_calls_is_not_ready() -> None:
+    async with scripted() as server, visiting(at(server.url)) as visitor:
+        for problem in ("store unreachable", "policy unknown"):
+            visitor.parts.probes.policy_problem = lambda problem=problem: problem
+            reply = await visitor.send("GET", path="/ready")
+            assert (reply.status, (await reply.json())["status"]) == (503, problem)
+        visitor.parts.probes.policy_problem = str
+        assert (await visitor.send("GET", path="/ready")).status == 200
+
+
+async def test_which_servers_there_are_is_told_to_nobody_who_may_not_use_them() -> None:
+    grants = (Grant("agent:ci", CALL, "up/*", Effect.ALLOW),)
+    given_out = GivenOut()
+    async with (
+        scripted() as server,
+        visiting(
+            at(server.url),
+            at(server.url, "other"),
+            identity_mode="required",
+            register=given_out.register,
+            grants=grants,
+        ) as visitor,
+    ):
+        shown = [("authorization", f"Bearer {given_out.give('agent:ci')}")]
+
+        async def asked(query: str, headers: list[tuple[str, str]]) -> tuple[int, bytes]:
+            reply = await visitor.send("GET", headers, path=f"/ready?{query}")
+            return reply.status, (await reply.body()).partition(b"trace_id")[0]
+
+        assert (await asked("strict", []))[0] == 200
+        for query in ("server=up", "server=no-such", "strict&s%65rver=up"):
+            assert (await asked(query, []))[0] == 401, query
+        assert (await asked("server=up", shown))[0] == 200
+        assert (await asked("server=other", shown)) == (await asked("server=no-such", shown))
+        assert (await asked("server=up&server=other", shown))[0] == 404

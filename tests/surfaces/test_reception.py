@@ -1,11 +1,16 @@
 """Who comes in at the HTTP doors, by what it shows, and what it is told that may not."""
 
+import json
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from comity.wire.parties import LOCAL
+from comity.surfaces.doorway import Message
+from comity.surfaces.elsewhere import FromElsewhere
+from comity.wire import carried
+from comity.wire.carried import RequestHead
+from comity.wire.parties import LOCAL, Actor
 from tests.surfaces.admitted import INITIALIZE, Admitted, admitting
 from tests.surfaces.credentials import GivenOut, bearer
 from tests.surfaces.visitor import request
@@ -130,7 +135,7 @@ async def test_what_operators_read_is_for_those_who_were_granted_it(
     assert (await scene.come(None).send("GET", bearer(operator).items(), path=path)).status == 200
 
 
-@pytest.mark.requirement("REG-perm-AdminRead", "REG-perm-AdminWrite", "REG-auth-authorize")
+@pytest.mark.requirement("REG-perm-AdminRead", "REG-perm-AdminWrite")
 async def test_a_key_for_reading_changes_nothing(scene: Admitted) -> None:
     reader = scene.given_out.give(LOCAL.party, permissions=("AdminRead",))
     writer = scene.given_out.give(LOCAL.party, permissions=("AdminWrite",))
@@ -159,3 +164,41 @@ async def test_two_credentials_in_one_request_are_refused(scene: Admitted) -> No
     key = scene.given_out.give("agent:ci")
     twice = [("authorization", f"Bearer {key}")] * 2
     assert (await scene.come(None).send("GET", twice, path="/api/status")).status == 400
+
+
+async def come_from_another_node(scene: Admitted, actor: Actor, **more: str) -> list[Message]:
+    """A request that another node has admitted, and carried here."""
+    got: list[Message] = []
+    given = {"host": "localhost", "content-type": "application/json", **more}
+    headers = [(name.encode(), value.encode()) for name, value in given.items()]
+    request = RequestHead("POST", "/mcp", b"", headers, ("10.0.0.9", 5), actor)
+
+    class Back:
+        async def send(self, data: bytes) -> None:
+            got.append({"data": data})
+
+    answering = FromElsewhere(scene.visitor.parts.gateway)
+    await answering.answer(carried.encode(request), json.dumps(INITIALIZE).encode(), Back())
+    return got
+
+
+async def test_whom_another_node_has_proved_comes_in_without_credentials(scene: Admitted) -> None:
+    key = scene.given_out.give("agent:ci")
+    actor = Actor("agent:ci", credential=f"key:{key.split('_')[2]}")
+    head, *_ = await come_from_another_node(scene, actor)
+    assert carried.response_head(head["data"]).status == 200
+    (session,) = scene.visitor.parts.sessions
+    assert session.party == "agent:ci"
+
+
+async def test_credentials_that_were_revoked_count_no_longer_for_another_nodes_word(
+    scene: Admitted,
+) -> None:
+    key = scene.given_out.give("agent:ci")
+    actor = Actor("agent:ci", credential=f"key:{key.split('_')[2]}")
+    scene.given_out.revoke(key)
+    shown = f"Bearer {scene.given_out.give('agent:other')}"
+    for refused in (actor, LOCAL):
+        head, *_ = await come_from_another_node(scene, refused, authorization=shown)
+        assert carried.response_head(head["data"]).status == 401
+    assert list(scene.visitor.parts.sessions) == []

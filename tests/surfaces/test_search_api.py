@@ -18,7 +18,7 @@ async def scene() -> AsyncGenerator[Governed]:
         yield scene
 
 
-@pytest.mark.requirement("MGP-16.4-index", "MGP-16.4-keyword", "MGP-16.4-entry")
+@pytest.mark.requirement("MGP-16.4-index", "MGP-16.4-keyword")
 async def test_an_agent_finds_its_own_tools_and_no_others(scene: Governed) -> None:
     status, found = await scene.guest(AGENT).http("GET", "/api/search?query=read")
     assert status == 200
@@ -52,6 +52,13 @@ async def test_categories_are_listed_and_searched_with_what_is_below_them(scene:
     status, shown = await agent.http("GET", "/api/search/categories")
     assert status == 200
     assert sum(each["tools"] for each in shown["categories"]) == 3
+    # The index alone: how many tools a category has, and none of them.
+    for each in [
+        *shown["categories"],
+        *(below for it in shown["categories"] for below in it["categories"]),
+    ]:
+        assert each.keys() == {"name", "tools", "categories"}
+        assert isinstance(each["tools"], int)
     for each in shown["categories"]:
         where = f"/api/search?strategy=category&query={quote(each['name'])}"
         found = (await agent.http("GET", where))[1]["tools"]

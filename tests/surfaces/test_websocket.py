@@ -269,7 +269,6 @@ async def test_the_end_of_the_gateway_is_told() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"upgrade": "h2c"},
         {"sec-websocket-version": "8"},
         {"sec-websocket-key": "short"},
         {"sec-websocket-key": ""},

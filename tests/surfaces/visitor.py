@@ -4,11 +4,12 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
 
 from comity.app.assembly import Parts, assembled
+from comity.cli.gateway_records import find_gateway_by_url
 from comity.config import ServerSettings, Settings
 from comity.kernel.identity import Register
 from comity.surfaces.guard import Limits
@@ -18,7 +19,8 @@ from tests.surfaces.listening import Application, Listening, Peer, listening
 type Frame = dict[str, Any]
 type Pairs = Iterable[tuple[str, str]]
 
-SECONDS = 20.0
+SECONDS = 60.0
+OPERATOR_TOKEN = "visitors-operator-token"
 LATEST = "2025-11-25"
 MODERN = "2026-07-28"
 BOTH = "application/json, text/event-stream"
@@ -118,6 +120,9 @@ class Visitor:
     parts: Parts
     path: str = "/servers/up/mcp"
     session: dict[str, str] = field(default_factory=dict[str, str])
+    # The operator token of a gateway in local mode; shown where only operators come in, or always.
+    token: str = ""
+    is_operator: bool = False
 
     async def send(
         self, method: str, headers: Pairs = (), body: bytes = b"", path: str | None = None
@@ -129,6 +134,9 @@ class Visitor:
         names = {name.lower() for name, _ in pairs}
         if "host" not in names:
             pairs.insert(0, ("host", self.place.address.removeprefix("http://")))
+        operates = self.is_operator or (path or self.path).startswith(("/api/", "/admin/"))
+        if self.token and operates and "authorization" not in names:
+            pairs.append(("authorization", f"Bearer {self.token}"))
         if body and not names & {"content-length", "transfer-encoding"}:
             pairs.append(("content-length", str(len(body))))
         lines += [f"{name}: {value}" for name, value in pairs]
@@ -187,7 +195,7 @@ class Visitor:
 
     def other(self, path: str | None = None) -> "Visitor":
         """Somebody else at the same gateway."""
-        return Visitor(self.place, self.parts, path or self.path)
+        return replace(self, path=path or self.path, session={})
 
 
 async def read_head(peer: Peer) -> Reply:
@@ -213,11 +221,12 @@ async def visiting(
     """A gateway before these servers, on a real socket, once each of them was tried."""
     settings = Settings(servers=servers, **chosen)
     async with (
-        assembled(settings, register) as parts,
+        assembled(settings, register, OPERATOR_TOKEN) as parts,
         listening(cast("Application", parts.gateway), limits) as place,
     ):
         await parts.servers.first_tries(timedelta(seconds=SECONDS))
-        yield Visitor(place, parts)
+        token = OPERATOR_TOKEN if settings.identity_mode == "local" else ""
+        yield Visitor(place, parts, token=token)
 
 
 @asynccontextmanager
@@ -226,7 +235,8 @@ async def visiting_at(origin: str) -> AsyncGenerator[Visitor]:
     elsewhere = cast("asyncio.Task[None]", asyncio.get_running_loop().create_future())
     place = Listening(origin, elsewhere)
     try:
-        yield Visitor(place, cast("Parts", None))
+        record = find_gateway_by_url(origin)
+        yield Visitor(place, cast("Parts", None), token="" if record is None else record.token)
     finally:
         for peer in place.peers:
             peer.writer.transport.abort()

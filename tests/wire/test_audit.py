@@ -16,7 +16,7 @@ from comity.wire.errors import MalformedMessage
 from comity.wire.parties import PartyKind
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 891_000, tzinfo=UTC)
-TRACE = "550e8400e29b41d4a716446655440000"
+TRACE = "9c1f0b526a3e4d7c8b215e0d94f7a386"
 EVENT = Event(
     Type.TOOL_EXECUTED,
     "agent:ci",
@@ -69,7 +69,7 @@ def to_the_millisecond(at: datetime) -> datetime:
 def test_an_event_is_said_as_the_document_has_it() -> None:
     assert audit.params_of(EVENT) == {
         "timestamp": "2026-03-04T05:06:07.891Z",
-        "trace_id": "550e8400-e29b-41d4-a716-446655440000",
+        "trace_id": "9c1f0b52-6a3e-4d7c-8b21-5e0d94f7a386",
         "event_type": "TOOL_EXECUTED",
         "actor": {"type": "agent", "id": "agent:ci"},
         "target": {"server_id": "files", "tool_name": "delete"},

@@ -24,11 +24,11 @@ from comity.wire.errors import MalformedMessage
 from comity.wire.jsonrpc import UNSET
 
 ASKED: dict[str, Any] = {
-    "callback_id": "cb-001",
+    "callback_id": "ask-7",
     "request_id": 20,
     "type": "confirmation",
-    "message": "This operation will delete 15 files. Continue?",
-    "options": ["confirm", "cancel"],
+    "message": "Three drafts would be lost. Go on?",
+    "options": ["go on", "stop"],
     "timeout_ms": 60000,
 }
 
@@ -38,13 +38,13 @@ def asked(**other: object) -> Raw:
     return jsonrpc.to_raw(said)
 
 
-def test_the_document_s_own_example_is_read() -> None:
+def test_a_whole_question_is_read() -> None:
     assert callback_in(asked()) == Callback(
-        "cb-001",
+        "ask-7",
         20,
         Type.CONFIRMATION,
         ASKED["message"],
-        ("confirm", "cancel"),
+        ("go on", "stop"),
         timedelta(minutes=1),
     )
 
@@ -112,13 +112,13 @@ def test_neither_is_anything_that_is_no_object(raw: Any) -> None:
 
 
 def test_what_cannot_be_put_may_still_have_a_name_to_be_answered_by() -> None:
-    assert named_in(asked(type="odd", options=7)) == "cb-001"
+    assert named_in(asked(type="odd", options=7)) == "ask-7"
     assert named_in(asked(callback_id="a\x00b")) is None
     assert named_in(asked(more="x" * MOST_BYTES)) is None
 
 
 def test_an_answer_names_its_question() -> None:
-    assert response("cb-001", "confirm") == {"callback_id": "cb-001", "response": "confirm"}
+    assert response("ask-7", "confirm") == {"callback_id": "ask-7", "response": "confirm"}
 
 
 def test_a_question_can_be_amid_a_call_by_another_name() -> None:

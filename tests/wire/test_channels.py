@@ -16,11 +16,11 @@ def raw(value: object) -> Raw:
 
 
 GENERAL = {
-    "id": "discord:#general",
-    "type": "discord",
-    "label": "#general",
+    "id": "irc:#quay",
+    "type": "irc",
+    "label": "#quay",
     "direction": "outbound",
-    "address": {"guild": "acme"},
+    "address": {"network": "harbour"},
     "metadata": {"x": 1},
 }
 
@@ -28,7 +28,7 @@ GENERAL = {
 def test_a_descriptor_is_read_as_the_document_writes_it() -> None:
     (found,) = channels.registered_in(raw({"channels": [GENERAL]}))
     assert found == Descriptor(
-        "discord:#general", "discord", "#general", Direction.OUT, {"guild": "acme"}, {"x": 1}
+        "irc:#quay", "irc", "#quay", Direction.OUT, {"network": "harbour"}, {"x": 1}
     )
     assert channels.listing([found]) == {"channels": [GENERAL]}
     assert channels.listed_in(raw(channels.listing([found]))) == (found,)
@@ -37,7 +37,7 @@ def test_a_descriptor_is_read_as_the_document_writes_it() -> None:
 
 def test_changes_say_what_came_and_went() -> None:
     changes = channels.changes_in(raw({"added": [GENERAL], "removed": ["a"], "updated": []}))
-    assert [each.id for each in changes.added] == ["discord:#general"]
+    assert [each.id for each in changes.added] == ["irc:#quay"]
     assert changes.removed == ("a",)
     assert channels.changes_in(raw({})) == channels.Changes()
 
@@ -63,13 +63,13 @@ def test_what_is_no_registration_is_refused(wrong: object) -> None:
 
 
 MESSAGE = {
-    "channelId": "discord:#general",
-    "messageId": "dmsg_123",
-    "threadId": "t_42",
-    "author": {"id": "u_777", "name": "Alice"},
-    "timestamp": "2026-03-05T10:30:00Z",
-    "content": [{"type": "text", "text": "What's the status?"}],
-    "metadata": {"mentions": ["@bob"]},
+    "channelId": "irc:#quay",
+    "messageId": "m-31",
+    "threadId": "t-9",
+    "author": {"id": "u-5", "name": "A visitor"},
+    "timestamp": "2026-11-02T08:30:00Z",
+    "content": [{"type": "text", "text": "When does the ferry leave?"}],
+    "metadata": {"mentions": ["@pilot"]},
 }
 
 
@@ -77,14 +77,14 @@ def test_messages_are_read_one_by_one() -> None:
     batch = raw({"messages": [MESSAGE, {"messageId": "m2"}, "no", {**MESSAGE, "messageId": ""}]})
     first, second, third, fourth = channels.messages_in(batch)
     assert first == (
-        "dmsg_123",
+        "m-31",
         Incoming(
-            *("discord:#general", "dmsg_123", said("What's the status?")),
-            at=datetime(2026, 3, 5, 10, 30, tzinfo=UTC),
-            thread="t_42",
-            author_id="u_777",
-            author="Alice",
-            metadata={"mentions": ["@bob"]},
+            *("irc:#quay", "m-31", said("When does the ferry leave?")),
+            at=datetime(2026, 11, 2, 8, 30, tzinfo=UTC),
+            thread="t-9",
+            author_id="u-5",
+            author="A visitor",
+            metadata={"mentions": ["@pilot"]},
         ),
     )
     assert second[0] == "m2"
@@ -95,10 +95,10 @@ def test_what_a_message_leaves_out_is_left_empty() -> None:
     plain = {"channelId": "c", "messageId": "m", "content": "hi", "author": None}
     ((_, found),) = channels.messages_in(raw({"messages": [plain]}))
     assert found == Incoming("c", "m", said("hi"))
-    local = {**plain, "timestamp": "2026-03-05T10:30:00"}
+    local = {**plain, "timestamp": "2026-11-02T08:30:00"}
     ((_, found),) = channels.messages_in(raw({"messages": [local]}))
     assert isinstance(found, Incoming)
-    assert found.at == datetime(2026, 3, 5, 10, 30, tzinfo=UTC)
+    assert found.at == datetime(2026, 11, 2, 8, 30, tzinfo=UTC)
     ((_, broken),) = channels.messages_in(raw({"messages": [{**plain, "timestamp": "now"}]}))
     assert isinstance(broken, MalformedMessage)
 
@@ -124,9 +124,9 @@ def test_answers_of_a_connector_are_read_strictly() -> None:
 
 
 def test_what_the_host_says_is_as_the_document_has_it() -> None:
-    assert channels.opening("discord", {"guild": "acme"}, {}) == {
-        "type": "discord",
-        "address": {"guild": "acme"},
+    assert channels.opening("irc", {"network": "harbour"}, {}) == {
+        "type": "irc",
+        "address": {"network": "harbour"},
         "metadata": {},
     }
     told = channels.publication("conv", "c", said("hi"), is_streamed=True, id="p1")

@@ -45,6 +45,7 @@ TABLE = {
     "upstream_failed": (5000, -32003, 502, None, None, True),
     "upstream_slow": (5001, -32003, 504, None, None, True),
     "upstream_down": (5002, -32003, 503, None, None, True),
+    "interrupted": (2000, -32003, 503, None, None, True),
     "declined": (1000, -32005, 403, None, "not_approved", True),
     "approval_required": (1000, -32005, 403, None, None, True),
     "pending_approval": (1000, -32603, 503, None, None, True),

@@ -115,7 +115,7 @@ def test_a_servers_subscription_has_a_short_name(named: object) -> None:
 
 
 TOLD = {
-    "subscription_id": "sub-001",
+    "subscription_id": "s-1",
     "channel": "model.token_usage",
     "timestamp": "2026-02-27T13:05:00.000+01:00",
     "data": {"tokens_used": 1500},

@@ -190,9 +190,9 @@ def test_depth_is_exact_at_its_limit(opening: bytes, closing: bytes) -> None:
 )
 def test_only_brackets_outside_strings_nest(inside: bytes, depth: int) -> None:
     assert jsonrpc.decode(call(inside), Limits(depth=depth))
-    assert jsonrpc.deeper_than(depth - 1, call(inside))
-    assert not jsonrpc.deeper_than(depth, call(inside))
-    assert not jsonrpc.deeper_than(depth + 60, call(inside))
+    assert jsonrpc.excess(call(inside), depth - 1) == f"nested deeper than {depth - 1}"
+    assert not jsonrpc.excess(call(inside), depth)
+    assert not jsonrpc.excess(call(inside), depth + 60)
 
 
 @pytest.mark.parametrize("depth", [65, 66, 1000, 2000, DEEP])
@@ -341,3 +341,38 @@ def test_a_refusal_does_not_repeat_megabytes_of_what_it_refuses() -> None:
     long = b"x" * 1_000_000
     assert len(str(refusal(b'{"jsonrpc":"%b","method":"m"}' % long))) < 300
     assert len(str(refusal(b'{"jsonrpc":"2.0","id":[],"method":"%b"}' % long))) < 300
+
+
+@pytest.mark.parametrize(
+    ("inside", "values"),
+    [
+        (b"[" + b",".join([b"{}"] * 50) + b"]", 100),
+        (b"[" + b",".join([b'"a,{["'] * 50) + b"]", 50),
+        (b"{" + b",".join(b'"%d":[]' % number for number in range(50)) + b"}", 100),
+        (b'["' + b",{[" * 500 + b'"]', 1),
+        (b'["' + b'\\",' * 500 + b'"]', 1),
+        (b'["\\\\",["' + b'\\\\\\"[,' * 500 + b'"]]', 3),
+        (b"[0" + b"    ,    0" * 50 + b"]", 51),
+    ],
+)
+def test_values_are_counted_exactly_and_none_that_stands_in_a_string(
+    inside: bytes, values: int
+) -> None:
+    """A bracket or a comma stands before each but the first; those of the message itself are 4."""
+    exact = values + 4
+    assert jsonrpc.decode(call(inside), Limits(values=exact))
+    refused = refusal(call(inside), Limits(values=exact - 1))
+    assert str(refused) == f"more than {exact - 1} values"
+    assert refused.fault is INVALID_REQUEST
+
+
+def test_a_long_text_of_any_signs_is_one_value() -> None:
+    for piece in (b",", b"{[", b'\\"', b"\\\\", b"1,2,3\\n", b'{\\"a\\":[1,2]},'):
+        text = piece * (400_000 // len(piece))
+        assert jsonrpc.decode(call(b'["%b"]' % text), Limits(values=10))
+
+
+def test_escapes_are_bounded_too() -> None:
+    most = 2**20
+    assert jsonrpc.decode(call(b'"%b"' % (b"\\n" * most)))
+    assert "escapes" in str(refusal(call(b'"%b"' % (b"\\n" * (most + 1)))))

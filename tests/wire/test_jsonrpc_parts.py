@@ -1,6 +1,7 @@
 """The parts of a frame, read one by one, and the frames that Comity writes itself."""
 
 import json
+from typing import cast
 
 import msgspec
 import pytest
@@ -251,3 +252,69 @@ def test_a_frame_with_room_for_unknown_members_needs_none() -> None:
 )
 def test_a_broken_answer_still_names_its_question(data: bytes, answered: int | str | None) -> None:
     assert jsonrpc.answers(data) == answered
+
+
+@pytest.mark.parametrize("raw", [b'[{"a":1,"a":1}]', b'{"a":NaN}', b"[" * DEEP, b"1", b"null", b""])
+def test_what_is_no_string_is_not_decoded_to_see_that(raw: bytes) -> None:
+    """None of them could be: each would raise."""
+    assert jsonrpc.text(raw) is None
+    assert jsonrpc.text(b' "a"') == "a"
+
+
+@pytest.mark.parametrize("raw", [b'[{"a":1,"a":1}]', b'{"a":NaN}', b" [" * DEEP, None])
+def test_what_holds_others_is_no_scalar(raw: bytes | None) -> None:
+    assert jsonrpc.scalar(raw) is None
+    assert [jsonrpc.scalar(each) for each in (b"1", b'"1"', b"true")] == [1, "1", True]
+
+
+def test_in_a_long_value_a_number_is_short() -> None:
+    """One of thousands of digits is read, but not hundreds of them."""
+    texts = b'"' + b"1" * 5000 + b'",' + b'"x",' * 20_000
+    assert jsonrpc.value(b"[" + texts + b"1" * 100 + b"]")
+    with pytest.raises(MalformedMessage, match="number is too long"):
+        jsonrpc.value(b"[" + texts + b"1" * 101 + b"]")
+
+
+def test_an_error_is_decoded_once_for_all_who_look_at_it() -> None:
+    frame = with_error(b'{"code":1,"message":"no","data":{"a":[1]}}')
+    assert jsonrpc.error_of(frame) is jsonrpc.error_of(frame)
+    assert jsonrpc.error_of(frame) == ErrorBody(1, "no", {"a": [1]})
+
+
+def test_what_one_reader_does_with_the_members_of_a_long_object_no_other_sees() -> None:
+    raw = Raw(b'{"a":1,"b":"' + b"x" * 100_000 + b'"}')
+    jsonrpc.members(raw).pop("b")
+    assert jsonrpc.members(raw).keys() == {"a", "b"}
+    other = Raw(b'{"c":1,"b":"' + b"x" * 100_000 + b'"}')
+    assert jsonrpc.members(other).keys() == {"c", "b"}
+    assert jsonrpc.members(raw).keys() == {"a", "b"}
+
+
+def test_an_object_with_more_members_than_anybody_writes_is_refused() -> None:
+    names = b",".join(b'"%d":1' % number for number in range(10_000))
+    assert len(jsonrpc.members(b"{" + names + b"}")) == 10_000
+    with pytest.raises(MalformedMessage, match="more than 10000 members"):
+        jsonrpc.members(b"{" + names + b',"x":1}')
+
+
+def test_a_fraction_is_the_same_in_a_long_value() -> None:
+    written = [b"0.1", b"4.9406564584124654e-324", b"1.7976931348623157e308", b"-0.0", b"1e3"]
+    long = b"[" + b",".join(written) + b',"' + b"x" * 100_000 + b'"]'
+    short = b"[" + b",".join(written) + b"]"
+    *found, _ = cast("list[object]", jsonrpc.value(long))
+    assert repr(found) == repr(jsonrpc.value(short))
+    with pytest.raises(MalformedMessage):
+        jsonrpc.value(long[:-1] + b",1e400]")
+
+
+def test_of_a_long_error_only_the_beginning_is_read() -> None:
+    data = b'{"a":1,"a":"' + b"x" * 64 * 1024 + b'"}'
+    long = with_error(b'{"code":7,"message":"no","data":' + data + b"}")
+    assert jsonrpc.error_of(long) == ErrorBody(7, "no")
+    wordy = with_error(b'{"code":7,"message":"' + b"x" * 70_000 + b'"}')
+    assert jsonrpc.error_of(wordy) == ErrorBody(7, "x" * 8192)
+    for odd in (b'{"code":[],"message":"no"', b'{"code":7,"message":{}', b'{"code":7'):
+        misshapen = with_error(odd + b',"data":' + data + b"}")
+        assert jsonrpc.error_of(misshapen) == ErrorBody(
+            INTERNAL_ERROR.code, "the peer sent an error of no known shape"
+        )

@@ -39,12 +39,12 @@ def test_the_words_are_those_of_the_document(words: type[StrEnum], written: str)
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=9))])
 def test_a_moment_is_written_in_universal_time(zone: timezone) -> None:
-    at = datetime(2026, 2, 27, 12, 0, 0, 5499, UTC).astimezone(zone)
-    assert moment(at) == "2026-02-27T12:00:00.005Z"
+    at = datetime(2026, 11, 2, 8, 0, 0, 5499, UTC).astimezone(zone)
+    assert moment(at) == "2026-11-02T08:00:00.005Z"
 
 
 def test_a_change_of_state_is_told_in_the_words_of_the_document() -> None:
-    at = datetime(2026, 2, 27, 12, 0, tzinfo=UTC)
+    at = datetime(2026, 11, 2, 8, 0, tzinfo=UTC)
     frame = changed("mind", State.CONNECTED, State.DRAINING, Reason.OPERATOR_REQUEST, at)
     assert frame.method == "notifications/mgp.lifecycle"
     assert jsonrpc.value(jsonrpc.to_raw(jsonrpc.params_of(frame))) == {
@@ -52,7 +52,7 @@ def test_a_change_of_state_is_told_in_the_words_of_the_document() -> None:
         "previous_state": "connected",
         "new_state": "draining",
         "reason": "operator_request",
-        "timestamp": "2026-02-27T12:00:00.000Z",
+        "timestamp": "2026-11-02T08:00:00.000Z",
     }
 
 

@@ -9,17 +9,17 @@ from comity.wire.errors import INVALID_PARAMS, MalformedMessage
 from comity.wire.registration import MOST_CODE, Wanted, unwanted, wanted
 
 EXAMPLE: dict[str, Any] = {
-    "id": "dynamic.custom_tool",
+    "id": "night.almanac",
     "command": "python",
-    "args": ["scripts/mcp_custom.py"],
+    "args": ["almanac.py"],
     "transport": "stdio",
     "mgp": {
         "extensions": ["security"],
-        "permissions_required": ["network.outbound"],
+        "permissions_required": ["system.info"],
         "trust_level": "sandboxed",
     },
-    "created_by": "agent.cloto_default",
-    "justification": "Agent needs custom data processing tool",
+    "created_by": "agent.night_watch",
+    "justification": "Tides are not told by any server here",
 }
 
 
@@ -27,12 +27,12 @@ def raw(said: dict[str, Any]) -> dict[str, Any]:
     return {name: jsonrpc.to_raw(value) for name, value in said.items()}
 
 
-def test_the_documents_example_is_read_as_it_stands() -> None:
+def test_a_whole_registration_is_read() -> None:
     found = wanted(raw(EXAMPLE))
-    assert found.words == ("python", "scripts/mcp_custom.py")
-    assert (found.transport, found.id) == ("stdio", "dynamic.custom_tool")
-    assert (found.claimed_by, found.claimed_trust) == ("agent.cloto_default", "sandboxed")
-    assert (found.permissions, found.extensions) == (("network.outbound",), ("security",))
+    assert found.words == ("python", "almanac.py")
+    assert (found.transport, found.id) == ("stdio", "night.almanac")
+    assert (found.claimed_by, found.claimed_trust) == ("agent.night_watch", "sandboxed")
+    assert (found.permissions, found.extensions) == (("system.info",), ("security",))
 
 
 def test_a_url_is_http_and_code_is_a_program() -> None:
@@ -83,8 +83,8 @@ def test_anything_else_is_refused(said: dict[str, Any]) -> None:
 
 
 def test_what_is_to_go_is_named_with_a_reason() -> None:
-    found = unwanted(raw({"id": "dynamic.custom_tool", "reason": "no_longer_needed"}))
-    assert (found.id, found.reason) == ("dynamic.custom_tool", "no_longer_needed")
+    found = unwanted(raw({"id": "night.almanac", "reason": "no_longer_needed"}))
+    assert (found.id, found.reason) == ("night.almanac", "no_longer_needed")
     for said in ({}, {"id": ""}, {"id": "a", "force": True}, {"id": "a", "reason": 1}):
         with pytest.raises(MalformedMessage):
             unwanted(raw(said))

@@ -22,20 +22,20 @@ def params(said: dict[str, Any]) -> dict[str, Raw]:
 
 def test_a_search_is_read_as_the_document_writes_it() -> None:
     said = {
-        "query": "read file contents from disk",
+        "query": "which notes mention the harbour",
         "strategy": "semantic",
         "max_results": 5,
         "filter": {
-            "categories": ["filesystem"],
+            "categories": ["notes"],
             "risk_level_max": "moderate",
             "status": "connected",
         },
     }
     assert tool_discovery.search(params(said)) == Search(
-        ("read file contents from disk",),
+        ("which notes mention the harbour",),
         "semantic",
         5,
-        ("filesystem",),
+        ("notes",),
         Risk.MODERATE,
         State.CONNECTED,
     )
@@ -84,23 +84,23 @@ def test_a_search_that_cannot_be_read_is_refused(said: dict[str, Any]) -> None:
 def test_a_request_is_read_as_the_document_writes_it() -> None:
     said = {
         "reason": "capability_gap",
-        "context": "Processing CSV data but need statistical analysis functions",
+        "context": "The table is loaded, but nothing here can find its median",
         "requirements": {
-            "capabilities": ["data_analysis", "statistics", "statistics"],
-            "input_types": ["csv", "tabular_data"],
-            "output_types": ["numeric", "chart"],
+            "capabilities": ["statistics", "tables", "tables"],
+            "input_types": ["csv", "parquet"],
+            "output_types": ["number", "plot"],
             "preferred_risk_level": "safe",
         },
-        "task_trace_id": "550e8400-e29b-41d4-a716-446655440000",
+        "task_trace_id": "9c1f0b52-6a3e-4d7c-8b21-5e0d94f7a386",
     }
     assert tool_discovery.wanted(params(said)) == Wanted(
         "capability_gap",
-        "Processing CSV data but need statistical analysis functions",
-        ("data_analysis", "statistics"),
-        ("csv", "tabular_data"),
-        ("numeric", "chart"),
+        "The table is loaded, but nothing here can find its median",
+        ("statistics", "tables"),
+        ("csv", "parquet"),
+        ("number", "plot"),
         Risk.SAFE,
-        "550e8400-e29b-41d4-a716-446655440000",
+        "9c1f0b52-6a3e-4d7c-8b21-5e0d94f7a386",
     )
 
 
@@ -155,7 +155,7 @@ def test_a_tool_is_its_whole_definition_and_what_the_gateway_knows_of_it() -> No
         "security": {"risk_level": "safe"},
         "_meta": {"theirs": 1, "dev.comity/security": {"risk_level": "safe"}},
     }
-    label = tool_discovery.security(Risk.MODERATE, ["filesystem.read"], ["sandbox"])
+    label = tool_discovery.security(Risk.MODERATE, ["memory.read"], ["sandbox"])
     told = tool_discovery.tool(json.dumps(definition).encode(), "files", label, 0.95)
     assert json.loads(jsonrpc.to_json(told)) == {
         **definition,
@@ -163,7 +163,7 @@ def test_a_tool_is_its_whole_definition_and_what_the_gateway_knows_of_it() -> No
         "relevance_score": 0.95,
         "security": {
             "risk_level": "moderate",
-            "permissions_required": ["filesystem.read"],
+            "permissions_required": ["memory.read"],
             "validator": "sandbox",
         },
         "_meta": {"theirs": 1, "dev.comity/security": label},

@@ -15,6 +15,7 @@ from comity.adapters.examining import Examiner
 from comity.adapters.schema_check import Compiled, compiled, first_problem
 from comity.rules.argument_problems import Problem
 from comity.rules.schema_weight import TOO_HEAVY, Weight, is_plain, weigh
+from comity.wire import jsonrpc
 
 REMEMBERED: Final = 20_000
 MOST_VALUES: Final = 100_000
@@ -28,7 +29,6 @@ class _Definition(msgspec.Struct):
 
 
 _definition: Final = msgspec.json.Decoder(_Definition)
-_schema: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ArgumentSchemas:
         """What is plainly quick to compile, made ready; else the schema, to be weighed."""
         try:
             written = _definition.decode(definition).input_schema
-            schema = _schema.decode(written) if written else None
+            schema = jsonrpc.shaped(written, dict[str, Any]) if written else None
         except (msgspec.DecodeError, RecursionError):
             return self._keep(definition, _UNUSABLE)
         if schema is None:

@@ -19,12 +19,15 @@ class Reached:
     url: str
     deployment: str
     lifetime: timedelta
+    secret: bytes
+    """What all nodes of the deployment share, and seal their messages with."""
     credentials_file: str = ""
     authority_file: str = ""
+    allow_open: bool = False
 
 
 class _Buses(Protocol):
-    def NatsBus(self, addresses: Addresses) -> Bus: ...  # noqa: N802 - a class
+    def NatsBus(self, addresses: Addresses, secret: bytes) -> Bus: ...  # noqa: N802 - a class
 
 
 class _Leases(Protocol):
@@ -37,14 +40,22 @@ class _Pushes(Protocol):
 
 def open_bus(where: Reached) -> tuple[Bus, Leases]:
     """Raises Misconfigured where the extra for it is not installed; connects to nothing yet."""
+    addresses = addresses_of(where)
+    bus = cast("_Buses", _room("bus")).NatsBus(addresses, where.secret)
+    return bus, cast("_Leases", _room("leases")).NatsLeases(bus, where.lifetime)
+
+
+def addresses_of(where: Reached) -> Addresses:
+    """Raises Misconfigured where they cannot be used; connects to nothing."""
     addresses = Addresses.of(
         [where.url],
         where.deployment,
         _path(where.credentials_file),
         _path(where.authority_file),
     )
-    bus = cast("_Buses", _room("bus")).NatsBus(addresses)
-    return bus, cast("_Leases", _room("leases")).NatsLeases(bus, where.lifetime)
+    if not where.allow_open:
+        addresses.refuse_open_servers()
+    return addresses
 
 
 def open_firsts(bus: Bus) -> Firsts:
@@ -56,7 +67,7 @@ def _room(name: str) -> object:
     try:
         return importlib.import_module(f"comity.adapters.nats.{name}")
     except ModuleNotFoundError as missing:
-        if not (missing.name or "").startswith("nats"):
+        if not (missing.name or "").startswith(("nats", "cryptography")):
             raise
         raise Misconfigured(
             "to join several nodes, install what that needs: pip install 'comity[nats]'"

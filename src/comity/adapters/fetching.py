@@ -1,7 +1,7 @@
 """A small JSON document fetched from an address that an operator wrote down, within bounds.
 
-Nothing is followed: no redirection, no proxy of the environment. Whoever answers in another way
-than with a document of modest size, in time, has not answered. (attack 9)
+No redirection is followed. Whoever answers in another way than with a document of modest size, in
+time, has not answered. (attack 9)
 """
 
 import http.client
@@ -11,6 +11,8 @@ from contextlib import closing
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from comity.adapters.requesting import NO_PROXIES, HttpRequest
+from comity.rules.proxies import Proxies
 from comity.wire.errors import UPSTREAM_DOWN, Unavailable
 
 SECONDS: Final = 5.0
@@ -18,10 +20,10 @@ MOST_BYTES: Final = 256 * 1024
 _PIECE: Final = 16 * 1024
 
 
-def fetch(url: str, seconds: float = SECONDS) -> dict[str, Any]:
+def fetch(url: str, seconds: float = SECONDS, proxies: Proxies = NO_PROXIES) -> dict[str, Any]:
     """The members of the document there; raises Unavailable. Blocks: call it in a thread."""
     try:
-        found: object = json.loads(_body(url, time.monotonic() + seconds))
+        found: object = json.loads(_body(url, time.monotonic() + seconds, proxies))
     except (OSError, http.client.HTTPException) as problem:
         raise _unavailable(url, str(problem) or type(problem).__name__) from None
     except (ValueError, RecursionError):
@@ -31,16 +33,15 @@ def fetch(url: str, seconds: float = SECONDS) -> dict[str, Any]:
     return cast("dict[str, Any]", found)
 
 
-def _body(url: str, until: float) -> bytes:
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    asked = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
-    with closing(kind(parts.hostname or "", parts.port, timeout=_left(until))) as connection:
-        connection.request("GET", asked, headers={"Accept": "application/json"})
-        with connection.getresponse() as reply:
-            if reply.status != 200:
-                raise http.client.HTTPException(f"status {reply.status}")
-            return _gathered(reply, until)
+def _body(url: str, until: float, proxies: Proxies) -> bytes:
+    request = HttpRequest(url, proxies, _left(until))
+    with (
+        closing(request.connection),
+        request.send("GET", {"Accept": "application/json"}) as reply,
+    ):
+        if reply.status != 200:
+            raise http.client.HTTPException(f"status {reply.status}")
+        return _gathered(reply, until)
 
 
 def _gathered(reply: http.client.HTTPResponse, until: float) -> bytes:

@@ -42,8 +42,8 @@ class JsonPatches:
             raise _failed("what it makes cannot be written") from None
         if len(made) > most:
             raise _failed(f"what it makes is longer than {most} bytes")
-        if jsonrpc.deeper_than(DEEPEST, made):
-            raise _failed(f"what it makes is nested deeper than {DEEPEST}")
+        if because := jsonrpc.excess(made, DEEPEST):
+            raise _failed(f"what it makes is too much: {because}")
         return made
 
 

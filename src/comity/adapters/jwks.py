@@ -8,7 +8,9 @@ Rule 2: keys that could not be fetched again count for an hour, and no longer.
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -17,6 +19,7 @@ from jwt.exceptions import PyJWTError
 
 from comity.adapters.fetching import fetch
 from comity.ports.identity import Issuer
+from comity.rules.proxies import Proxies
 from comity.wire.errors import POLICY_UNKNOWN, Unavailable
 
 log = logging.getLogger(__name__)
@@ -99,7 +102,7 @@ class KeySet:
     async def _refresh(self) -> None:
         self._looked = self._now()
         try:
-            found = await asyncio.to_thread(self._read)
+            found = await asyncio.to_thread(self.read)
         except Unavailable as error:
             log.warning("issuer %s: %s", self._issuer.issuer, error)
         except Exception:
@@ -107,7 +110,8 @@ class KeySet:
         else:
             self._jwks, self._keys, self._fetched = found, {}, self._now()
 
-    def _read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[dict[str, Any]]:
+        """Fetch them now; raises Unavailable. Blocks: call it in a thread."""
         listed: object = self._fetch(self._issuer.jwks_url or self._discovered()).get("keys")
         if not isinstance(listed, list):
             raise Unavailable("its key set holds no keys")
@@ -132,15 +136,23 @@ class KeySet:
         raise Unavailable(f"{refused}; name its keys with jwks_url")
 
 
+def count_keys(issuer: Issuer, proxies: Proxies) -> int:
+    """How many keys an issuer offers now; raises Unavailable. Blocks."""
+    return len(KeySet(issuer, time.monotonic, partial(fetch, proxies=proxies)).read())
+
+
 def _keys_url(metadata: dict[str, Any], issuer: str) -> str:
-    """Only on the issuer's own host: an operator wrote that down, and no other."""
+    """Only on the issuer's own host and in its scheme: an operator wrote down no other."""
     url: object = metadata.get("jwks_uri")
     if metadata.get("issuer") != issuer:
         raise Unavailable("its metadata is that of another issuer")
     if not isinstance(url, str) or not url.startswith(("https://", "http://")):
         raise Unavailable("its metadata names no keys")
-    if urlsplit(url).netloc != urlsplit(issuer).netloc:
+    keys, own = urlsplit(url), urlsplit(issuer)
+    if keys.netloc != own.netloc:
         raise Unavailable("its keys are on another host")
+    if keys.scheme != own.scheme:
+        raise Unavailable(f"its keys are not at {own.scheme}, as it is itself")
     return url
 
 

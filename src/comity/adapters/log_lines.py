@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Literal, TextIO, override
 
-from comity.rules.secret_forms import without_secrets
+from comity.rules.secret_forms import without_clear_secrets, without_secrets
 
 type LogFormat = Literal["text", "json"]
 type Words = Callable[[str], str]
@@ -102,10 +102,14 @@ def hidden(text: str) -> str:
     return _Lines.words(text)
 
 
-def announce(message: str, level: int = logging.INFO) -> None:
-    """Tell what whoever started the process has to know, at whatever level the log is."""
+def announce(message: str, level: int = logging.INFO, *, is_own: bool = False) -> None:
+    """Tell what whoever started the process has to know, at whatever level the log is.
+
+    A message is `is_own` if it has only words of ours and names from a configuration in it.
+    """
     record = logging.LogRecord("comity", level, "", 0, message, None, None)
     record.is_announcement = True
+    record.is_own = is_own
     handlers = [each for each in logging.getLogger().handlers if isinstance(each, _Lines)]
     for handler in handlers:
         handler.handle(record)
@@ -120,7 +124,8 @@ def _message(record: logging.LogRecord) -> str:
     except (TypeError, ValueError):  # a bug in whoever logs must not hide what they saw
         said = f"{record.msg} {record.args!r}"
     cut = said if len(said) <= LONGEST_MESSAGE else said[:LONGEST_MESSAGE] + "…"
-    cut = _Lines.words(cut)
+    is_own = getattr(record, "is_own", False)
+    cut = without_clear_secrets(cut) if is_own else _Lines.words(cut)
     if getattr(record, "is_announcement", False):
         # These are our own words; a list of mistakes in a configuration has several lines.
         return "\n".join(map(_spelled_out, cut.split("\n")))

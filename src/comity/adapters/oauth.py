@@ -10,15 +10,18 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, cast
 
 import jwt
 from jwt.exceptions import ExpiredSignatureError, PyJWTError
 
-from comity.adapters.jwks import KeySet
+from comity.adapters.fetching import fetch
+from comity.adapters.jwks import Fetch, KeySet
 from comity.ports.identity import Issuer, Proof, Tokens
 from comity.rules.keys import UNKNOWN
+from comity.rules.proxies import Proxies
 from comity.rules.resources import paths_for
 from comity.wire.errors import (
     CREDENTIAL_EXPIRED,
@@ -36,8 +39,8 @@ _TOLD: Final = ("iss", "sub", "client_id", "azp", "scope", "scp")
 _SEGMENTS: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
-def open_tokens(issuers: Sequence[Issuer], skew: timedelta) -> Tokens:
-    return OAuthTokens(issuers, skew)
+def open_tokens(issuers: Sequence[Issuer], skew: timedelta, proxies: Proxies) -> Tokens:
+    return OAuthTokens(issuers, skew, fetching=partial(fetch, proxies=proxies))
 
 
 class OAuthTokens:
@@ -48,8 +51,9 @@ class OAuthTokens:
         issuers: Sequence[Issuer],
         skew: timedelta,
         now: Callable[[], float] = time.monotonic,
+        fetching: Fetch | None = None,
     ) -> None:
-        self._issuers = {each.issuer: (each, KeySet(each, now)) for each in issuers}
+        self._issuers = {each.issuer: (each, KeySet(each, now, fetching)) for each in issuers}
         self._skew = skew
 
     async def prove(self, token: str) -> Proof:

@@ -2,7 +2,9 @@
 
 Rule 1: a host is resolved once for each attempt, and what it resolves to is looked at before it is
         connected to. TLS is for the host's name, the connection for that address. (attack 9)
-Rule 2: no proxy of the environment, no redirection, no second use of a connection.
+        A proxy resolves names by itself: then only what this machine knows of a name is looked at,
+        and which inner hosts can be reached is the proxy's to say.
+Rule 2: no redirection, no second use of a connection.
 Rule 3: an answer is read as far as its status needs, or as far as was asked for; all in bounded
         time, whoever is slow.
 """
@@ -18,8 +20,12 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from comity.adapters.requesting import NO_PROXIES
+from comity.adapters.upstream.dialling import Proxy, chosen_by
+from comity.adapters.upstream.origin import Origin
 from comity.ports.webhooks import Answered
 from comity.rules.addresses import address
+from comity.rules.proxies import Proxies
 from comity.rules.webhooks import address_problem
 from comity.wire.webhooks import Place, Problem
 
@@ -96,7 +102,9 @@ class Sender:
         resolve: Resolve,
         deadlines: Deadlines | None = None,
         trusted: ssl.SSLContext | None = None,
+        proxies: Proxies = NO_PROXIES,
     ) -> None:
+        self._choose_proxy = chosen_by(proxies)
         self._resolve = resolve
         self._deadlines = deadlines or Deadlines()
         self._trusted = trusted
@@ -111,9 +119,15 @@ class Sender:
         try:
             async with asyncio.timeout(self._deadlines.whole):
                 found = await self._addresses(where)
-                if address_problem(where, found) is not None:
+                proxy = self._proxy_of(where)
+                if (found or proxy is None) and address_problem(where, found) is not None:
                     return Problem.FORBIDDEN
-                return await self._exchange(where, found, _head(where, heading, body) + body, most)
+                head = _head(where, heading, body)
+                return await (
+                    self._exchange(where, found, head + body, most)
+                    if proxy is None
+                    else self._exchange_through(proxy, where, head, body, most)
+                )
         except TimeoutError:
             return Problem.TIMEOUT
         except ssl.SSLError:
@@ -127,6 +141,41 @@ class Sender:
         if address(where.host) is not None:
             return (where.host,)
         return (await self._resolve(where.host))[:MOST_ADDRESSES]
+
+    def _proxy_of(self, where: Place) -> Proxy | None:
+        return None if self._choose_proxy is None else self._choose_proxy(_origin(where))
+
+    async def _exchange_through(
+        self, proxy: Proxy, where: Place, head: bytes, body: bytes, most: int
+    ) -> Answered:
+        origin = _origin(where)
+        async with asyncio.timeout(self._deadlines.connect):
+            reader, writer = await asyncio.open_connection(proxy.origin.host, proxy.origin.port)
+        try:
+            if where.scheme == "https":
+                await self._open_tunnel(proxy, origin, reader, writer)
+            else:
+                lines, _, _ = head.partition(b"\r\n\r\n")
+                head = proxy.absolute_form(origin, lines + b"\r\n") + b"\r\n"
+            writer.write(head + body)
+            await writer.drain()
+            return await _answer(reader, most)
+        finally:
+            writer.transport.abort()
+
+    async def _open_tunnel(
+        self,
+        proxy: Proxy,
+        origin: Origin,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        writer.write(proxy.connect_request(origin))
+        await writer.drain()
+        answered = await _answer(reader, 0)
+        if not 200 <= answered.status < 300:
+            raise ConnectionRefusedError(f"the proxy answered {answered.status}")
+        await writer.start_tls(self.tls, server_hostname=origin.host)
 
     async def _exchange(
         self, where: Place, addresses: Sequence[str], sent: bytes, most: int
@@ -153,6 +202,10 @@ class Sender:
             return await asyncio.open_connection(
                 addresses[-1], where.port, ssl=tls, server_hostname=name
             )
+
+
+def _origin(where: Place) -> Origin:
+    return Origin(where.scheme, where.host, where.port)
 
 
 async def _answer(reader: asyncio.StreamReader, most: int) -> Answered:

@@ -1,11 +1,13 @@
 """Arguments held against one compiled schema, and the first thing that does not fit."""
 
+from itertools import chain, islice
 from typing import Any, Final, NoReturn, Protocol
 
 import jsonschema_rs
 
 from comity.rules.argument_problems import Problem, problem
 
+MOST_FOUND: Final = 8
 _BACKTRACKS: Final = 10_000
 _FAILURES: Final = (ValueError, OverflowError, RecursionError, jsonschema_rs.ReferencingError)
 
@@ -45,13 +47,20 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def first_problem(schema: Compiled, arguments: object) -> Problem | None:
-    """What does not fit first, or None."""
+    """What does not fit first, with what would help against all else about the same argument."""
     try:
         if schema.is_valid(arguments):
             return None
-        for error in schema.iter_errors(arguments):
-            told: dict[str, object] = error.kind.as_dict()
-            return problem(error.instance_path, error.message, error.kind.name, told)
+        found = [_told(error) for error in islice(schema.iter_errors(arguments), MOST_FOUND)]
     except _FAILURES:
         return Problem("", "they cannot be checked against the tool's schema")
-    return Problem("", "they do not fit the tool's schema")
+    if not found:
+        return Problem("", "they do not fit the tool's schema")
+    first = found[0]
+    alike = [each.suggestions for each in found if each.field == first.field]
+    return first._replace(suggestions=tuple(dict.fromkeys(chain.from_iterable(alike))))
+
+
+def _told(error: Any) -> Problem:
+    demanded: dict[str, object] = error.kind.as_dict()
+    return problem(error.instance_path, error.message, error.kind.name, demanded)

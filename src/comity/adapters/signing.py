@@ -1,19 +1,16 @@
 """Who signs a journal: an Ed25519 key in a file that nobody else can read."""
 
-import contextlib
 import importlib
-import os
 import secrets
-import stat
 from pathlib import Path
 from typing import Any, Final
 
+from comity.adapters.secret_files import read_secret, write_secret
 from comity.wire.errors import Misconfigured
 
 _KEY_BYTES: Final = 32
 _SIGNATURE_BYTES: Final = 64
 _BEGINS: Final = "comity-journal-key-1:"
-_FILE_BYTES: Final = 4096
 
 
 class Signer:
@@ -60,42 +57,15 @@ def verify(key: str, data: bytes, signature: bytes) -> bool:
 
 
 def _make(path: Path) -> bytes:
-    """Written whole under another name first: no other process ever sees half of it."""
+    """Create a key; where another process was first, its key is the one."""
     secret = secrets.token_bytes(_KEY_BYTES)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    opened = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(opened, "w", encoding="ascii") as file:
-            file.write(f"{_BEGINS}{secret.hex()}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        # Linked and not renamed: where another process was first, its key is the one.
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        draft.unlink()
-    _keep_name(path.parent)
+    write_secret(path, f"{_BEGINS}{secret.hex()}\n".encode("ascii"), keep_existing=True)
     return _read(path)
 
 
-def _keep_name(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if stat.S_IMODE(mode) & 0o077:
-            raise Misconfigured(
-                f"others can read the key of the journal; run `chmod 600 {path}`, or remove it and "
-                "have another made if somebody may have seen it"
-            )
-        said = file.read(_FILE_BYTES).decode("ascii", "replace").strip()
+    said = read_secret(path, "the key of the journal").decode("ascii", "replace")
     try:
         secret = bytes.fromhex(said.removeprefix(_BEGINS))
     except ValueError:

@@ -12,6 +12,9 @@ from comity.ports import Records
 from comity.wire.errors import Misconfigured
 
 SQLITE: Final = "sqlite:///"
+NO_TABLES: Final = "base"
+"""The schema of a store that has none, as Alembic names it."""
+
 _EXTRAS: Final = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}
 _DRIVERS: Final = {"sqlite": "aiosqlite", "postgres": "asyncpg"}
 _PACKAGES: Final = ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "greenlet")
@@ -31,6 +34,7 @@ class _Room(Protocol):
 
 class _Steps(Protocol):
     def newest(self) -> str: ...
+    def is_known(self, schema: str) -> bool: ...
     async def current(self, engine: Any) -> str: ...
     async def upgrade(self, engine: Any, to: str) -> None: ...
     async def downgrade(self, engine: Any, to: str) -> None: ...
@@ -64,11 +68,16 @@ def newest() -> str:
     return _steps().newest()
 
 
+def is_known(schema: str) -> bool:
+    """Whether this version of Comity can upgrade from it; a newer version made all others."""
+    return _steps().is_known(schema)
+
+
 async def current(url: str) -> str:
     """The schema that a store has; `base` where it has none."""
     file = file_of(url)
     if file is not None and not file.exists():
-        return "base"
+        return NO_TABLES
     async with _opened(url) as product:
         return await _steps().current(product.engine)
 

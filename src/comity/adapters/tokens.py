@@ -6,14 +6,17 @@ from datetime import timedelta
 from typing import Protocol, cast
 
 from comity.ports.identity import Issuer, Tokens
+from comity.rules.proxies import Proxies
 from comity.wire.errors import Misconfigured
 
 
 class _Room(Protocol):
-    def open_tokens(self, issuers: Sequence[Issuer], skew: timedelta) -> Tokens: ...
+    def open_tokens(
+        self, issuers: Sequence[Issuer], skew: timedelta, proxies: Proxies
+    ) -> Tokens: ...
 
 
-def open_tokens(issuers: Sequence[Issuer], skew: timedelta) -> Tokens:
+def open_tokens(issuers: Sequence[Issuer], skew: timedelta, proxies: Proxies) -> Tokens:
     """Raises Misconfigured where the extra, which is loaded by name, is not installed."""
     try:
         room = importlib.import_module("comity.adapters.oauth")
@@ -23,4 +26,4 @@ def open_tokens(issuers: Sequence[Issuer], skew: timedelta) -> Tokens:
         raise Misconfigured(
             "to take access tokens, install what that needs: pip install 'comity[oauth]'"
         ) from None
-    return cast("_Room", room).open_tokens(issuers, skew)
+    return cast("_Room", room).open_tokens(issuers, skew, proxies)

@@ -14,7 +14,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from comity.adapters.names import Resolver
 from comity.adapters.posting import Deadlines, Sender
+from comity.adapters.requesting import NO_PROXIES
 from comity.rules.ask_links import SIGNATURE, signature
+from comity.rules.proxies import Proxies
 from comity.wire.errors import UPSTREAM_DOWN, Misconfigured, Unavailable
 from comity.wire.webhooks import Place, Problem
 
@@ -36,6 +38,7 @@ class Webhook:
         secret: bytes,
         seconds: float = SECONDS,
         clock: Clock = lambda: datetime.now(UTC),
+        proxies: Proxies = NO_PROXIES,
     ) -> None:
         self._place = _place(_parts(url))
         if len(secret) < LEAST_SECRET:
@@ -46,7 +49,7 @@ class Webhook:
         self._secret = secret
         self._clock = clock
         deadlines = Deadlines(seconds, seconds)
-        self._sender = Sender(Resolver(time.monotonic).resolve, deadlines)
+        self._sender = Sender(Resolver(time.monotonic).resolve, deadlines, proxies=proxies)
         if self._place.scheme == "http" and self._place.host not in _NEAR:
             log.warning("posts to %s are not encrypted, and hold links that answer asks", self)
 

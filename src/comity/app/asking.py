@@ -1,14 +1,14 @@
 """The inbox as the settings say: how long asks last, and by which doors authorities meet it."""
 
-import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
+from comity.adapters.secret_files import read_secret
 from comity.adapters.webhooks import Webhook
 from comity.app.client_forms import put_to_clients
 from comity.app.governing import decided_of
 from comity.app.journaling import Journaling, journaled
+from comity.app.reaching import proxies_of
 from comity.config import Settings
 from comity.kernel.administration import Administration
 from comity.kernel.approvals import Approvals, AskOptions
@@ -107,6 +107,7 @@ def options_of(settings: Settings) -> AskOptions:
         settings.ask_most_open,
         settings.ask_most_of_one,
         settings.public_url or f"http://{settings.host}:{settings.port}",
+        settings.approve_own,
     )
 
 
@@ -119,22 +120,9 @@ def make_notices(settings: Settings, inbox: Inbox, grants: Grants) -> Notices | 
             "a webhook wants a secret to sign with: `openssl rand -hex 32 > webhook.secret`, and "
             "name the file with webhook_secret_file in [asks]"
         )
-    webhook = Webhook(settings.ask_webhook, _secret(Path(settings.ask_webhook_secret_file)))
+    secret = read_secret(settings.ask_webhook_secret_file, "asks.webhook_secret_file")
+    webhook = Webhook(settings.ask_webhook, secret, proxies=proxies_of(settings))
     return Notices(inbox, Authorities(grants, inbox), webhook)
-
-
-def _secret(file: Path) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            found = opened.read(_SECRET_BYTES).strip()
-            is_shared = os.fstat(opened.fileno()).st_mode & 0o077
-    except OSError as problem:
-        raise Misconfigured(
-            f"the webhook's secret in {file} cannot be read: {problem.strerror}"
-        ) from None
-    if is_shared:
-        raise Misconfigured(f"others may read {file}; `chmod 600 {file}`, and restart")
-    return found
 
 
 def stored_asks_rooms(records: Records, settings: Settings, pepper: bytes) -> dict[str, Room]:

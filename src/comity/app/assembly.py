@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from comity.adapters.schemas import Schemas
-from comity.adapters.telemetry import open_tracer
+from comity.adapters.telemetry import is_asked_for, open_tracer
 from comity.adapters.telemetry_pools import PoolFigures
 from comity.adapters.telemetry_process import Process
 from comity.app.asking import Asking, make_asking
@@ -57,6 +58,7 @@ from comity.kernel.parking import Parking
 from comity.kernel.server_limits import ServerLimits
 from comity.kernel.servers import Servers
 from comity.kernel.sessions import Sessions
+from comity.kernel.shares import Shares
 from comity.kernel.snapshot import Snapshot
 from comity.kernel.subscribing import Subscriptions
 from comity.kernel.switchboard import AllServers
@@ -64,6 +66,7 @@ from comity.kernel.tallies import Tallies
 from comity.kernel.underway import Underway, tend
 from comity.ports import Tracer
 from comity.ports.finding import Similarity
+from comity.rules.forwarded import TrustedProxies
 from comity.surfaces.asked import Room
 from comity.surfaces.auth_member import AuthMember
 from comity.surfaces.doorway import Doorway
@@ -72,6 +75,9 @@ from comity.surfaces.operator_api import OperatorApi, Overseen
 from comity.surfaces.probes import Probes
 from comity.surfaces.search_api import SearchApi
 from comity.surfaces.tools_api import ToolsApi
+from comity.wire.errors import Misconfigured
+
+log = logging.getLogger(__name__)
 
 _NOWHERE: Mapping[str, str] = {}
 LOOK_EVERY_SECONDS = 1.0
@@ -117,11 +123,16 @@ class Parts:
 
 
 @contextlib.asynccontextmanager
-async def assembled(settings: Settings, register: Register | None = None) -> AsyncGenerator[Parts]:
-    """Every part joined and every server starting; all of it ended on the way out."""
+async def assembled(
+    settings: Settings, register: Register | None = None, operator_token: str = ""
+) -> AsyncGenerator[Parts]:
+    """Every part joined and every server starting; all of it ended on the way out.
+
+    In local mode, the holder of `operator_token` is an operator.
+    """
     async with recorded(settings) as snapshot:
         register = register or make_register(settings, snapshot)
-        identity = make_identity(settings, register, make_tokens(settings))
+        identity = make_identity(settings, register, make_tokens(settings), operator_token)
         async with (
             last_use_written(snapshot, identity.used),
             journaled(settings, snapshot, identity.pepper) as journaling,
@@ -144,7 +155,7 @@ async def _started(
     schemas = Schemas()
     parts = _join(settings, pools, schemas, identity, snapshot, journaling)
     parts.everything.tasks = parts.sessions.tasks = make_task_names(identity)
-    cluster = parts.residents.cluster = make_cluster(settings)
+    cluster = parts.residents.cluster = make_cluster(settings, identity.pepper)
     topics = parts.conversing.topics
     finder = make_finder(parts.everything.gate, parts.servers, parts.caring.tools, similarity)
     parts.rooms.update(SearchApi(finder).rooms)
@@ -208,7 +219,7 @@ def _join(
     journaling: Journaling,
 ) -> Parts:
     catalog, (sessions, parking) = Catalog(), _waiting(settings)
-    caring, underway = Caring(settings, catalog, snapshot), _underway(settings, catalog)
+    caring, underway = Caring(settings, catalog, snapshot), _underway(settings, catalog, sessions)
     servers = Servers(catalog, schemas, caring.tools)
     about, grants = {"name": "comity", "version": version("comity")}, snapshot.grants
     limiting, inspecting, gate = _judging(settings, catalog, caring, snapshot)
@@ -222,9 +233,10 @@ def _join(
     doors = make_doors("", everything, sessions, limits_of(settings), auth)
     streamed = have_calls_streamed(settings, caring, everything).families
     told = Figures(servers, catalog, sessions, underway, parking.__len__), limiting, streamed
-    probes = Probes(servers, (*told, *_others(pools, snapshot)))
+    told = (*told, *_others(pools, snapshot))
+    probes = Probes(servers, told, gate.knows, lambda: snapshot.problem)
     doors |= probes.doors | registry_doors(settings, servers, everything, gate, underway, auth)
-    reception = make_reception(settings, identity, grants)
+    reception = make_reception(settings, identity, snapshot)
     governance = govern(snapshot, everything, subscriptions, limiting)
     administration = governance.administration
     have_questions_asked(settings, caring, asking, journaling, administration)
@@ -253,8 +265,11 @@ def _join(
 def _waiting(settings: Settings) -> tuple[Sessions, Parking]:
     """What clients keep here between their requests."""
     now = asyncio.get_running_loop().time
-    sessions = Sessions(now, settings.max_sessions, settings.idle_session.total_seconds())
-    return sessions, Parking(now, settings.max_parked, settings.parked_deadline)
+    idle, each = settings.idle_session.total_seconds(), settings.max_sessions_per_principal
+    sessions = Sessions(now, settings.max_sessions, idle, each)
+    sessions.streams.each = settings.max_streams_per_principal
+    parked = settings.max_parked, settings.parked_deadline, settings.max_parked_per_principal
+    return sessions, Parking(now, *parked)
 
 
 def _judging(
@@ -268,21 +283,24 @@ def _judging(
 
 
 def _way(settings: Settings) -> Doorway:
-    return Doorway(settings.allowed_hosts, settings.allowed_origins)
+    proxies = TrustedProxies(settings.trusted_proxies)
+    return Doorway(settings.allowed_hosts, settings.allowed_origins, proxies)
 
 
 def _joined(parts: Parts) -> Joined:
     return Joined(
         *(parts.servers, parts.catalog, parts.sessions, parts.parking),
-        *(parts.gateway, parts.probes, parts.conversing.topics, parts.eventing),
+        *(parts.gateway, parts.auth, parts.probes, parts.conversing.topics, parts.eventing),
     )
 
 
-def _underway(settings: Settings, catalog: Catalog) -> Underway:
-    deadline, cap = settings.call_deadline, settings.call_cap
+def _underway(settings: Settings, catalog: Catalog, sessions: Sessions) -> Underway:
+    deadline, cap = settings.call_deadline.total_seconds(), settings.call_cap.total_seconds()
+    setting = "max_requests_per_principal"
+    requests = Shares("requests in flight", setting, settings.max_requests_per_principal)
     tallies = Tallies(lambda server, tool: catalog.has(server, Kind.TOOL, tool))
     # The loop's own clock stands still between two rounds, too coarse for how long a call took.
-    return Underway(time.monotonic, deadline.total_seconds(), cap.total_seconds(), tallies)
+    return Underway(time.monotonic, deadline, cap, tallies, requests, sessions.streams)
 
 
 def _others(pools: Pools, snapshot: Snapshot) -> tuple[PoolFigures, KnownFigures, Process]:
@@ -316,6 +334,11 @@ def _rooms_of_grants(
 def _tracer(
     settings: Settings, version: str, descriptions: Mapping[str, Mapping[str, str]]
 ) -> Tracer | None:
-    if not settings.traces:
+    if not settings.traces and not is_asked_for(os.environ):
         return None
-    return open_tracer(version, lambda name: descriptions.get(name, _NOWHERE), os.environ)
+    try:
+        return open_tracer(version, lambda name: descriptions.get(name, _NOWHERE), os.environ)
+    except Misconfigured as error:
+        # Whole clusters set OpenTelemetry's variables: that must not keep a gateway from starting.
+        log.warning("Telemetry is off: %s", error)
+        return None

@@ -71,6 +71,8 @@ def guarded_pools(pools: Pools, resolver: Resolver, hosts: frozenset[str]) -> Po
         if problem is None and not name:
             return host
         answers = await resolver.resolve(name) if problem is None else ()
+        if problem is None and not answers:
+            return ""
         problem = problem or answers_problem(answers)
         if problem is not None or not answers:
             raise Unavailable(f"{host:.200} is refused: {problem}", UPSTREAM_DOWN)

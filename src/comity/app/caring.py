@@ -27,10 +27,10 @@ from comity.rules.live_policy import NOTHING as LIVE_NOTHING
 from comity.rules.live_policy import LivePolicy
 from comity.rules.permissions import ApprovalPolicy, full_names
 from comity.rules.policies import (
-    Confirm,
     Definitions,
     Fallback,
     OnDenied,
+    RequireApproval,
     ServerPolicy,
     Suspicious,
 )
@@ -39,7 +39,9 @@ from comity.surfaces.care_api import CareApi, needs_of
 from comity.wire.security import Risk, Trust
 
 _UNWRITTEN: Final = ServerPolicy(
-    approval=ApprovalPolicy.DENY_ALL, trust=Trust.SANDBOXED, confirm=Confirm.DANGEROUS
+    approval=ApprovalPolicy.DENY_ALL,
+    trust=Trust.SANDBOXED,
+    require_approval=RequireApproval.DANGEROUS,
 )
 """For a server of which nobody wrote anything."""
 
@@ -112,9 +114,13 @@ def policy_of(server: ServerSettings, settings: Settings) -> ServerPolicy:
     approval = own.get("approval_policy", settings.approval_policy)
     if approval == "auto":
         approval = ApprovalPolicy.AUTO_APPROVE if is_local else ApprovalPolicy.CONFIG_ONLY
-    confirm = settings.confirm
-    if confirm == "auto":
-        confirm = Confirm.NEVER if is_local else Confirm.DANGEROUS
+    require_approval = settings.require_approval
+    if require_approval == "auto":
+        require_approval = RequireApproval.NEVER if is_local else RequireApproval.DANGEROUS
+    # The preset is the operator's word that the servers of the file tell the truth of their tools.
+    trust = Trust.TRUSTED if require_approval == "destructive" else Trust.STANDARD
+    if require_approval == "destructive":
+        require_approval = RequireApproval.DANGEROUS
     fallback = settings.fallback_validators
     if fallback == "auto":
         fallback = Fallback.WARN if is_local else Fallback.ON
@@ -124,14 +130,13 @@ def policy_of(server: ServerSettings, settings: Settings) -> ServerPolicy:
         ApprovalPolicy(approval),
         tuple(dict.fromkeys(listed)),
         OnDenied(own.get("on_denied", OnDenied.DEGRADE)),
-        Trust(own.get("trust") or server.trust_level or Trust.STANDARD),
+        Trust(own.get("trust") or server.trust_level or trust),
         None if risk is None else Risk(risk),
-        bool(own.get("trust_hints", False)),
         Definitions(own.get("definitions", settings.definitions)),
         Suspicious(own.get("suspicious", settings.suspicious)),
         Fallback(fallback),
-        Confirm(confirm),
-        settings.confirm == "never",
+        RequireApproval(require_approval),
+        settings.require_approval == "never",
         server.tools,
         {Risk.MODERATE: settings.moderate_cost, Risk.DANGEROUS: settings.dangerous_cost},
         bool(own.get("audit", False)),

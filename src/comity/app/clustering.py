@@ -37,7 +37,9 @@ from comity.kernel.topic_span import TopicSpan
 from comity.kernel.topics import Topics
 from comity.ports import Reach
 from comity.ports.clustering import Bus, Lease, Leases
+from comity.rules.keys import mac
 from comity.rules.restarts import Restarts
+from comity.surfaces.auth_member import AuthMember
 from comity.surfaces.elsewhere import Elsewhere, FromElsewhere
 from comity.surfaces.gateway import Gateway
 from comity.surfaces.probes import Probes
@@ -64,6 +66,7 @@ class Joined:
     sessions: Sessions
     parking: Parking
     gateway: Gateway
+    auth: AuthMember
     probes: Probes
     topics: Topics
     eventing: Eventing
@@ -111,9 +114,10 @@ class Cluster:
         ]
         me = self.peers.me
         parts.sessions.name = lambda: me.session_id(secrets.token_bytes(SECRET_BYTES))
-        parts.gateway.elsewhere = Elsewhere(self._homes, self._settings.frame_bytes)
+        parts.gateway.elsewhere = Elsewhere(self._homes, limits_of(self._settings), parts.auth)
         self._homes.answer(FromElsewhere(parts.gateway).answer)
         parts.probes.cut_off = lambda: self.peers.cut_off
+        parts.probes.nodes = lambda: {"nodes": len(self.peers), "silent": self.peers.silent}
         parts.probes.sources.append(self.figures)
         # What comes from other nodes was judged there; so this gate lets everything pass.
         gate = self.gate = Gate(parts.catalog)
@@ -229,9 +233,15 @@ class Cluster:
             "Requests under way between this node and others.",
             len(self.carrying),
         )
+        yield Family(
+            "comity_cluster_messages_refused_total",
+            "counter",
+            "Messages on NATS that were dropped because no other node had sent them.",
+            [((("reason", reason),), count) for reason, count in self.bus.refused.items()],
+        )
 
 
-def make_cluster(settings: Settings) -> Cluster | None:
+def make_cluster(settings: Settings, pepper: bytes) -> Cluster | None:
     """Raises Misconfigured where the settings name something that cannot be."""
     if not settings.cluster_url:
         return None
@@ -239,14 +249,19 @@ def make_cluster(settings: Settings) -> Cluster | None:
         raise Misconfigured("dead_after in [cluster] must be three heartbeats at least")
     if settings.cluster_lease < _SHORTEST_LEASE:
         raise Misconfigured("lease in [cluster] must be 6s at least: half of it is for one answer")
-    where = Reached(
+    return Cluster(settings, *open_bus(reached_at(settings, pepper)))
+
+
+def reached_at(settings: Settings, pepper: bytes) -> Reached:
+    return Reached(
         settings.cluster_url,
         settings.cluster_name,
         settings.cluster_lease,
+        mac(pepper, b"nodes of " + settings.cluster_name.encode()),
         settings.cluster_credentials_file,
         settings.cluster_authority_file,
+        settings.cluster_allow_open_nats,
     )
-    return Cluster(settings, *open_bus(where))
 
 
 def _gauge(name: str, meaning: str, value: int) -> Family:

@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 from comity.adapters.log_lines import LONGEST_EXCEPTION, hide_with
 from comity.adapters.signing import load_or_make
+from comity.adapters.state_folder import prepare_state_folder, state_folder
 from comity.adapters.stores import file_of
-from comity.adapters.witnesses import open_witness
+from comity.adapters.witnesses import LastSignedFile, open_witness
+from comity.app.reaching import proxies_of
 from comity.config import Settings
 from comity.kernel.checkpoints import Checkpoints
 from comity.kernel.gate import Gate
@@ -28,11 +30,13 @@ from comity.kernel.underway import Underway
 from comity.ports.journaling import Signer
 from comity.rules.keys import mac
 from comity.rules.proof import name_of
+from comity.rules.proof_chain import CheckpointInterval
 from comity.rules.redaction import Redactor
 from comity.rules.secret_names import is_secret_name
 
 log = logging.getLogger(__name__)
 
+KEY_NAME: Final = "audit-log.key"
 LONG: Final = 20
 """What is this long and one word may be a secret, whatever its name."""
 
@@ -88,15 +92,38 @@ async def journaled(
 
 
 def make_signer(settings: Settings) -> Signer | None:
-    """Who signs here; nobody where nothing is kept, or where nobody said with what."""
+    """Who signs here; nobody where nothing is kept. The key is made where there is none."""
+    file = signing_key_file(settings)
+    if file is None:
+        return None
+    is_in_state_folder = not settings.journal_key_file and file_of(settings.store_url) is None
+    if is_in_state_folder:
+        prepare_state_folder()
+    is_new = not file.exists()
+    signer = load_or_make(file)
+    if is_new:
+        # Beside a SQLite file nobody overlooks it; in the state folder of a server one may.
+        log.log(
+            logging.WARNING if is_in_state_folder else logging.INFO,
+            "Created the key that signs the audit log: %s. Back it up. If it is lost, Comity "
+            "creates another and begins a new chain; earlier entries stay provable with the "
+            "public key %s.",
+            *(file, signer.key),
+        )
+    return signer
+
+
+def signing_key_file(settings: Settings) -> Path | None:
+    """Where the key is that signs the audit log: as the settings say, or beside a SQLite file.
+
+    The key for a log in PostgreSQL stands in this user's state folder: each machine has its own.
+    """
     if settings.journal_key_file:
-        return load_or_make(Path(settings.journal_key_file))
+        return Path(settings.journal_key_file)
+    if not settings.store_url:
+        return None
     file = file_of(settings.store_url)
-    if file is not None:
-        return load_or_make(file.with_name(f"{file.name}.journal-key"))
-    if settings.store_url:
-        log.warning("nobody signs the journal: name a file with key_file in [journal]")
-    return None
+    return state_folder() / KEY_NAME if file is None else file.with_name(f"{file.name}.journal-key")
 
 
 def node_of(settings: Settings, signer: Signer | None) -> str:
@@ -150,6 +177,12 @@ def _pace(settings: Settings) -> Pace:
 
 def _checkpoints(settings: Settings, journal: Journal, signer: Signer) -> Checkpoints:
     where = settings.checkpoint_file
-    witnesses = [open_witness(where)] if where else []
-    every, within = settings.checkpoint_every, settings.checkpoint_within
-    return Checkpoints(journal, signer, witnesses, every, within)
+    witnesses = [open_witness(where, proxies_of(settings))] if where else []
+    interval = CheckpointInterval(settings.checkpoint_every, settings.checkpoint_within)
+    key_file = signing_key_file(settings)
+    last = None if key_file is None else LastSignedFile(_beside(key_file))
+    return Checkpoints(journal, signer, witnesses, interval, last)
+
+
+def _beside(key_file: Path) -> Path:
+    return key_file.with_name(f"{key_file.name}.last-signed")

@@ -44,6 +44,7 @@ async def join_channels(live: LiveParts) -> AsyncGenerator[None]:
     talking = Talking(places, mirroring, _rows(live).talks, turns)
     Arrivals(places, mirroring, turns)
     live.places = places
+    live.channels = places.ways.channels
     parts.rooms.update(ChannelsApi(places).rooms)
     forgetting = asyncio.ensure_future(_forget(places.once.records, places.once))
     try:

@@ -12,6 +12,7 @@ from comity.app.journaling import Journaling
 from comity.app.residents import Residents
 from comity.config import Settings
 from comity.kernel.identity import Identity
+from comity.kernel.live.channels import Channels
 from comity.kernel.live.hook_watch import HookWatch
 from comity.kernel.live.hosting import Hosting
 from comity.kernel.live.parts import Engine, Places, Turns
@@ -65,3 +66,8 @@ class LiveParts:
     engine: Engine | None = None
     turns: Turns | None = None
     places: Places | None = None
+    channels: Channels | None = None
+
+    def channel_of(self, server: str, label: str) -> str | None:
+        """The id of a server's channel that has this label, if it is just one."""
+        return None if self.channels is None else self.channels.named(server, label)

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from comity.adapters.buses import open_firsts
+from comity.adapters.secret_files import read_secret
 from comity.app.live_parts import LiveParts
 from comity.config import Settings
 from comity.kernel.live.push_doing import Doing, Times
@@ -76,11 +76,7 @@ def _rate(in_a_minute: int) -> Rate | None:
 
 def _hook(row: HookRow) -> Hook:
     """A webhook with its secrets. Raises Misconfigured where these cannot be had."""
-    try:
-        written = Path(row.secret_file).read_bytes()
-    except OSError as error:
-        because = error.strerror or type(error).__name__
-        raise Misconfigured(f"the secret_file of hook {row.name!r}: {because}") from None
+    written = read_secret(row.secret_file, f"the secret_file of hook {row.name!r}")
     secrets = tuple(each.strip() for each in written.splitlines() if each.strip())
     if not 0 < len(secrets) <= MOST_SECRETS or min(map(len, secrets)) < LEAST_SECRET:
         raise Misconfigured(

@@ -24,7 +24,10 @@ async def join_scopes(live: LiveParts) -> AsyncGenerator[None]:
         # Only where a server runs is known which of its feature sets are enabled.
         cluster.gate.admission.reaching = OnlyDenials(scopes)
     key = asking.holding.key
-    elevating = Elevating(asking.approvals, hosting.noting, journaling.redact, key)
+    elevating = Elevating(
+        *(asking.approvals, hosting.noting, journaling.redact, key),
+        channel_of=live.channel_of,
+    )
     hosting.add(ELEVATE, elevating.answer)
     parts.rooms.update(FeaturesApi(hosting, parts.governance.administration).rooms)
     yield

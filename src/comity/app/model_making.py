@@ -1,11 +1,12 @@
 """Models as the settings name them: made, priced, and with their keys, which stay out of sight."""
 
 import os
-from pathlib import Path
-from typing import Final
+from urllib.parse import urlsplit
 
 from comity.adapters.models.prices import price_of
 from comity.adapters.models.registry import make_model
+from comity.adapters.secret_files import read_secret
+from comity.app.reaching import proxies_of
 from comity.config import Settings
 from comity.config.models import ModelSettings
 from comity.kernel.live.inferring import Seat
@@ -13,8 +14,6 @@ from comity.kernel.live.routing import Plan
 from comity.ports.models import ModelSpec
 from comity.rules.budgets import Price
 from comity.wire.errors import Misconfigured
-
-_MOST_KEY_BYTES: Final = 16_384
 
 
 def make_seats(settings: Settings) -> dict[str, Seat]:
@@ -56,7 +55,15 @@ def spec_of(model: ModelSettings, settings: Settings) -> ModelSpec:
         model.vendor,
         settings.inference_deadline,
         model.options,
+        _proxy(model, settings),
     )
+
+
+def _proxy(model: ModelSettings, settings: Settings) -> str:
+    """Where no address is said, the vendor's own SDK knows it: no host is exempt by its name."""
+    parts = urlsplit(model.url or "https://vendor.invalid")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return proxies_of(settings).proxy_for(parts.scheme, parts.hostname or "", port)
 
 
 def _seat(model: ModelSettings, settings: Settings) -> Seat:
@@ -74,12 +81,7 @@ def _key(model: ModelSettings) -> str:
         return found.strip()
     if not model.key_file:
         return ""
-    try:
-        with Path(model.key_file).expanduser().open("rb") as file:
-            key = file.read(_MOST_KEY_BYTES + 1)
-    except OSError as error:
-        because = error.strerror or type(error).__name__
-        raise Misconfigured(f"model {model.id!r}: its key_file cannot be read: {because}") from None
-    if not key.strip() or len(key) > _MOST_KEY_BYTES or not key.isascii():
+    key = read_secret(model.key_file, f"model {model.id!r}: key_file")
+    if not key or not key.isascii():
         raise Misconfigured(f"model {model.id!r}: its key_file holds no key; put it there, alone")
-    return key.decode("ascii").strip()
+    return key.decode("ascii")

@@ -18,7 +18,7 @@ from comity.kernel.topic_outbox import HeldInTopic, InTopics
 from comity.kernel.topics import Topics
 from comity.ports import Kept
 from comity.wire.asks import Kind
-from comity.wire.parties import LOCAL, Actor, PartyKind
+from comity.wire.parties import LOCAL, LOCAL_OPERATOR, Actor, PartyKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ def _actor_of(identity: Identity) -> Callable[[str], Actor]:
 
     def actor_of(party: str) -> Actor:
         if party == LOCAL.party:
-            return LOCAL
+            # Nobody answers without the token.
+            return LOCAL_OPERATOR
         return identity.named(party) or Actor(party, PartyKind.PERSON)
 
     return actor_of

@@ -20,7 +20,7 @@ from comity.app.asking import Asking
 from comity.app.bounding import TOOL_FILE, BoundProgram, bound_url, folders_of, guarded_pools
 from comity.app.caring import Caring
 from comity.app.inspecting import Inspecting
-from comity.app.reaching import Pools, limits_of
+from comity.app.reaching import Pools, server_limits_of
 from comity.app.residents import Residents
 from comity.config import ServerSettings, Settings, Supervision
 from comity.kernel.catalog import Kind
@@ -114,7 +114,7 @@ class Newcomers:
         await self._cleared(server, owner)
 
     def _reach(self, wish: Wanted) -> Reach:
-        return bound_url(wish, self.pools, limits_of(self.settings))
+        return bound_url(wish, self.pools, server_limits_of(self.settings))
 
     async def _furnished(self, wish: Wanted) -> Reach:
         """A folder of its own, with what it runs in it."""

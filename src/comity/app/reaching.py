@@ -1,5 +1,6 @@
 """How one server is reached and treated, by its settings."""
 
+import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from comity.adapters.upstream.command import Command
+from comity.adapters.upstream.dialling import chosen_by
 from comity.adapters.upstream.http import HttpReach
 from comity.adapters.upstream.pool import Pool, PoolLimits
 from comity.adapters.upstream.sse import SseReach
@@ -17,6 +19,7 @@ from comity.kernel.servers import ServerOptions
 from comity.ports import Reach
 from comity.rules.backoff import Backoff
 from comity.rules.health import Probing
+from comity.rules.proxies import Proxies, proxies_from
 from comity.rules.restarts import Restarts
 from comity.wire.jsonrpc import Limits
 from comity.wire.lifecycle import RestartPolicy
@@ -44,17 +47,29 @@ class Pools:
 
 def make_pools(settings: Settings) -> Pools:
     # One TLS context for the whole process: making one costs more than a call.
-    tls = ssl.create_default_context()
-    return Pools(Pool(tls), Pool(tls, PoolLimits(connections=settings.max_sessions)))
+    tls, choose = ssl.create_default_context(), chosen_by(proxies_of(settings))
+    streams = PoolLimits(connections=settings.max_sessions)
+    return Pools(Pool(tls, choose_proxy=choose), Pool(tls, streams, choose))
+
+
+def proxies_of(settings: Settings) -> Proxies:
+    """Through what everything that Comity connects to by HTTP is reached."""
+    return proxies_from(settings.network_proxy, settings.network_no_proxy, os.environ)
 
 
 def limits_of(settings: Settings) -> Limits:
-    return Limits(frame_bytes=settings.frame_bytes, depth=settings.depth)
+    """How much of a client's message is read."""
+    return Limits(settings.frame_bytes, settings.depth, settings.max_values)
+
+
+def server_limits_of(settings: Settings) -> Limits:
+    """How much of a server's message is read."""
+    return Limits(settings.frame_bytes, settings.depth, settings.max_server_values)
 
 
 def make_reach(server: ServerSettings, settings: Settings, pools: Pools) -> Reach:
     """Raises Misconfigured where the settings name something that cannot be."""
-    limits = limits_of(settings)
+    limits = server_limits_of(settings)
     if server.transport == "stdio":
         argv = (server.command, *server.args)
         return StdioReach(server.id, Command(argv, server.env, server.cwd, server.containment))
@@ -70,7 +85,7 @@ def options_of(server: ServerSettings, settings: Settings) -> ServerOptions:
         own_process_for_each_session=server.sharing == "session",
         start_within=settings.start_deadline,
         backoff=Backoff(care.backoff_base, max(care.backoff_base, care.backoff_max)),
-        limits=limits_of(settings),
+        limits=server_limits_of(settings),
         declared=_declared(server),
     )
     # A remote server may be away for an hour, and trying again costs nobody a process.

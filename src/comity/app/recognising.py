@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from comity.adapters.secret_files import read_secret, write_secret
 from comity.adapters.tokens import open_tokens
+from comity.app.reaching import proxies_of
 from comity.config import Settings
-from comity.kernel.grants import Judge
 from comity.kernel.identity import Identity, Register
+from comity.kernel.snapshot import Snapshot
 from comity.ports.identity import Tokens
 from comity.rules.keys import mac
 from comity.rules.tasks import TaskNames
@@ -19,7 +21,6 @@ from comity.wire.errors import Misconfigured
 
 VARIABLE: Final = "COMITY_PEPPER"
 LEAST_BYTES: Final = 16
-MOST_BYTES: Final = 4096
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -34,22 +35,29 @@ def refuse_an_open_door(settings: Settings) -> None:
 
 
 def make_tokens(settings: Settings) -> Tokens | None:
-    return open_tokens(settings.issuers, settings.clock_skew) if settings.issuers else None
+    if not settings.issuers:
+        return None
+    return open_tokens(settings.issuers, settings.clock_skew, proxies_of(settings))
 
 
-def make_reception(settings: Settings, identity: Identity, judge: Judge) -> Reception:
-    return Reception(
+def make_reception(settings: Settings, identity: Identity, snapshot: Snapshot) -> Reception:
+    reception = Reception(
         identity,
-        judge,
+        snapshot.grants,
         accepts_auth_member=settings.accept_auth_member,
         issuers=[each.issuer for each in settings.issuers],
         scopes=[scope for each in settings.issuers for scope in each.required_scopes],
         public_url=settings.public_url,
     )
+    reception.known = snapshot
+    return reception
 
 
-def make_identity(settings: Settings, register: Register, tokens: Tokens | None) -> Identity:
-    return Identity(register, tokens, is_local=settings.identity_mode == "local")
+def make_identity(
+    settings: Settings, register: Register, tokens: Tokens | None, operator_token: str = ""
+) -> Identity:
+    is_local = settings.identity_mode == "local"
+    return Identity(register, tokens, is_local=is_local, operator_token=operator_token)
 
 
 def make_task_names(identity: Identity) -> TaskNames:
@@ -72,18 +80,24 @@ def pepper_of(
     if environ.get(VARIABLE):
         return _long_enough(environ[VARIABLE].encode(), VARIABLE)
     if settings.pepper_file:
-        return _long_enough(_read(Path(settings.pepper_file)), settings.pepper_file)
+        return _long_enough(
+            read_secret(settings.pepper_file, "identity.pepper_file"), settings.pepper_file
+        )
     return secrets.token_bytes(32) if beside is None else _made_once(beside)
 
 
 def demand_pepper(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     """A store that several nodes share has no place beside it that all of them see."""
-    if not (settings.pepper_file or environ.get(VARIABLE)):
+    if not is_pepper_given(settings, environ):
         raise Misconfigured(
-            "keys in PostgreSQL need a secret that every node has: make one with `openssl rand "
-            f"-hex 32`, and give it in {VARIABLE}, or in the file that pepper_file in [identity] "
-            "names"
+            "PostgreSQL and [cluster] need a pepper that every node has: make one with `openssl "
+            f"rand -hex 32`, and give it in {VARIABLE}, or in the file that pepper_file in "
+            "[identity] names"
         )
+
+
+def is_pepper_given(settings: Settings, environ: Mapping[str, str] = os.environ) -> bool:
+    return bool(settings.pepper_file or environ.get(VARIABLE))
 
 
 def _long_enough(pepper: bytes, where: str) -> bytes:
@@ -95,44 +109,14 @@ def _long_enough(pepper: bytes, where: str) -> bytes:
     return found
 
 
-def _read(file: Path) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            found = opened.read(MOST_BYTES + 1)
-            is_shared = os.fstat(opened.fileno()).st_mode & 0o077
-    except OSError as problem:
-        raise Misconfigured(
-            f"the pepper file {file} cannot be read: {problem.strerror}; put pepper_file right"
-        ) from None
-    if is_shared:
-        raise Misconfigured(f"others may read {file}; `chmod 600 {file}`, and restart")
-    return found
-
-
 def _made_once(file: Path) -> bytes:
-    """Written whole before it has its name, so that of two who start at once both read one."""
+    """Create the pepper; of two processes that start at once, both read the same one."""
     if not file.exists():
-        draft = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
         try:
-            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as written:
-                written.write(secrets.token_hex(32).encode())
-                written.flush()
-                os.fsync(written.fileno())
-            _named(draft, file)
+            write_secret(file, secrets.token_hex(32).encode(), keep_existing=True)
         except OSError as problem:
             raise Misconfigured(
                 f"the secret for keys cannot be written to {file}: {problem.strerror}; "
                 "name another with pepper_file in [identity]"
             ) from None
-    return _long_enough(_read(file), str(file))
-
-
-def _named(draft: Path, file: Path) -> None:
-    try:
-        file.hardlink_to(draft)
-    except FileExistsError:
-        # Another was quicker, and its secret counts.
-        return
-    finally:
-        draft.unlink()
+    return _long_enough(read_secret(file, "identity.pepper_file"), str(file))

@@ -5,12 +5,13 @@ import gc
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 from comity.adapters.stores import file_of, open_store
 from comity.app.asking import stored_asks_rooms
 from comity.app.governing import decided_of, stored_grants_rooms
-from comity.app.recognising import demand_pepper, pepper_of
+from comity.app.recognising import demand_pepper, is_pepper_given, pepper_of
 from comity.app.retelling import stored_journal_rooms
 from comity.config import Settings
 from comity.kernel.certainty import Certainty
@@ -77,10 +78,30 @@ def make_register(settings: Settings, snapshot: Snapshot) -> Register:
 
 def pepper_for(settings: Settings) -> bytes:
     """The secret by which the keys of this store are recognised."""
-    file = file_of(settings.store_url)
-    if settings.store_url and file is None:
+    if _is_pepper_shared(settings):
         demand_pepper(settings)
-    return pepper_of(settings, None if file is None else file.with_name(f"{file.name}.pepper"))
+    return pepper_of(settings, _pepper_beside_store(settings))
+
+
+def has_usable_pepper(settings: Settings) -> bool:
+    """Whether the pepper is there already; Misconfigured where it must be, or cannot be used."""
+    if _is_pepper_shared(settings):
+        demand_pepper(settings)
+    beside = _pepper_beside_store(settings)
+    if is_pepper_given(settings) or (beside is not None and beside.exists()):
+        pepper_of(settings, beside)
+        return True
+    return False
+
+
+def _is_pepper_shared(settings: Settings) -> bool:
+    is_shared_store = bool(settings.store_url) and file_of(settings.store_url) is None
+    return is_shared_store or bool(settings.cluster_url)
+
+
+def _pepper_beside_store(settings: Settings) -> Path | None:
+    file = file_of(settings.store_url)
+    return None if file is None else file.with_name(f"{file.name}.pepper")
 
 
 def rooms_of(

@@ -90,7 +90,11 @@ class Reload:
     def _refuse(self, mistakes: str) -> None:
         if mistakes != self._mistake_told:
             for line in mistakes.splitlines():
-                log.error("the configuration has changed and is not taken: %s", line.strip())
+                log.error(
+                    "the configuration has changed and is not taken: %s",
+                    line.strip(),
+                    extra={"is_own": True},
+                )
         self._mistake_told = mistakes
 
     def _follow(self, settings: Settings) -> None:

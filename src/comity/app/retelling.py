@@ -2,10 +2,9 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-from comity.adapters.stores import file_of, open_store
-from comity.app.journaling import Journaling, make_signer, node_of
+from comity.adapters.stores import open_store
+from comity.app.journaling import Journaling, make_signer, node_of, signing_key_file
 from comity.config import Settings
 from comity.kernel.history import History
 from comity.ports import Records
@@ -59,7 +58,5 @@ async def history_of(settings: Settings) -> AsyncGenerator[History]:
 
 def _has_key(settings: Settings) -> bool:
     """Whether there is one: whoever only asks for it makes none."""
-    if settings.journal_key_file:
-        return Path(settings.journal_key_file).exists()
-    file = file_of(settings.store_url)
-    return file is not None and file.with_name(f"{file.name}.journal-key").exists()
+    file = signing_key_file(settings)
+    return file is not None and file.exists()

@@ -13,6 +13,7 @@ from comity.adapters.posting import Deadlines, Sender
 from comity.adapters.sealing import Sealed, Unsealed
 from comity.app.eventing import Eventing
 from comity.app.journaling import Journaling
+from comity.app.reaching import proxies_of
 from comity.config import Settings
 from comity.kernel.chores import Chores
 from comity.kernel.happenings import kind_of
@@ -31,7 +32,7 @@ from comity.rules.webhooks import Places, Schedule
 from comity.surfaces.asked import Room
 from comity.surfaces.webhooks_api import WebhooksApi
 from comity.wire.errors import Unavailable
-from comity.wire.parties import LOCAL, Actor
+from comity.wire.parties import LOCAL, LOCAL_OPERATOR, Actor
 from comity.wire.webhooks import Subscription
 
 _AGAIN_SECONDS = 1.0
@@ -133,7 +134,8 @@ def make_webhooks(settings: Settings, parts: Joined) -> Webhooking:
 
 def sender_of(settings: Settings) -> Poster:
     seconds = settings.webhook_deadline.total_seconds()
-    return Sender(Resolver(time.monotonic).resolve, Deadlines(seconds / 2, seconds))
+    resolve, deadlines = Resolver(time.monotonic).resolve, Deadlines(seconds / 2, seconds)
+    return Sender(resolve, deadlines, proxies=proxies_of(settings))
 
 
 def options_of(settings: Settings) -> HookOptions:
@@ -154,8 +156,9 @@ def options_of(settings: Settings) -> HookOptions:
 
 def recognised_by(identity: Identity) -> Recognise:
     def recognise(one: Subscription) -> Actor | None:
-        if one.credential == LOCAL.credential:
-            return LOCAL if identity.is_local else None
+        for local in (LOCAL, LOCAL_OPERATOR):
+            if one.credential == local.credential:
+                return local if identity.is_local else None
         kind, _, id = one.credential.partition(":")
         if kind == "key":
             return identity.named(one.party, id)

@@ -15,6 +15,7 @@ from comity.cli.filling import content_of, filling
 from comity.cli.options import json_option, url_option
 from comity.cli.show import plain, show, show_json
 from comity.rules import ask_words
+from comity.rules.phrases import start_sentence
 from comity.wire.asks import Ask, State
 from comity.wire.errors import Misconfigured
 
@@ -74,7 +75,9 @@ def _found(records: Records, id: str) -> tuple[Answer, Ask]:
     """The ask, for somebody who may answer it. Raises Misconfigured."""
     view = records.get("asks", id)
     if view["why_not"]:
-        raise Misconfigured(f"you cannot answer it: {view['why_not']}")
+        raise Misconfigured(
+            f"you cannot answer it: {view['why_not']}. {start_sentence(view['approvers'])} can"
+        )
     return view, ask_of(view)
 
 

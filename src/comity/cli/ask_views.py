@@ -5,18 +5,20 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+from rich.cells import cell_len
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from comity.cli.asking import Answer, members
-from comity.cli.show import table
+from comity.cli.show import stacked, table, width
 from comity.rules import ask_words
 from comity.wire import asks
 from comity.wire.asks import Ask, Kind, State, Verdict
 
 RISKS: Final = {"dangerous": "bold red", "moderate": "yellow", "safe": "green"}
 STATES: Final = {"pending": "yellow", "deferred": "yellow", "accepted": "green", "used": "green"}
-LONGEST_ARGUMENTS: Final = 200
+LONGEST_ARGUMENTS: Final = 1_000
 
 
 def ask_of(view: Answer) -> Ask:
@@ -58,14 +60,22 @@ def plain(said: str, style: str = "") -> Text:
     return Text(said, style=style)
 
 
-def listed(found: Iterable[Ask]) -> Table:
-    """A table, of which the last column is cut where the line ends."""
+def listed(found: Iterable[Ask]) -> RenderableType:
+    """A table; what is asked for stands below the rest where one line has no room for both."""
     asks = ask_words.ordered(found)
     now, ids = datetime.now(UTC), ask_words.short_ids(ask.id for ask in asks)
     has_ended = any(not ask.is_open for ask in asks)
     rows = [_row(ask, now, ids[ask.id], has_ended) for ask in asks]
     state = ("STATE",) if has_ended else ()
-    return table(("ID", "AGE", *state, "RISK", "EXPIRES IN", "WHO", "WHAT"), rows, cut="WHAT")
+    columns = ("ID", "AGE", *state, "RISK", "EXPIRES IN", "WHO", "WHAT")
+    widest = [max(map(cell_len, column)) for column in zip(columns, *_texts(rows), strict=True)]
+    if sum(widest) + 2 * len(widest) <= width():
+        return table(columns, rows)
+    return stacked(columns, rows, len(columns) - 1)
+
+
+def _texts(rows: Iterable[Sequence[Text]]) -> list[list[str]]:
+    return [[cell.plain for cell in row] for row in rows]
 
 
 def _row(ask: Ask, now: datetime, id: str, has_ended: bool) -> list[Text]:

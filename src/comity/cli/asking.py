@@ -11,6 +11,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
+from comity.adapters.state_folder import STATE_VARIABLE, state_folder
+from comity.cli.gateway_records import find_gateway_by_url
 from comity.wire.errors import Misconfigured, Unavailable
 
 type Answer = dict[str, Any]
@@ -19,6 +21,9 @@ PATIENCE: Final = timedelta(seconds=30)
 ANSWER_BYTES: Final = 64 * 1024 * 1024
 KEY: Final = "comity.key"
 """Where a command's context holds the key that it shows."""
+
+_LOCAL_MODE: Final = "the operator token of this"
+"""What a gateway in local mode speaks of to those who show none."""
 
 _KEY_BYTES: Final = 16 * 1024
 
@@ -46,17 +51,31 @@ def shown_key() -> str:
 class Gateway:
     """One gateway at its address; every question is a connection of its own."""
 
-    def __init__(self, url: str, patience: timedelta = PATIENCE) -> None:
+    def __init__(self, url: str, patience: timedelta = PATIENCE, token: str = "") -> None:
         self.url = _origin(url)
         self._patience = patience
         self._key = shown_key()
+        self._token = token
+        if not self._key and not token:
+            self._take_token()
         # Whether it has answered, and only wants to know who asks.
         self.wants_a_key = False
 
     @property
     def credentials(self) -> dict[str, str]:
         """The header by which this command says who it is."""
-        return {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        return {"Authorization": f"Bearer {self.credential}"} if self.credential else {}
+
+    @property
+    def credential(self) -> str:
+        """The key that this command shows, or the operator token; empty for neither."""
+        return self._key or self._token
+
+    def _take_token(self) -> None:
+        """Show the operator token that a gateway in local mode has left for its own user."""
+        record = find_gateway_by_url(self.url)
+        if record is not None and record.token:
+            self.url, self._token = record.url, record.token
 
     def get(self, *place: str, **query: str) -> Answer:
         asked = "?" + urlencode(query) if query else ""
@@ -103,6 +122,12 @@ class Gateway:
         return self._understood(reply.status, data)
 
     def unreachable(self, problem: Exception) -> Unavailable:
+        if _is_another_service(problem):
+            # What it said instead is not told: it may be anything.
+            return Unavailable(
+                f"{self.url} does not answer as an HTTP server, so it is no Comity gateway; say "
+                "where yours is with --url or COMITY_URL"
+            )
         return Unavailable(
             f"no gateway answers at {self.url} ({_in_words(problem)}); start one with "
             "`comity serve`, or say where it is with --url or COMITY_URL"
@@ -112,6 +137,11 @@ class Gateway:
         self.wants_a_key = True
         if self._key:
             return Misconfigured(f"{self.url} does not take this key: {said}")
+        if _LOCAL_MODE in said:
+            return Misconfigured(
+                f"{self.url} needs its operator token, and {state_folder()} has none for it; run "
+                f"this as the user who started it, and with the same {STATE_VARIABLE}"
+            )
         return Misconfigured(
             f"{self.url} wants to know who asks; put a key into COMITY_KEY, or name its file with "
             "--key-file"
@@ -166,9 +196,17 @@ def _origin(url: str) -> str:
     )
 
 
+def _is_another_service(problem: Exception) -> bool:
+    """Whether somebody answered, and not in HTTP. One that only left may be a gateway."""
+    is_left = isinstance(problem, http.client.RemoteDisconnected | http.client.IncompleteRead)
+    return isinstance(problem, http.client.HTTPException) and not is_left
+
+
 def _in_words(problem: Exception) -> str:
     if isinstance(problem, TimeoutError):
         return "it stays silent"
     if isinstance(problem, OSError) and problem.strerror:
         return problem.strerror.lower()
+    if isinstance(problem, http.client.HTTPException | OSError):
+        return "it ended the connection before its answer was whole"
     return str(problem) or type(problem).__name__

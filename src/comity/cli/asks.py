@@ -14,6 +14,7 @@ from comity.cli.options import Listing, json_option, url_option
 from comity.cli.show import plain, show, show_json
 from comity.cli.watching import watch
 from comity.rules.ask_words import one_line
+from comity.rules.phrases import start_sentence
 from comity.wire.asks import State
 
 STATES: Final = [str(state) for state in State]
@@ -24,8 +25,8 @@ def command() -> None:
     """Show what waits for somebody's answer.
 
     `comity approve` and `comity deny` answer it. An ID may be shortened as far as it stays the only
-    one. A running gateway is asked, by somebody who was granted ask/answer, or may administer it;
-    where none runs, the store is.
+    one. A running gateway is asked, by somebody who was granted ask/answer, or may administer it.
+    Without one, asks are read from the store, and answered there with --offline.
     """
 
 
@@ -78,16 +79,17 @@ def show_ask(id: str, url: str, config: Path | None, *, as_json: bool) -> int:
         show(*in_full(ask_of(found), found.get("likeness") or ""))
         if found["why_not"]:
             show(plain(f"You cannot answer it: {found['why_not']}.", "yellow"))
+            show(plain(f"{start_sentence(found['approvers'])} can."))
     return FINE
 
 
 @command.command("link")
 @click.argument("id")
-@click.option("--for", "party", metavar="PARTY", required=True, help="Who answers by it.")
+@click.option("--for", "party", metavar="PARTY", help="Who answers by it; you unless given.")
 @url_option
 @config_option
 @json_option
-def link(id: str, party: str, url: str, config: Path | None, *, as_json: bool) -> int:
+def link(id: str, party: str | None, url: str, config: Path | None, *, as_json: bool) -> int:
     """Make a link to the ask ID by which PARTY answers it in a browser, and nobody else's ask.
 
     Whoever opens the link answers as PARTY, so give it to nobody else. It ends with the ask.

@@ -18,6 +18,7 @@ from comity.cli.schemas import read_arguments
 from comity.cli.show import plain, show_json
 from comity.cli.talking import Talk
 from comity.cli.tools import tool_of
+from comity.cli.waiting import Waiting
 from comity.wire import mcp
 from comity.wire.errors import INVALID_PARAMS, METHOD_NOT_FOUND
 
@@ -38,7 +39,7 @@ MISTAKES: Final = {INVALID_PARAMS.code, METHOD_NOT_FOUND.code}
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
     show_default=True,
-    help="How long to wait for the answer, without the time in which you are asked.",
+    help="How long to wait for the answer, also for approval, without the time you are asked in.",
 )
 @url_option
 @config_option
@@ -49,40 +50,50 @@ def command(
     """Call a tool and print what it gives.
 
     A VALUE is text where the tool wants text, and JSON elsewhere; KEY:=JSON is always JSON. What
-    the tool asks amid the call is asked at the terminal; where there is none, it is declined. The
-    exit status is 1 if the tool reports an error.
+    the tool asks amid the call is asked at the terminal; where there is none, it is declined. A
+    call that needs approval waits for it, with or without a terminal. The exit status is 1 if the
+    tool reports an error, or if the time runs out.
     """
     with asked_gateway(where["url"], where["config"], lambda each: may_hold(each, tool)) as gateway:
         definition = tool_of(gateway, tool)
         schema = definition["definition"].get("inputSchema")
         said = read_arguments(arguments, json_args, schema)
         answer = _call(gateway, definition, said, timedelta(seconds=timeout))
-    return _tell(answer, where["as_json"], timeout)
+    if isinstance(answer, str):
+        return _fail(answer)
+    return _tell(answer, where["as_json"])
 
 
-def _call(gateway: Gateway, tool: Answer, said: Answer, patience: timedelta) -> Answer | None:
-    """The answer, or nothing where the time has run out."""
+def _call(gateway: Gateway, tool: Answer, said: Answer, patience: timedelta) -> Answer | str:
+    """The answer, or what to say where the time has run out."""
     person = Person.at_the_terminal(f"{tool['tool']} of the server {tool['server']}")
+    gatekeeper = Person.at_the_terminal("Comity")
     with Meanwhile(tool["name"]) as meanwhile:
+        waiting = Waiting(gateway, tool, meanwhile.say)
 
-        def answer(question: Answer) -> Answer:
+        def tell(method: str, params: Answer) -> None:
+            if not waiting.heard(params):
+                meanwhile.tell(method, params)
+
+        def answer(question: Answer) -> Answer | None:
             meanwhile.pause()
             try:
+                if waiting.heard(question):
+                    return waiting.answer(question, gatekeeper)
                 return person.answer(question)
             finally:
                 meanwhile.resume()
 
         params = {"name": tool["name"], "arguments": said, "_meta": {"progressToken": 1}}
         try:
-            with Talk(gateway, patience, meanwhile.tell, answer) as talk:
+            with Talk(gateway, patience, tell, answer) as talk:
                 return talk.ask(mcp.CALL_TOOL, params)
         except TimeoutError:
-            return None
+            late = f"the tool did not answer within {patience.total_seconds():g} s"
+            return waiting.too_long or f"{late}; --timeout gives it longer"
 
 
-def _tell(answer: Answer | None, as_json: bool, timeout: float) -> int:
-    if answer is None:
-        return _fail(f"the tool did not answer within {timeout:g} s; --timeout gives it longer")
+def _tell(answer: Answer, as_json: bool) -> int:
     error = members(answer.get("error"))
     if error:
         if as_json:

@@ -9,11 +9,14 @@ import click
 from comity.app.reaching import described
 from comity.cli.asking import Answer
 from comity.cli.ends import FINE, SOMETHING_WRONG
+from comity.cli.engines import look_at_the_engines
+from comity.cli.findings import Finding, findings_table
 from comity.cli.inprocess import gateway_before
 from comity.cli.options import json_option
 from comity.cli.show import paragraphs, plain, short, show, show_json, state, table
 from comity.config import Found, ServerSettings, Source
 from comity.rules.documents import Mistake, Mistakes
+from comity.rules.phrases import start_sentence
 from comity.wire.errors import Misconfigured
 
 LAST_LINES: Final = 10
@@ -22,12 +25,15 @@ LAST_LINES: Final = 10
 @click.command("check")
 @click.argument("config", type=click.Path(path_type=Path), required=False)
 @click.option("--start", is_flag=True, help="Start every server once, and tell how that went.")
+@click.option("--offline", is_flag=True, help="Do not connect to the store, NATS or issuers.")
 @json_option
-def command(config: Path | None, *, start: bool, as_json: bool) -> int:
-    """Look over a configuration: every mistake, and what would be served.
+def command(config: Path | None, *, start: bool, offline: bool, as_json: bool) -> int:
+    """Validate a configuration, and test the engines that it names.
 
-    CONFIG is found as `comity serve` finds it unless given. The exit status is 1 if there is a
-    mistake, or if a server that was started is not ready.
+    CONFIG is found as `comity serve` finds it unless given. Tests that the store answers and has
+    the right schema, that the pepper is set, that NATS is new enough, that issuers offer keys, and
+    that the extras for all of them are installed. The exit status is 1 if there is a mistake, if a
+    test fails, or if a server that was started is not ready.
     """
     if config is not None and not config.exists():
         raise Misconfigured(f"{config}: there is no such file; check the path")
@@ -35,13 +41,19 @@ def command(config: Path | None, *, start: bool, as_json: bool) -> int:
         found = Source(Path.cwd(), Path.home(), os.environ, config).find()
     except Misconfigured as problem:
         return _tell_mistakes(problem, as_json)
+    engines = [] if offline else look_at_the_engines(found.settings)
     started = _started(found) if start else None
     if as_json:
-        show_json({**_told(found), "mistakes": [], "started": started})
+        tested = [each.as_json() for each in engines]
+        show_json({**_told(found), "mistakes": [], "engines": tested, "started": started})
     else:
-        _show(found, started)
+        _show(found, engines, started)
     failed = any(server["state"] != "connected" for server in started or ())
-    return SOMETHING_WRONG if failed else FINE
+    return SOMETHING_WRONG if failed or _problems(engines) else FINE
+
+
+def _problems(engines: list[Finding]) -> int:
+    return sum(each.verdict == "problem" for each in engines)
 
 
 def mistakes_of(problem: Misconfigured) -> list[Mistake]:
@@ -92,14 +104,21 @@ def _told(found: Found) -> dict[str, object]:
     }
 
 
-def _show(found: Found, started: list[Answer] | None) -> None:
+def _show(found: Found, engines: list[Finding], started: list[Answer] | None) -> None:
     for line in found.told():
-        show(plain(line[:1].upper() + line[1:]))
+        show(plain(start_sentence(line)))
     rows = [_row(server) for server in found.settings.servers]
     if rows:
         show("", table(("SERVER", "OVER", "REACHED", ""), rows))
+    if engines:
+        show("", findings_table(engines))
     if started is not None:
         _show_started(started)
+    if count := _problems(engines):
+        told = "One test failed" if count == 1 else f"{count} tests failed"
+        show("", plain(f"{told}; `comity serve` would not work as configured.", "bold red"))
+    elif started is not None:
+        return
     elif rows:
         names = ", ".join(short(path) for path in found.files)
         show("", plain(f"No mistakes in {names}.", "bold green"))
@@ -114,7 +133,8 @@ def _row(server: ServerSettings) -> tuple[str, str, str, str]:
 
 def _show_started(started: list[Answer]) -> None:
     rows = [
-        (each["id"], state(each["state"]), str(each["tools"]), each["reason"]) for each in started
+        (each["id"], state(each["state"], each["reason"]), str(each["tools"]), each["reason"])
+        for each in started
     ]
     show("", table(("STARTED", "STATE", "TOOLS", "REASON"), rows))
     failed = [each for each in started if each["state"] != "connected"]

@@ -16,8 +16,9 @@ from comity.cli.client_files import NAME, ClientFile, project_files, user_files
 from comity.cli.clients import ARGS, BY_NAME, COMMAND, URL, Client
 from comity.cli.completing import complete_clients
 from comity.cli.ends import FINE, SOMETHING_WRONG, suggestion
+from comity.cli.gateway_url import find_url
 from comity.cli.importing import is_comity
-from comity.cli.options import DEFAULT_URL, Listing, json_option
+from comity.cli.options import Listing, json_option
 from comity.cli.show import plain, short, show, show_json, table
 from comity.config import Source
 from comity.wire.errors import Misconfigured
@@ -97,9 +98,11 @@ def _told(state: State) -> dict[str, object]:
 @click.option(
     "--url",
     metavar="URL",
-    help=f"Where the gateway is called; COMITY_URL, or {DEFAULT_URL}, unless given.",
+    help="Where the gateway is called; COMITY_URL, or the configuration's here, unless given.",
 )
-@click.option("--stdio", is_flag=True, help="Let the client start a gateway of its own.")
+@click.option(
+    "--stdio", is_flag=True, help="Let the client start a program that joins it to the gateway."
+)
 @click.option(
     "--config",
     metavar="FILE",
@@ -184,7 +187,7 @@ def _file(client: Client, project: bool) -> ClientFile:
 
 
 def _called(client: Client, url: str | None) -> dict[str, object]:
-    url = url or os.environ.get("COMITY_URL") or DEFAULT_URL
+    url = url or find_url()
     gateway = Gateway(url)
     path = urlsplit(url if "://" in url else f"http://{url}").path.rstrip("/")
     whole = gateway.url + (path or "/mcp")

@@ -3,7 +3,6 @@
 A shell waits for each answer, so a gateway that is away, or slow, completes nothing and no more.
 """
 
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -12,7 +11,7 @@ import click
 
 from comity.cli.asking import Gateway
 from comity.cli.clients import BY_NAME
-from comity.cli.options import DEFAULT_URL
+from comity.cli.gateway_url import find_url
 from comity.wire.errors import Misconfigured, Unavailable
 
 type Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -45,7 +44,7 @@ def _names(
     typed: str,
 ) -> list[str]:
     try:
-        url = context.params.get("url") or os.environ.get("COMITY_URL") or DEFAULT_URL
+        url = context.params.get("url") or find_url(context.params.get("config"))
         found = ask(Gateway(url, PATIENCE))
     except (Unavailable, Misconfigured):
         return []

@@ -11,7 +11,7 @@ from comity.config import Settings
 from comity.surfaces.asked import Asked
 from comity.wire import jsonrpc
 from comity.wire.errors import MalformedMessage, Misconfigured
-from comity.wire.parties import LOCAL
+from comity.wire.parties import LOCAL_OPERATOR
 
 
 def ask(
@@ -27,7 +27,7 @@ def ask(
 
     async def answered() -> bytes:
         async with administered(settings) as rooms:
-            asked = Asked(method, place[1:], query, said, LOCAL)
+            asked = Asked(method, place[1:], query, said, LOCAL_OPERATOR)
             return bytes(jsonrpc.to_raw(await rooms[place[0]](asked)))
 
     try:

@@ -8,11 +8,12 @@ import click
 
 from comity.cli.configured import look_at_the_configuration
 from comity.cli.ends import FINE, SOMETHING_WRONG
-from comity.cli.findings import STYLES, Finding
+from comity.cli.engines import look_at_the_engines
+from comity.cli.findings import STYLES, Finding, findings_table
 from comity.cli.machine import look_at_the_machine
 from comity.cli.met import look_at_the_clients, look_at_the_port
 from comity.cli.options import json_option
-from comity.cli.show import plain, show, show_json, table
+from comity.cli.show import plain, show, show_json
 from comity.config import Settings, Source
 
 
@@ -22,13 +23,14 @@ from comity.config import Settings, Source
 def command(config: Path | None, *, as_json: bool) -> int:
     """Find what is wrong, and say what to do about it.
 
-    Looks at this machine, at the configuration (CONFIG, or the one that `comity serve` would
-    find), at the programs and addresses of its servers, at the port, and at the clients in whose
-    configurations Comity stands. Starts none of them. The exit status is 1 if there is a problem.
+    Tests this machine, the configuration (CONFIG, or the one that `comity serve` would find), the
+    programs and addresses of its servers, the store, NATS, issuers and extras that it names, the
+    port, and the clients that are configured to use Comity. Starts none of them. The exit status is
+    1 if there is a problem.
     """
     findings = list(_look(config))
     if as_json:
-        show_json({"findings": [_told(finding) for finding in findings]})
+        show_json({"findings": [each.as_json() for each in findings]})
     else:
         _show(findings)
     return SOMETHING_WRONG if any(each.verdict == "problem" for each in findings) else FINE
@@ -39,30 +41,15 @@ def _look(config: Path | None) -> Iterator[Finding]:
     source = Source(Path.cwd(), Path.home(), os.environ, config)
     settings, findings = look_at_the_configuration(source)
     yield from findings
+    if settings is not None:
+        yield from look_at_the_engines(settings)
     running, port = look_at_the_port(settings or Settings())
     yield port
     yield from look_at_the_clients(os.environ, running)
 
 
-def _told(finding: Finding) -> dict[str, str | None]:
-    return {
-        "verdict": finding.verdict,
-        "about": finding.about,
-        "told": finding.told,
-        "remedy": finding.remedy or None,
-    }
-
-
 def _show(findings: list[Finding]) -> None:
-    rows = [
-        (
-            plain(each.verdict, STYLES[each.verdict]),
-            each.about,
-            f"{each.told}  ->  {each.remedy}" if each.remedy else each.told,
-        )
-        for each in findings
-    ]
-    show(table(("", "", ""), rows), "")
+    show(findings_table(findings), "")
     counts = {
         verdict: sum(each.verdict == verdict for each in findings)
         for verdict in ("problem", "warning")

@@ -8,6 +8,7 @@ FINE: Final = 0
 SOMETHING_WRONG: Final = 1
 OPERATORS_MISTAKE: Final = 2
 NOT_REACHABLE: Final = 3
+NOT_SIGNED: Final = 4
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
 
@@ -18,6 +19,7 @@ EXIT_STATUSES: Final = {
     OPERATORS_MISTAKE: "the command cannot be carried out as it was given, or the configuration "
     "cannot be used; the message says what to change",
     NOT_REACHABLE: "no gateway answers at that address",
+    NOT_SIGNED: "`journal verify` found entries that stayed unsigned, and nothing else wrong",
     INTERRUPTED: "interrupted (Ctrl-C)",
     READER_GONE: "whoever read the output went away (`comity tools | head`)",
 }

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, Protocol, cast
 
-from comity.cli.administering import settings_instead, settings_of
+from comity.cli.administering import is_offline, settings_instead, settings_of
 from comity.cli.asking import Answer, Gateway
 from comity.config import Settings
 from comity.wire.errors import Misconfigured, Unavailable
@@ -23,12 +23,12 @@ class _Room(Protocol):
 
 def lines(url: str, config: Path | None) -> Iterator[bytes]:
     """Every line, without its end. Raises Misconfigured, Unavailable."""
-    if config is None:
+    if not is_offline():
         gateway = Gateway(url)
         try:
             page = gateway.get("journal", "export")
         except Unavailable as away:
-            settings = settings_instead(away)
+            settings = settings_instead(away, config)
         else:
             yield from _pages(gateway, page)
             return

@@ -34,7 +34,8 @@ def command() -> None:
     """Show and change who may do what, and explain it.
 
     A TARGET is server/tool, server/* or *; a TOOL may be named as clients name it. A running
-    gateway is asked, by somebody who may administer it; where none runs, the store is.
+    gateway is asked, by somebody who may administer it. Without one, grants are read from the
+    store, and changed there with --offline.
     """
 
 

@@ -15,6 +15,8 @@ import click
 from comity.adapters import log_lines
 from comity.app.assembly import assembled
 from comity.cli.asking import Gateway
+from comity.cli.gateway_records import new_token
+from comity.cli.gateway_url import running_gateway
 from comity.config import ServerSettings, Settings, Source
 from comity.rules.names import SEPARATOR
 from comity.surfaces.listener import event_loop, listen
@@ -25,7 +27,8 @@ config_option: Final[Decorator] = click.option(
     "--config",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Ask no running gateway, but start the servers of this file for the purpose.",
+    is_eager=True,
+    help="Ask the gateway of this file; where none runs, start its servers for the purpose.",
 )
 
 
@@ -33,9 +36,10 @@ config_option: Final[Decorator] = click.option(
 def asked_gateway(
     url: str, config: Path | None, wanted: Callable[[ServerSettings], bool]
 ) -> Generator[Gateway]:
-    """The gateway at the address; or, with a file, one of its own before the wanted servers."""
-    if config is None:
-        yield Gateway(url)
+    """The gateway at the address; or, where none runs with a file, one of its own for it."""
+    running = None if config is None else running_gateway(config)
+    if config is None or running is not None:
+        yield Gateway(url if running is None else running.url)
         return
     found = Source(Path.cwd(), Path.home(), os.environ, config).find()
     with gateway_before(found.settings, wanted) as gateway:
@@ -51,8 +55,9 @@ def gateway_before(
     chosen = tuple(server for server in settings.servers if not server.disabled and wanted(server))
     # Whoever may start the servers of a file is its local user.
     mine = replace(settings, host="127.0.0.1", port=0, servers=chosen, identity_mode="local")
-    with _running(mine) as address:
-        yield Gateway(address)
+    token = new_token()
+    with _running(mine, token) as address:
+        yield Gateway(address, token=token)
 
 
 def may_hold(server: ServerSettings, tool: str) -> bool:
@@ -61,8 +66,8 @@ def may_hold(server: ServerSettings, tool: str) -> bool:
 
 
 @contextmanager
-def _running(settings: Settings) -> Generator[str]:
-    house = _House(settings)
+def _running(settings: Settings, token: str) -> Generator[str]:
+    house = _House(settings, token)
     with ThreadPoolExecutor(1, "gateway") as threads:
         begun: Future[str] = Future()
         ended = threads.submit(house.run, begun)
@@ -79,8 +84,9 @@ def _running(settings: Settings) -> Generator[str]:
 class _House:
     """A gateway on a loop of its own, from its first breath to its last."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, token: str) -> None:
         self._settings = settings
+        self._token = token
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -100,6 +106,11 @@ class _House:
         self._loop = asyncio.get_running_loop()
         self._serving = asyncio.current_task()
         settings = self._settings
-        async with assembled(settings) as parts:
+        async with assembled(settings, operator_token=self._token) as parts:
             await parts.servers.first_tries(settings.start_deadline + timedelta(seconds=5))
-            await listen(parts.gateway, settings.host, settings.port, started=begun.set_result)
+
+            def listening(origin: str) -> None:
+                parts.asking.listens_at(origin)
+                begun.set_result(origin)
+
+            await listen(parts.gateway, settings.host, settings.port, started=listening)

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from comity.cli.administering import Records, config_option
 from comity.cli.asking import Answer
 from comity.cli.completing import complete_servers
-from comity.cli.ends import FINE, SOMETHING_WRONG
+from comity.cli.ends import FINE, NOT_SIGNED, SOMETHING_WRONG
 from comity.cli.exporting import STDIO, lines, read, reading, writing
 from comity.cli.options import Decorator, json_option, url_option
-from comity.cli.show import paragraphs, plain, show, show_json, table, width
+from comity.cli.show import paragraphs, plain, show, show_json, stacked, table, width
 from comity.cli.verifying import (
     Progress,
     make_proof,
@@ -28,8 +28,10 @@ from comity.cli.verifying import (
     size_of,
 )
 from comity.rules.documents import Written
+from comity.rules.phrases import count_noun
 from comity.rules.proof import Report
-from comity.rules.stories import span
+from comity.rules.proof_chain import USUAL_INTERVAL, CheckpointInterval
+from comity.rules.stories import is_waiting, span
 from comity.wire.audit import OURS
 from comity.wire.errors import Misconfigured, Unavailable
 
@@ -40,6 +42,10 @@ RESULTS: Final = {
     "PENDING": "dim",
     "UNKNOWN": "bold red",
 }
+_COLUMNS: Final = ("TIME", "ACTOR", "TYPE", "RESULT", "SERVER/TOOL", "TRACE")
+_ON_FIRST_LINE: Final = 4
+"""How many of the columns stand on the first of two lines, where the terminal is narrow."""
+
 _WIDE: Final = 115
 POLL_SECONDS: Final = 1.0
 OVERLAP: Final = timedelta(seconds=3)
@@ -65,8 +71,8 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
 def command() -> None:
     """Show what happened, prove that it is all there, and hand it to others.
 
-    A running gateway is asked, by somebody who may read everything there; where none runs, the
-    store is.
+    A running gateway is asked, by somebody who may read everything there. Without one, or with
+    --offline, the store is read.
     """
 
 
@@ -142,7 +148,11 @@ def search(limit: int, oldest: bool, url: str, config: Path | None, **said: Any)
 @config_option
 @json_option
 def tell(name: str, url: str, config: Path | None, as_json: bool) -> int:
-    """Tell the story of TRACE, in words and times; a call's id or an ask's will do as well."""
+    """Tell the story of TRACE, in words and times.
+
+    The id of a call will do as well, and so will the id of an ask, or its first letters as
+    `comity asks` shows them.
+    """
     story = Records(url, config).get("journal", "story", name)
     if as_json:
         show_json(story)
@@ -182,6 +192,20 @@ def _told(each: Answer) -> Text:
     multiple=True,
     help="Checkpoints that were kept elsewhere: a tail that was cut off is missed by these.",
 )
+@click.option(
+    "--every",
+    metavar="N",
+    default=USUAL_INTERVAL.every,
+    show_default=True,
+    help="The gateway's journal.checkpoint_every.",
+)
+@click.option(
+    "--within",
+    metavar="TIME",
+    default="10s",
+    show_default=True,
+    help="The gateway's journal.checkpoint_within.",
+)
 @url_option
 @config_option
 @json_option
@@ -189,11 +213,14 @@ def verify(file: str | None, keys: tuple[str, ...], files: tuple[str, ...], **sa
     """Prove that nothing was altered, removed, put in or moved, and name the first entry that was.
 
     FILE is an export, - is standard input; without it, the running gateway's journal is proved, or
-    the store's. The exit status is 0 if it is whole, 1 if it is not, and 2 if that cannot be said.
+    the store's. Only signed entries are proved. A gateway signs within seconds, so older entries
+    without a signature are a finding. The exit status is 0 if nothing is wrong, 1 if something is,
+    4 if signatures are missing and nothing else is wrong, and 2 if that cannot be said.
     """
     # Read before the journal is: then nothing in them is of an entry that came between.
     checkpoints, strange = outside(files)
-    proof = make_proof(keys, checkpoints)
+    within = Written(said["within"], "--within").duration()
+    proof = make_proof(keys, checkpoints, CheckpointInterval(said["every"], within))
     progress = Progress(None if file in (None, STDIO) else size_of(file or ""))
     try:
         if file is None:
@@ -208,7 +235,9 @@ def verify(file: str | None, keys: tuple[str, ...], files: tuple[str, ...], **sa
         show_json(report_view(report, seconds))
     else:
         show_report(report, seconds, _notes(report, keys, files, strange))
-    return FINE if report.is_whole else SOMETHING_WRONG
+    if not report.findings:
+        return FINE
+    return NOT_SIGNED if report.is_only_unsigned else SOMETHING_WRONG
 
 
 def _notes(
@@ -220,7 +249,9 @@ def _notes(
     if not files:
         notes.append("Whether a tail was cut off is told by --checkpoints, kept elsewhere.")
     if strange:
-        notes.append(f"{strange:,} lines of the checkpoints cannot be read, and were left out.")
+        notes.append(
+            f"Left out, since not readable: {count_noun(strange, 'line')} of the checkpoints."
+        )
     return notes
 
 
@@ -289,27 +320,24 @@ def _all(records: Records, query: dict[str, str], limit: int) -> list[Answer]:
 
 
 def _table(entries: list[Answer], *, has_header: bool) -> RenderableType:
-    if width() < _WIDE:
-        return Group(*map(_two_lines, entries))
-    rows = [(*_happened(entry), _place(entry), plain(entry["trace"], "dim")) for entry in entries]
-    columns = ("TIME", "WHO", "WHAT", "RESULT", "WITH", "TRACE")
-    return table(columns if has_header else ("",) * len(columns), rows)
+    header = _COLUMNS if has_header else ("",) * len(_COLUMNS)
+    rows = [_cells(entry) for entry in entries]
+    # A trace that is cut in two is of no use to anybody.
+    return table(header, rows) if width() >= _WIDE else stacked(header, rows, _ON_FIRST_LINE)
 
 
-def _two_lines(entry: Answer) -> Text:
-    """Where the terminal is narrow: a trace that is cut in two is of no use to anybody."""
-    at, *happened = _happened(entry)
-    first = Text("  ").join((at, *happened))
-    below = Text("  ").join((_place(entry), plain(entry["trace"], "dim")))
-    return first.append("\n").append(" " * (at.cell_len + 2)).append_text(below)
-
-
-def _happened(entry: Answer) -> tuple[Text, Text, Text, Text]:
+def _cells(entry: Answer) -> tuple[Text, ...]:
+    what, result = entry["type"].removeprefix(OURS).lower().replace("_", " "), entry["result"]
+    if is_waiting(entry["type"], entry["details"] or {}):
+        # Kept as a refused call, which readers would take for a denial.
+        what, result = "waiting for approval", "PENDING"
     return (
-        plain(_time(entry["at"]), "dim"),
+        plain(_day_and_time(entry["at"]), "dim"),
         plain(entry["actor"]),
-        plain(entry["type"].removeprefix(OURS).lower().replace("_", " ")),
-        plain(entry["result"], RESULTS.get(entry["result"], "")),
+        plain(what),
+        plain(result, RESULTS.get(result, "")),
+        _place(entry),
+        plain(entry["trace"], "dim"),
     )
 
 
@@ -322,6 +350,13 @@ def _time(written: str) -> str:
     at = datetime.fromisoformat(written).astimezone()
     day = "" if at.date() == datetime.now(UTC).astimezone().date() else f"{at:%Y-%m-%d} "
     return f"{day}{at:%H:%M:%S}.{at.microsecond // 1000:03}"
+
+
+def _day_and_time(written: str) -> str:
+    """A time of this place, with its day; the year only where it is another one."""
+    at = datetime.fromisoformat(written).astimezone()
+    is_of_this_year = at.year == datetime.now(UTC).astimezone().year
+    return f"{at:%m-%d %H:%M:%S}" if is_of_this_year else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _one_line(entry: Answer) -> str:

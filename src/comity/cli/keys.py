@@ -1,8 +1,11 @@
 """`comity keys`: API keys given out, replaced and taken back."""
 
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 from rich.text import Text
@@ -13,6 +16,7 @@ from comity.cli.ends import FINE
 from comity.cli.options import Decorator, Listing, json_option, url_option
 from comity.cli.show import plain, show, show_json, since, table
 from comity.rules.documents import Written
+from comity.wire.errors import Misconfigured
 
 _PER: Final = click.IntRange(1, 10**9)
 
@@ -27,8 +31,8 @@ expires_option: Final[Decorator] = click.option(
 def command() -> None:
     """Give out API keys, replace them and take them back.
 
-    A running gateway is asked for it, by somebody who may administer it; where none runs, it is
-    done in the store that the configuration names.
+    A running gateway is asked for it, by somebody who may administer it. Without one, --offline
+    works on the store that the configuration names.
     """
 
 
@@ -89,15 +93,31 @@ def _standing(key: Answer) -> Text:
 )
 @click.option("--per-minute", metavar="N", type=_PER, help="Requests it may make in a minute.")
 @click.option("--per-hour", metavar="N", type=_PER, help="Requests it may make in an hour.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the key to this new file, which only you can read, and do not print it.",
+)
 @url_option
 @config_option
 @json_option
 def create(party: str, url: str, config: Path | None, as_json: bool, **said: Any) -> int:
     """Make a key for PARTY, as agent:ci or person:ana@example.org, and show it once.
 
+    With --out the key goes into a file instead, which `--key-file` reads.
+
     A party that is not known yet comes to be known by it. What it may do is for grants to say.
     """
-    made = Records(url, config).post(
+    with _new_file(said["out"]) as file:
+        made = _create(Records(url, config), party, said)
+        if file is not None:
+            file.write(f"{made.pop('key')}\n")
+    return _show_new(made, as_json, said["out"])
+
+
+def _create(records: Records, party: str, said: Mapping[str, Any]) -> Answer:
+    return records.post(
         "keys",
         party=party,
         label=said["label"],
@@ -106,7 +126,27 @@ def create(party: str, url: str, config: Path | None, as_json: bool, **said: Any
         requests_per_hour=said["per_hour"],
         expires_at=moment(said["expires"]),
     )
-    return _show_new(made, as_json)
+
+
+@contextmanager
+def _new_file(path: Path | None) -> Generator[TextIO | None]:
+    """A file that only its owner can read, removed if no key was made. Raises Misconfigured."""
+    if path is None:
+        yield None
+        return
+    try:
+        # Made first: a key that nobody can keep would be lost.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise Misconfigured(f"{path} exists already; name a new file with --out") from None
+    except OSError as problem:
+        raise Misconfigured(f"{path} cannot be written: {problem.strerror}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            yield file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 @command.command("rotate")
@@ -129,9 +169,12 @@ def rotate(key: str, grace: str, url: str, config: Path | None, as_json: bool) -
     return _show_new(made, as_json)
 
 
-def _show_new(made: Answer, as_json: bool) -> int:
+def _show_new(made: Answer, as_json: bool, file: Path | None = None) -> int:
     if as_json:
         show_json(made)
+        return FINE
+    if file is not None:
+        show(plain(f"Wrote key {made['id']} of {made['party']} to {file}.", "green"))
         return FINE
     show(plain(made["key"], "bold"))
     show(plain(f"This is key {made['id']} of {made['party']}. It is shown only now: keep it well."))

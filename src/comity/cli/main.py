@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import logging
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -26,7 +27,7 @@ from comity.wire.errors import Misconfigured, Unavailable
 
 COMMANDS: Final = {
     "init": "Write a first configuration from the servers that your MCP clients have.",
-    "check": "Look over a configuration: every mistake, and what would be served.",
+    "check": "Validate a configuration, and test the engines that it names.",
     "serve": "Stand in front of the servers of a configuration.",
     "status": "Show how a running gateway is doing.",
     "servers": "Show the servers of a running gateway; restart, stop and start them.",
@@ -96,7 +97,9 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="comity", message="%(version)s")
+@click.version_option(
+    package_name="comity", message=f"comity %(version)s (Python {platform.python_version()})"
+)
 def comity() -> None:
     """One MCP endpoint in front of every tool server."""
 
@@ -112,8 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return OPERATORS_MISTAKE
     except (Misconfigured, Unavailable) as error:
         # A gateway that writes its log for programs does so to the end.
-        importlib.import_module("comity.adapters.log_lines").announce(str(error), logging.ERROR)
-        return OPERATORS_MISTAKE if isinstance(error, Misconfigured) else NOT_REACHABLE
+        is_own = isinstance(error, Misconfigured)
+        lines = importlib.import_module("comity.adapters.log_lines")
+        lines.announce(str(error), logging.ERROR, is_own=is_own)
+        return OPERATORS_MISTAKE if is_own else NOT_REACHABLE
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):

@@ -16,6 +16,8 @@ type Frame = dict[str, Any]
 
 LINE_EVERY_SECONDS: Final = 1.0
 LONGEST: Final = 200
+LEAST_COUNT: Final = 0.001
+"""Less than this, of no known total, counts nothing: a sender only has to let it grow."""
 
 
 class Meanwhile:
@@ -57,6 +59,10 @@ class Meanwhile:
         elif method == mcp.MESSAGE:
             self._say(f"{params.get('level', 'log')}: {params.get('data', '')}")
 
+    def say(self, line: str) -> None:
+        """Something of the program's own, whole."""
+        self._say(line, len(line))
+
     def pause(self) -> None:
         """Leave the terminal to a question."""
         if self._live is not None:
@@ -74,16 +80,23 @@ class Meanwhile:
             self._live.update(self._task, completed=done or 0, total=total, description=about)
         elif time.monotonic() - self._last_line >= LINE_EVERY_SECONDS or done == total:
             self._last_line = time.monotonic()
-            of = f" of {total:g}" if total is not None else ""
-            self._say(f"{done or 0:g}{of} {message}".rstrip())
+            if told := f"{_counted(done or 0, total)} {message}".strip():
+                self._say(told)
 
-    def _say(self, line: str) -> None:
-        text = f"comity: {harmless(line)[:LONGEST]}"
+    def _say(self, line: str, longest: int = LONGEST) -> None:
+        text = f"comity: {harmless(line)[:longest]}"
         if self._live is not None:
-            self._live.console.print(text, style="dim", markup=False)
+            self._live.console.print(text, style="dim", markup=False, soft_wrap=True)
         else:
             click.echo(text, err=True)
 
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _counted(done: float, total: float | None) -> str:
+    """How far it is; empty where the number tells nothing."""
+    if total is not None:
+        return f"{done:g} of {total:g}"
+    return f"{done:g}" if done >= LEAST_COUNT else ""

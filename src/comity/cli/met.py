@@ -147,7 +147,7 @@ def _starts(about: str, entry: Mapping[str, Any]) -> Finding:
             f"starts Comity with {file}, which is not there",
             "connect it anew, with --config",
         )
-    return well(about, "starts a gateway of its own")
+    return well(about, "is joined to the gateway by a program that it starts")
 
 
 def parts_of(url: str) -> str:

@@ -8,6 +8,7 @@ from comity.cli.asking import Answer, Gateway
 from comity.cli.ends import FINE, SOMETHING_WRONG
 from comity.cli.options import Listing, json_option, url_option
 from comity.cli.show import paragraphs, plain, show, show_json, table
+from comity.rules.phrases import count_noun
 
 ROOM = "models"
 PATIENCE = timedelta(minutes=6)
@@ -52,7 +53,7 @@ def try_model(id: str, text: str, url: str, *, as_json: bool) -> int:
     if as_json:
         show_json(answer)
         return FINE
-    used = f"{answer['input_tokens']} tokens read, {answer['output_tokens']} said"
+    used = f"{count_noun(answer['input_tokens'], 'token')} read, {answer['output_tokens']} said"
     show(paragraphs(answer["text"]), plain(f"{answer['model']}: {used}, {_cost(answer['cost'])}"))
     return FINE
 

@@ -7,10 +7,16 @@ from typing import Any, Final
 import click
 
 from comity.cli.asking import KEY, read_key
-
-DEFAULT_URL: Final = "http://127.0.0.1:2664"
+from comity.cli.gateway_url import URL_VARIABLE, find_url
 
 type Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _find_url(context: click.Context, _: click.Parameter, url: str | None) -> str | None:
+    if url or context.resilient_parsing:
+        return url
+    config: Path | None = context.params.get("config")
+    return find_url(config)
 
 
 def _keep_key(context: click.Context, _: click.Parameter, file: Path | None) -> None:
@@ -21,11 +27,10 @@ def _keep_key(context: click.Context, _: click.Parameter, file: Path | None) -> 
 _url_option: Final[Decorator] = click.option(
     "--url",
     metavar="URL",
-    envvar="COMITY_URL",
-    default=DEFAULT_URL,
-    show_default=True,
+    envvar=URL_VARIABLE,
     show_envvar=True,
-    help="The gateway to ask.",
+    callback=_find_url,
+    help="The gateway to ask; that of the configuration here unless given.",
 )
 _key_option: Final[Decorator] = click.option(
     "--key-file",

@@ -14,6 +14,7 @@ import click
 
 from comity.cli.asking import members
 from comity.cli.show import harmless
+from comity.rules.phrases import count_noun
 
 type Frame = dict[str, Any]
 
@@ -128,9 +129,9 @@ def _number(said: str, field: Frame) -> int | float:
 def _text(said: str, field: Frame) -> str:
     least, most = field.get("minLength"), field.get("maxLength")
     if isinstance(least, int) and len(said) < least:
-        raise ValueError(f"At least {least} characters.")
+        raise ValueError(f"At least {count_noun(least, 'character')}.")
     if isinstance(most, int) and len(said) > most:
-        raise ValueError(f"At most {most} characters.")
+        raise ValueError(f"At most {count_noun(most, 'character')}.")
     return said
 
 

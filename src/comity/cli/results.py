@@ -1,4 +1,4 @@
-"""What a tool gave back, printed for people: its text as it is, its structure as JSON."""
+"""What a tool gave back, printed for people: its text, and as JSON what the text leaves out."""
 
 import json
 from collections.abc import Iterator
@@ -29,14 +29,21 @@ def _pieces(result: Result, style: str) -> Iterator[Text]:
 
 
 def _is_said(structured: object, items: list[object]) -> bool:
-    """Servers repeat the structure as text, for clients that know no better."""
-    for item in items:
-        try:
-            if json.loads(str(members(item).get("text"))) == structured:
-                return True
-        except (ValueError, RecursionError):
-            continue
-    return False
+    """Whether the text says it too: many servers repeat the structure for older clients."""
+    found = (members(item).get("text") for item in items)
+    texts = [text for text in found if isinstance(text, str)]
+    parsed = [_parsed(text) for text in texts]
+    said = [*texts, *parsed, texts, parsed] if texts else []
+    # Some servers wrap a plain value, or a list, in an object with one member.
+    values = list(members(structured).values())
+    return structured in said or (len(values) == 1 and values[0] in said)
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _piece(item: Result, style: str) -> Text:

@@ -8,6 +8,7 @@ from comity.cli.asking import Answer, members
 from comity.cli.inprocess import asked_gateway, config_option
 from comity.cli.options import json_option, url_option
 from comity.cli.show import first_line, plain, show, show_json, table
+from comity.rules.phrases import count_noun
 
 
 @click.command("search")
@@ -54,7 +55,8 @@ def command(
         columns = ("SCORE", "TOOL", "SERVER", "WHY", "ABOUT")
         show(table(columns, [_row(tool) for tool in found["tools"]], cut="ABOUT"))
     else:
-        show(plain(f"None of the {found['total_available']} tools that you may call fits."))
+        callable_tools = count_noun(found["total_available"], "tool")
+        show(plain(f"No tool fits, of {callable_tools} that you may call."))
     if found["fallback_strategy"]:
         show(plain("Found by words alone: meanings are not known here, or not yet.", "dim"))
 

@@ -7,17 +7,31 @@ from datetime import timedelta
 from typing import Final
 
 import click
+from rich.text import Text
 
 from comity.adapters.upstream.stderr import harmless
 from comity.cli.asking import Answer, Gateway
 from comity.cli.completing import complete_servers
 from comity.cli.ends import FINE, SOMETHING_WRONG
 from comity.cli.options import Listing, json_option, url_option
-from comity.cli.show import paragraphs, plain, show, show_json, since, state, table, waiting
+from comity.cli.show import (
+    paragraphs,
+    plain,
+    short_reason,
+    show,
+    show_json,
+    since,
+    state,
+    table,
+    waiting,
+    width,
+)
+from comity.rules.phrases import count_noun
 from comity.wire.lifecycle import Reason
 
 LOOK_EVERY: Final = timedelta(milliseconds=300)
 LAST_LINES: Final = 10
+WIDE: Final = 115
 OPERATOR_REQUEST: Final = str(Reason.OPERATOR_REQUEST)
 
 
@@ -51,23 +65,30 @@ def is_troubled(server: Answer) -> bool:
 
 def _show_all(servers: list[Answer]) -> None:
     columns = ["SERVER", "STATE", "TOOLS", "OVER", "SINCE", "RESTARTS"]
-    reasoned = any(server["reason"] for server in servers)
+    reasons = [(server["id"], short_reason(server["reason"])) for server in servers]
+    reasons = [(id, reason) for id, reason in reasons if reason]
+    # A narrow terminal has no room for reasons beside all the rest.
+    is_wide = bool(reasons) and width() >= WIDE
     brought = any(server.get("registered_by") for server in servers)
     rows = [
         (
             server["id"],
-            state(server["state"]),
+            state(server["state"], server["reason"]),
             str(server["tools"]),
             server["transport"],
             since(server["since"]),
             str(server["restarts"]),
             *([server.get("registered_by", "")] if brought else []),
-            *([server["reason"]] if reasoned else []),
+            *([short_reason(server["reason"])] if is_wide else []),
         )
         for server in servers
     ]
-    columns += [*(["REGISTERED BY"] if brought else []), *(["REASON"] if reasoned else [])]
+    columns += [*(["REGISTERED BY"] if brought else []), *(["REASON"] if is_wide else [])]
     show(table(columns, rows))
+    if reasons and not is_wide:
+        show("", table(("SERVER", "REASON"), reasons))
+    if any(is_troubled(server) for server in servers):
+        show("", plain("`comity servers show NAME` tells more.", "dim"))
 
 
 @command.command("show")
@@ -88,7 +109,7 @@ def _show_one(server: Answer) -> None:
     info: Answer = server["info"] or {}
     said = " ".join(str(info[key]) for key in ("title", "name", "version") if info.get(key))
     facts = {
-        "state": state(server["state"]),
+        "state": state(server["state"], server["reason"]),
         "reason": plain(server["reason"]),
         "since": plain(since(server["since"])),
         "restarts": plain(server["restarts"] or ""),
@@ -133,8 +154,8 @@ def told_account(account: Answer) -> str:
 
 
 def _offers(server: Answer) -> str:
-    kinds = {"tools": "tools", "prompts": "prompts", "resources": "resources"}
-    return ", ".join(f"{server[kind]} {word}" for kind, word in kinds.items() if server[kind])
+    counts = {noun: server[f"{noun}s"] for noun in ("tool", "prompt", "resource")}
+    return ", ".join(count_noun(count, noun) for noun, count in counts.items() if count)
 
 
 def _order(deed: str, told: str) -> None:
@@ -163,15 +184,16 @@ def _order(deed: str, told: str) -> None:
         if as_json:
             show_json(server)
         else:
-            show(table(("", "", ""), [(server["id"], state(server["state"]), _told(server))]))
+            show(table(("", "", ""), [_brief(server)]))
             if is_troubled(server):
                 _show_last_words(server)
         well = "disconnected" if deed == "stop" else "connected"
         return FINE if server["state"] == well else SOMETHING_WRONG
 
 
-def _told(server: Answer) -> str:
-    return _offers(server) if server["state"] == "connected" else server["reason"]
+def _brief(server: Answer) -> tuple[str, Text, str]:
+    told = _offers(server) if server["state"] == "connected" else server["reason"]
+    return server["id"], state(server["state"], server["reason"]), told
 
 
 def is_settled(server: Answer) -> bool:

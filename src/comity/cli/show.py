@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from comity.adapters.upstream.stderr import harmless
+from comity.wire.lifecycle import Reason, State
 
 UNBOUNDED: Final = 100_000
 STATE_STYLES: Final = {
@@ -28,9 +30,12 @@ STATE_STYLES: Final = {
     "connecting": "yellow",
     "restarting": "yellow",
     "draining": "yellow",
-    "error": "bold red",
+    "failed": "bold red",
 }
-_C1 = re.compile(r"[\x7f-\x9f]")
+_ORDERED: Final = frozenset({"", *Reason})
+"""The reasons of a restart that somebody ordered; any other reason is a failure."""
+
+_REASON_ENDS: Final = re.compile(r"; | \| | \(restart_limit_exceeded")
 
 
 def show(*things: RenderableType) -> None:
@@ -64,8 +69,11 @@ def waiting(about: str) -> Generator[None]:
 def show_json(document: object) -> None:
     """Print for programs; a terminal that shows it is not steered by what strangers wrote."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    safe = _C1.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
-    sys.stdout.buffer.write(safe.encode("utf-8", "replace") + b"\n")
+    # Each character that is not seen, or turns the direction of a line, is written as its escape.
+    safe = "".join(
+        each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text
+    )
+    sys.stdout.buffer.write(safe.encode() + b"\n")
 
 
 def plain(said: object, style: str = "") -> Text:
@@ -121,8 +129,37 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, cut: 
     return found
 
 
-def state(said: str) -> Text:
-    return plain(said, STATE_STYLES.get(said, "dim"))
+def stacked(columns: Sequence[str], rows: Sequence[Sequence[Text]], first: int) -> Group:
+    """The first columns of each row on a line of their own, and the others below them, whole."""
+    header = [Text(name, style="bold") for name in columns]
+    lines = [header, *rows] if any(columns) else rows
+    widths = [max(row[place].cell_len for row in lines) for place in range(first)]
+    return Group(*(_stacked_row(row, widths) for row in lines))
+
+
+def _stacked_row(row: Sequence[Text], widths: Sequence[int]) -> Group:
+    cells = [cell.copy() for cell in row[: len(widths)]]
+    for cell, size in zip(cells, widths, strict=True):
+        cell.pad_right(size - cell.cell_len)
+    below = Text("  ", overflow="fold").join(row[len(widths) :])
+    return Group(Text("  ").join(cells), Padding(below, (0, 0, 0, widths[0] + 2)))
+
+
+def state(said: str, reason: str = "") -> Text:
+    """The state of a server for people."""
+    shown = state_name(said, reason)
+    return plain(shown, STATE_STYLES.get(shown, "dim"))
+
+
+def state_name(said: str, reason: str) -> str:
+    """A state of MGP in plain words: a server that waits for its next start has failed."""
+    is_failed = said == State.ERROR or (said == State.RESTARTING and reason not in _ORDERED)
+    return "failed" if is_failed else said
+
+
+def short_reason(reason: str) -> str:
+    """Why a server failed, without advice, its last words and how often it was tried."""
+    return _REASON_ENDS.split(reason, maxsplit=1)[0]
 
 
 def since(written: str | None) -> str:

@@ -22,11 +22,13 @@ from comity.app.assembly import Parts
 from comity.cli.show import paragraphs, plain, state
 from comity.kernel.catalog import Catalog, Kind
 from comity.kernel.servers import Server
+from comity.rules.phrases import count_noun
 from comity.wire.lifecycle import State
 
 LOOK_EVERY_SECONDS: Final = 0.1
 LAST_WORDS: Final = 3
 MOST_ROWS: Final = 200
+REMEDY: Final = "`comity servers show NAME` tells why one failed, `comity doctor` what to do."
 
 
 @contextlib.asynccontextmanager
@@ -63,6 +65,8 @@ class Start:
     async def in_lines(self) -> None:
         """A line for each server, when it was tried; why one failed stands in the log."""
         await asyncio.gather(*(self._in_a_line(server) for server in self._servers))
+        if self._has_failed:
+            announce(REMEDY)
 
     async def _in_a_line(self, server: Server) -> None:
         await server.tried.wait()
@@ -73,7 +77,11 @@ class Start:
             return
         for line in _last_words(server):
             announce(f"server {server.name!r} said: {line}")
-        announce(f"server {server.name!r} is not ready; {_remedy(server)}")
+        announce(f"server {server.name!r} is not ready")
+
+    @property
+    def _has_failed(self) -> bool:
+        return any(server.state is not State.CONNECTED for server in self._servers)
 
     async def live(self, address: str) -> None:
         """The table, drawn anew until nothing in it can change, and then left standing."""
@@ -115,30 +123,29 @@ class Start:
         took = plain(f"{self._took.get(server.name, 0):.1f} s", "dim")
         if server.state is State.CONNECTED:
             return took, plain(_offered(self._catalog, server))
-        said = "\n".join([server.reason, *_last_words(server), _remedy(server)])
-        return state(server.state), paragraphs(said)
+        said = "\n".join([server.reason, *_last_words(server)])
+        return state(server.state, server.reason), paragraphs(said)
 
     def _summary(self, address: str) -> Text:
         ready = sum(server.state is State.CONNECTED for server in self._servers)
         tools = sum(self._catalog.count(server.name, Kind.TOOL) for server in self._servers)
-        counted = f"{ready} of {len(self._servers)} servers ready, {tools} tools."
-        how = "Connect a client: `comity client connect NAME`, or give it"
-        return Text.assemble("\n", (counted, "bold"), "\n", f"{how} ", (f"{address}/mcp", "cyan"))
+        servers = count_noun(len(self._servers), "server")
+        counted = f"{ready} of {servers} ready, {count_noun(tools, 'tool')}."
+        remedy = f"{REMEDY}\n" if self._has_failed else ""
+        how = "Connect a client: `comity client connect NAME`, or give it "
+        return Text.assemble("\n", (counted, "bold"), "\n", remedy, how, (f"{address}/mcp", "cyan"))
 
 
 def _offered(catalog: Catalog, server: Server) -> str:
-    counts = {kind: catalog.count(server.name, kind) for kind in Kind if kind is not Kind.TEMPLATE}
-    told = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    kinds = {Kind.TOOL: "tool", Kind.PROMPT: "prompt", Kind.RESOURCE: "resource"}
+    counts = {noun: catalog.count(server.name, kind) for kind, noun in kinds.items()}
+    told = ", ".join(count_noun(count, noun) for noun, count in counts.items() if count)
     return told or "offers nothing"
 
 
 def _last_words(server: Server) -> list[str]:
     """What it said on its error output; the reason may have said the last of it already."""
     return [line for line in list(server.hints())[-LAST_WORDS:] if line not in server.reason]
-
-
-def _remedy(server: Server) -> str:
-    return f"`comity servers show {server.name}` tells more, `comity doctor` what to do"
 
 
 @contextlib.contextmanager

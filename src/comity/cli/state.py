@@ -11,6 +11,7 @@ from comity.cli.asking import Answer, Gateway
 from comity.cli.ends import FINE, SOMETHING_WRONG
 from comity.cli.options import Listing, json_option, url_option
 from comity.cli.show import plain, show, show_json, since, table
+from comity.rules.phrases import count_noun
 
 ROOM: Final = "state"
 AS_A_WHOLE: Final = "*"
@@ -110,7 +111,8 @@ def forget(server: str, feature: str, url: str, *, as_json: bool) -> int:
     if as_json:
         show_json(done)
     else:
-        show(plain(f"{done['dropped']} checkpoints of {feature} at {server} are gone.", "green"))
+        dropped = count_noun(done["dropped"], "checkpoint")
+        show(plain(f"Removed {dropped} of {feature} at {server}.", "green"))
     return FINE
 
 

@@ -1,11 +1,13 @@
 """`comity status`: how a running gateway is doing, on a few lines."""
 
+from collections import Counter
+
 import click
 
 from comity.cli.asking import Answer, Gateway
 from comity.cli.ends import FINE, SOMETHING_WRONG
 from comity.cli.options import json_option, url_option
-from comity.cli.show import plain, show, show_json, since, state, table
+from comity.cli.show import plain, short_reason, show, show_json, since, state, state_name, table
 
 
 @click.command("status")
@@ -30,7 +32,7 @@ def _show(url: str, status: Answer) -> None:
     show(plain(f"Comity {version} at {url}, up for {age}", "bold"))
     if not status["ready"]:
         show(plain("Some servers are starting for the first time.", "yellow"))
-    states: dict[str, int] = status["servers"]
+    states = _states(status)
     counted = ", ".join(f"{count} {name}" for name, count in states.items())
     servers = f"{sum(states.values())} ({counted})" if states else "none"
     facts = (
@@ -42,6 +44,18 @@ def _show(url: str, status: Answer) -> None:
     )
     show(*(plain(f"{name:<14} {fact}") for name, fact in facts))
     if status["troubled"]:
-        rows = [(each["id"], state(each["state"]), each["reason"]) for each in status["troubled"]]
+        rows = [
+            (each["id"], state(each["state"], each["reason"]), short_reason(each["reason"]))
+            for each in status["troubled"]
+        ]
         show("", table(("SERVER", "STATE", "REASON"), rows))
         show("", plain("`comity servers show NAME` tells more.", "dim"))
+
+
+def _states(status: Answer) -> Counter[str]:
+    """How many servers are in each state, as people are shown it."""
+    states = Counter[str](status["servers"])
+    for each in status["troubled"]:
+        states[each["state"]] -= 1
+        states[state_name(each["state"], each["reason"])] += 1
+    return +states

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -13,8 +12,6 @@ from comity.cli.options import json_option
 from comity.cli.show import plain, show, show_json
 from comity.config import Settings, Source
 from comity.wire.errors import Misconfigured
-
-NONE: Final = "base"
 
 config_argument = click.argument("config", type=click.Path(path_type=Path), required=False)
 
@@ -67,7 +64,9 @@ def upgrade(config: Path | None) -> int:
     if before == after:
         done = f"had schema {after} already"
     else:
-        done = f"has schema {after} now" + ("" if before == NONE else f", and had {before}")
+        done = f"has schema {after} now" + (
+            "" if before == stores.NO_TABLES else f", and had {before}"
+        )
     show(plain(f"{stores.described(url)}: {done}", "green"))
     return FINE
 
@@ -85,5 +84,5 @@ def _show(url: str, current: str, newest: str) -> None:
     if current == newest:
         show(plain(f"schema {current}, up to date", "green"))
     else:
-        has = "no tables yet" if current == NONE else f"schema {current}"
+        has = "no tables yet" if current == stores.NO_TABLES else f"schema {current}"
         show(plain(f"{has}; this version needs {newest}: run `comity store upgrade`", "yellow"))

@@ -35,7 +35,7 @@ class Talk:
         gateway: Gateway,
         patience: timedelta,
         tell: Callable[[str, Frame], None],
-        answer: Callable[[Frame], Frame],
+        answer: Callable[[Frame], Frame | None],
     ) -> None:
         self._gateway = gateway
         self._tell = tell
@@ -105,13 +105,14 @@ class Talk:
         if "id" not in frame:
             self._tell(str(method), params)
             return
-        answer: Frame = {"error": {"code": METHOD_NOT_FOUND.code, "message": "not known here"}}
+        answer: Frame = {"error": {"code": METHOD_NOT_FOUND.code, "message": "nobody answers here"}}
         if method == mcp.PING:
             answer = {"result": {}}
         elif method == mcp.ELICIT:
             # Whoever answers may take their time.
             began = time.monotonic()
-            answer = {"result": self._answer(params)}
+            said = self._answer(params)
+            answer = answer if said is None else {"result": said}
             self._ends += time.monotonic() - began
         self._post({"id": frame["id"], **answer})
 

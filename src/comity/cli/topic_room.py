@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from rich.console import Console
 
-from comity.cli.asking import Gateway, shown_key
+from comity.cli.asking import Gateway
 from comity.cli.ends import FINE, SOMETHING_WRONG
 from comity.cli.topic_lines import Lines
 from comity.cli.topic_person import Person
@@ -79,7 +79,7 @@ async def _sat(gateway: Gateway, topic: str, wishes: dict[str, Any], view: _View
         overhear=view.overheard,
     )
     async with join(
-        gateway.url, topic, token=shown_key(), mode=Mode(wishes["mode"]), options=options
+        gateway.url, topic, token=gateway.credential, mode=Mode(wishes["mode"]), options=options
     ) as me:
         person = await view.attend(me)
         why = me.ended

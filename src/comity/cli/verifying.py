@@ -11,8 +11,9 @@ from comity.adapters.signing import verify
 from comity.cli.asking import Answer
 from comity.cli.exporting import read, reading
 from comity.cli.show import plain, show, table
+from comity.rules.phrases import count_noun
 from comity.rules.proof import Proof, Report
-from comity.rules.proof_chain import Finding
+from comity.rules.proof_chain import USUAL_INTERVAL, CheckpointInterval, Finding
 from comity.wire import exported
 from comity.wire.errors import MalformedMessage, Misconfigured
 from comity.wire.journal import Checkpoint
@@ -116,13 +117,20 @@ def size_of(name: str) -> int | None:
     return path.stat().st_size if path.is_file() and path.suffix != ".gz" else None
 
 
-def make_proof(keys: Iterable[str], checkpoints: Iterable[Checkpoint]) -> Proof:
-    return Proof(verify, frozenset(key.strip().lower() for key in keys), checkpoints)
+def make_proof(
+    keys: Iterable[str],
+    checkpoints: Iterable[Checkpoint],
+    interval: CheckpointInterval = USUAL_INTERVAL,
+) -> Proof:
+    trusted = frozenset(key.strip().lower() for key in keys)
+    return Proof(verify, trusted, checkpoints, interval)
 
 
 def report_view(report: Report, seconds: float) -> Answer:
     return {
         "whole": report.is_whole,
+        "signed": report.signed,
+        "unsigned": report.unsigned,
         "entries": report.entries,
         "checkpoints": report.checkpoints,
         "seconds": round(seconds, 3),
@@ -135,12 +143,13 @@ def report_view(report: Report, seconds: float) -> Answer:
 
 
 def show_report(report: Report, seconds: float, notes: Iterable[str]) -> None:
+    entries = count_noun(report.entries, "entry", "entries")
     took = f"{seconds:.1f} s, {_each(report, seconds)} µs an entry"
-    counted = f"{report.entries:,} entries, {report.checkpoints:,} checkpoints, {took}"
-    if report.is_whole:
-        show(plain("The journal is whole.", "bold green"), plain(counted, "dim"))
-    else:
-        show(plain("The journal is not what was written.", "bold red"), plain(counted, "dim"), "")
+    counted = f"{entries}, {count_noun(report.checkpoints, 'checkpoint')}, {took}"
+    words, style = _headline(report)
+    show(plain(words, style), plain(counted, "dim"))
+    if report.findings:
+        show("")
         for finding in report.findings:
             show(plain(words_of(finding), "red"))
         if report.more:
@@ -162,6 +171,20 @@ def show_report(report: Report, seconds: float, notes: Iterable[str]) -> None:
         show("", *(plain(note, "dim") for note in told))
 
 
+def _headline(report: Report) -> tuple[str, str]:
+    """What the report comes to, and its colour. Only what is signed is called whole."""
+    if report.is_only_unsigned:
+        return "The end of the journal is not signed: nothing proves it.", "bold red"
+    if report.findings:
+        return "The journal is not what was written.", "bold red"
+    if not report.is_whole:
+        return "Nothing is signed yet, so nothing is proved.", "bold yellow"
+    if report.unsigned:
+        signed = count_noun(report.signed, "entry", "entries")
+        return f"The journal is whole as far as it is signed: {signed}.", "green"
+    return "The journal is whole.", "bold green"
+
+
 def words_of(finding: Finding) -> str:
     """`altered: entry 512 of n-0a1b... does not follow ...`"""
     where = f"entry {finding.seq:,} of {finding.node} " if finding.node and finding.seq else ""
@@ -170,9 +193,9 @@ def words_of(finding: Finding) -> str:
 
 def _open_tails(report: Report) -> Iterator[str]:
     for node in report.nodes:
-        unsigned = node.last - node.signed_to
-        if unsigned and node.entries:
-            yield f"{node.node}: no signature has been set yet on the last {unsigned:,} entries."
+        if node.unsigned:
+            entries = "entry is" if node.unsigned == 1 else f"{node.unsigned:,} entries are"
+            yield f"{node.node}: the last {entries} not signed yet."
     if report.open_calls:
         named = ", ".join(report.open_calls[:_MOST_CALLS])
         more = "" if len(report.open_calls) <= _MOST_CALLS else " and others"

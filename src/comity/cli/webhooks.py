@@ -7,6 +7,7 @@ from comity.cli.asking import Answer, Gateway
 from comity.cli.ends import FINE, SOMETHING_WRONG
 from comity.cli.options import Listing, json_option, url_option
 from comity.cli.show import plain, show, show_json, since, table
+from comity.rules.phrases import count_noun
 
 ROOM = "webhooks"
 
@@ -78,9 +79,8 @@ def retry(id: str, url: str, *, as_json: bool) -> int:
     if as_json:
         show_json(done)
     else:
-        show(
-            plain(f"{id} is active; {done['retried']} events that failed are tried again.", "green")
-        )
+        failed = count_noun(done["retried"], "failed event")
+        show(plain(f"{id} is active, and Comity posts {failed} again.", "green"))
     return FINE
 
 
@@ -94,8 +94,8 @@ def remove(id: str, url: str, *, as_json: bool) -> int:
     if as_json:
         show_json(done)
     else:
-        lost = done["waiting"] + done["failed"]
-        show(plain(f"{id} is gone, and {lost} events that were not delivered.", "green"))
+        lost = count_noun(done["waiting"] + done["failed"], "undelivered event")
+        show(plain(f"{id} is gone, with {lost}.", "green"))
     return FINE
 
 

@@ -12,6 +12,19 @@ HEAD: Final = """\
 # Any text may hold ${VARIABLE}, or ${VARIABLE:-what stands for it if it is not set}.
 """
 
+POLICY: Final = """\
+[policy]
+# Have calls that may destroy something wait for your approval (`comity approve`). Tools that say
+# that they only read, or destroy nothing, still run at once. Comity believes this of the servers in
+# this file, unless one has `trust = "standard"` in its [servers.policy].
+# require_approval = "destructive"
+
+# Whether a person with the grant of everything (verb * on *) may approve its own requests. It
+# matters once clients show keys ([identity] mode = "required"): with false, a single operator could
+# not approve the calls that it makes itself. Set it to false when another person can approve them.
+approve_own = true
+"""
+
 EXAMPLES: Final = """
 # A program that is started, and spoken with over its input and output:
 #
@@ -34,7 +47,7 @@ _TABLES: Final = ("env", "headers")
 
 def as_toml(servers: Servers) -> str:
     """comity.toml with these servers, each under its id."""
-    return "\n".join([HEAD, *(_table(name, entry) for name, entry in servers.items())])
+    return "\n".join([HEAD, POLICY, *(_table(name, entry) for name, entry in servers.items())])
 
 
 def as_json(servers: Servers) -> str:
@@ -46,7 +59,7 @@ def as_json(servers: Servers) -> str:
 def starter(example: Mapping[str, Any]) -> str:
     """comity.toml for somebody who has no servers yet: one that works at once, and how to go on."""
     told = "# A small server that comes with Comity, to try things with.\n"
-    return "\n".join([HEAD, told + _table("example", example)]) + EXAMPLES
+    return "\n".join([HEAD, POLICY, told + _table("example", example)]) + EXAMPLES
 
 
 def toml_value(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Addresses that may hold a variable, since they may hold a secret, or be given by one."""
+"""Addresses: URLs that may hold a variable, since they may hold a secret, and networks."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Final
 
 from comity.config.kinds import Kind
 from comity.rules.documents import Mistakes, Written
+from comity.rules.forwarded import TrustedProxies
 from comity.rules.variables import expand
 from comity.wire.errors import Misconfigured
 
@@ -55,4 +56,18 @@ CLUSTER_URL: Final = Address(
     "COMITY_CLUSTER_URL",
     rf"^({_NODE}(,{_NODE})*)?$",
     "must be as nats://host:4222, or several of them with commas between",
+)
+
+
+def _networks(written: Written) -> tuple[str, ...]:
+    for item in written.items():
+        try:
+            TrustedProxies([item.text()])
+        except ValueError:
+            raise item.wrong("must be written as 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32") from None
+    return tuple(item.text() for item in written.items())
+
+
+NETWORKS: Final = Kind(
+    _networks, {"type": "array", "items": {"type": "string", "pattern": "^[0-9A-Fa-f:./]+$"}}
 )

@@ -3,17 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from comity.config.reading import Reading, Shape, read, settled, shape_of
 from comity.config.settings import Settings
+from comity.rules.config_files import MGP_USER, MGP_VARIABLE, OWN, choices
 from comity.wire.errors import Misconfigured
-
-OWN: Final = "comity.toml"
-CLIENTS: Final = ("mcp.json", ".mcp.json")
-MGP_LOCAL: Final = "mgp.toml"
-MGP_USER: Final = Path(".config", "mgp", "servers.toml")
-MGP_VARIABLE: Final = "MGP_CONFIG_PATH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +82,11 @@ class Source:
         """What is looked for, in this order; the files of one choice are read together."""
         if self.named is not None:
             return ((self.named,),)
-        own = [(self.cwd / name,) for name in (OWN, *CLIENTS)]
-        if override := self.environ.get(MGP_VARIABLE):
-            return (*own, (Path(override),))
-        return (*own, (self.cwd / MGP_LOCAL, self.home / MGP_USER))
+        named = choices(self.environ.get(MGP_VARIABLE))
+        return tuple(tuple(self._place(name) for name in choice) for choice in named)
+
+    def _place(self, name: str) -> Path:
+        return (self.home if name == MGP_USER else self.cwd) / name
 
     def _there(self) -> list[tuple[Path, ...]]:
         there = [tuple(filter(_is_there, choice)) for choice in self._choices]

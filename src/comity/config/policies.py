@@ -7,7 +7,7 @@ from comity.config.inspections import INSPECT
 from comity.config.kinds import TEXT, TRUTH, Kind, number, one_of, table_of, texts
 from comity.rules.documents import Written
 from comity.rules.permissions import ApprovalPolicy, full_names
-from comity.rules.policies import Confirm, Definitions, OnDenied, Suspicious, ToolPolicy
+from comity.rules.policies import Definitions, OnDenied, RequireApproval, Suspicious, ToolPolicy
 from comity.rules.risk import TRUST_BY_NAME
 from comity.wire.security import Risk
 
@@ -41,9 +41,11 @@ SERVER_POLICY: Final[Mapping[str, Member]] = {
     "approval_policy": (one_of(*ApprovalPolicy), "what becomes of permissions nobody decided"),
     "permissions": (Kind(_permissions, _NAMES.schema), "permissions that this server is given"),
     "on_denied": (one_of(*OnDenied), "whether it works with less, or not at all, if denied some"),
-    "trust": (Kind(_trust, {"enum": list(TRUST_BY_NAME)}), "how far its own words are believed"),
+    "trust": (
+        Kind(_trust, {"enum": list(TRUST_BY_NAME)}),
+        "whether its labels and hints about its tools are believed: only those of `trusted`",
+    ),
     "risk": (_RISK, "how risky its tools are, where nothing is said of one"),
-    "trust_hints": (TRUTH, "whether the hints in its tools' annotations are believed"),
     "definitions": (one_of(*Definitions), "when its tools are accepted as they are described"),
     "suspicious": (one_of(*Suspicious), "what is done about tools that hide or imitate something"),
     "audit": (TRUTH, "whether it is told all that happens here, as an audit server"),
@@ -56,7 +58,7 @@ TOOL_POLICY: Final[Mapping[str, Member]] = {
         "what its arguments are, for those validators",
     ),
     "inspect": (INSPECT, "how strict those validators are, and what they let through"),
-    "confirm": (one_of(*Confirm), "when a person has to say yes to a call"),
+    "require_approval": (one_of(*RequireApproval), "which of its calls need a person's approval"),
     "approvals": (number(1, 100), "how many people have to say yes, where any has to"),
     "disabled": (TRUTH, "whether nobody can call it"),
     "cost": (number(1, 10_000), "how many calls one of it counts as, for limits"),
@@ -77,8 +79,8 @@ def _tool(written: Written) -> ToolPolicy:
     said = _members(written, TOOL_POLICY)
     if "risk" in said:
         said["risk"] = Risk(said["risk"])
-    if "confirm" in said:
-        said["confirm"] = Confirm(said["confirm"])
+    if "require_approval" in said:
+        said["require_approval"] = RequireApproval(said["require_approval"])
     return ToolPolicy(**said)
 
 

@@ -35,7 +35,7 @@ type LogFormat = Literal["text", "json"]
 type IdentityMode = Literal["local", "required"]
 type DefaultPolicy = Literal["opt-in", "opt-out"]
 type ServerDefault = Literal["inherit", "opt-in", "opt-out"]
-type Confirmation = Literal["auto", "never", "dangerous"]
+type RequireApprovalChoice = Literal["auto", "never", "destructive", "dangerous"]
 type SuspiciousChoice = Literal["show", "refuse", "strict"]
 type FallbackChoice = Literal["auto", "off", "warn", "on"]
 type DefinitionsChoice = Literal["first_seen", "approve", "off"]
@@ -117,8 +117,11 @@ class Settings:
     port: int = 2664
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     frame_bytes: int = 4 * 1024 * 1024
     depth: int = 64
+    max_values: int = 20_000
+    max_server_values: int = 50_000
     call_deadline: timedelta = timedelta(minutes=5)
     call_cap: timedelta = timedelta(hours=1)
     stream_for_progress: bool = True
@@ -126,8 +129,12 @@ class Settings:
     send_deadline: timedelta = timedelta(seconds=30)
     parked_deadline: timedelta = timedelta(minutes=10)
     max_parked: int = 1_000
+    max_parked_per_principal: int = 100
     idle_session: timedelta = timedelta(minutes=30)
     max_sessions: int = 20_000
+    max_sessions_per_principal: int = 1_000
+    max_streams_per_principal: int = 1_000
+    max_requests_per_principal: int = 256
     max_connections: int = 20_000
     max_connections_per_address: int = 1_000
     header_deadline: timedelta = timedelta(seconds=10)
@@ -155,7 +162,8 @@ class Settings:
     grants: tuple[Grant, ...] = ()
     forbid: tuple[Forbid, ...] = ()
     default_policy: DefaultPolicy = "opt-in"
-    confirm: Confirmation = "auto"
+    require_approval: RequireApprovalChoice = "auto"
+    approve_own: bool = False
     suspicious: SuspiciousChoice = "refuse"
     fallback_validators: FallbackChoice = "auto"
     definitions: DefinitionsChoice = "first_seen"
@@ -174,6 +182,8 @@ class Settings:
     durable_within: timedelta = timedelta(milliseconds=100)
     journal_patience: timedelta = timedelta(seconds=5)
     journal_most_waiting: int = 10_000
+    network_proxy: str = ""
+    network_no_proxy: tuple[str, ...] = ()
     ask_expires: timedelta = timedelta(minutes=15)
     ask_lasts: timedelta = timedelta(minutes=15)
     ask_hold: timedelta = timedelta(seconds=45)
@@ -192,6 +202,7 @@ class Settings:
     cluster_url: str = field(default="", repr=False)
     cluster_credentials_file: str = ""
     cluster_authority_file: str = ""
+    cluster_allow_open_nats: bool = False
     cluster_node: str = ""
     cluster_name: str = "comity"
     cluster_heartbeat: timedelta = timedelta(seconds=1)

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Final
 
-from comity.config.addresses import STORE_URL
+from comity.config.addresses import NETWORKS, STORE_URL
 from comity.config.channels import CHANNELS
 from comity.config.grants import FORBIDS, GRANTS
 from comity.config.inference import INFERENCE
@@ -43,7 +43,23 @@ _POLICY: Final = one_of("never", "on_failure", "always")
 TABLES: Final = (
     *("limits", "telemetry", "registry", "identity", "policy", "store", "journal", "asks"),
     *("suggestions", "cluster", "topics", "discovery", "registration", "webhooks", "inference"),
-    *("turns", "state"),
+    *("turns", "state", "network"),
+)
+_NETWORK: Final = (
+    Setting(
+        "proxy",
+        "network",
+        TEXT,
+        "the HTTP proxy for outgoing connections; unless set, HTTPS_PROXY and HTTP_PROXY decide",
+        "network_proxy",
+    ),
+    Setting(
+        "no_proxy",
+        "network",
+        texts(r"\S+", "a host, a domain or a network, as 10.0.0.0/8"),
+        "hosts that are reached without the proxy; unless set, NO_PROXY decides",
+        "network_no_proxy",
+    ),
 )
 _JOURNAL: Final = (
     Setting("node", "journal", TEXT, "what this node's chain is called", "journal_node"),
@@ -133,8 +149,16 @@ SETTINGS: Final = (
     Setting("port", "", number(0, 65535), "the port to listen on; 0 takes a free one"),
     Setting("allowed_hosts", "", _HOSTS, "names this gateway is called by, beside localhost"),
     Setting("allowed_origins", "", _ORIGINS, "web origins whose pages may call it"),
+    Setting(
+        "trusted_proxies",
+        "",
+        NETWORKS,
+        "networks of proxies whose X-Forwarded-For or Forwarded header is believed",
+    ),
     Setting("frame_bytes", "limits", number(1024, 2**30), "the longest message that is read"),
     Setting("depth", "limits", number(8, 512), "how deeply a message may be nested"),
+    Setting("max_values", "limits", _COUNT, "values in one message of a client"),
+    Setting("max_server_values", "limits", _COUNT, "values in one message of a server"),
     Setting("call_deadline", "limits", DURATION, "how long a call may show no progress"),
     Setting("call_cap", "limits", DURATION, "how long a call may last, with progress"),
     Setting(
@@ -147,8 +171,19 @@ SETTINGS: Final = (
     Setting("send_deadline", "limits", DURATION, "how long a server may leave a message unread"),
     Setting("parked_deadline", "limits", DURATION, "how long a call waits for somebody's answer"),
     Setting("max_parked", "limits", _COUNT, "calls that wait for somebody's answer at once"),
+    Setting("max_parked_per_principal", "limits", _COUNT, "of them, of one principal"),
     Setting("idle_session", "limits", DURATION, "when an unused client session ends"),
     Setting("max_sessions", "limits", _COUNT, "client sessions open at once"),
+    Setting("max_sessions_per_principal", "limits", _COUNT, "of them, of one principal"),
+    Setting(
+        "max_streams_per_principal", "limits", _COUNT, "event streams of one principal at once"
+    ),
+    Setting(
+        "max_requests_per_principal",
+        "limits",
+        _COUNT,
+        "requests of one principal that are not answered yet",
+    ),
     Setting("max_connections", "limits", _COUNT, "client connections open at once"),
     Setting("max_connections_per_address", "limits", _COUNT, "of them, from one remote address"),
     Setting("header_deadline", "limits", DURATION, "how long a request's head may take"),
@@ -205,10 +240,18 @@ SETTINGS: Final = (
         is_live=True,
     ),
     Setting(
-        "confirm",
+        "require_approval",
         "policy",
-        one_of("auto", "never", "dangerous"),
-        "which calls a person has to confirm; `auto`: dangerous ones, where identity is required",
+        one_of("auto", "never", "destructive", "dangerous"),
+        "which calls need a person's approval; `destructive`: dangerous ones, and servers in this "
+        "file are `trusted` unless they say otherwise; `auto`: dangerous ones, where identity is "
+        "required, else never",
+    ),
+    Setting(
+        "approve_own",
+        "policy",
+        TRUTH,
+        "whether a person who may do everything (verb `*` on `*`) may approve its own requests",
     ),
     Setting(
         "suspicious",
@@ -249,6 +292,7 @@ SETTINGS: Final = (
         "how long calls are judged by what is known while the store does not answer",
     ),
     *_JOURNAL,
+    *_NETWORK,
     *_ASKS,
     *_SUGGESTIONS,
     *CLUSTER,

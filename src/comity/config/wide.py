@@ -4,7 +4,7 @@ from typing import Final
 
 from comity.config.addresses import CLUSTER_URL
 from comity.config.cluster import NODE_NAME
-from comity.config.kinds import DURATION, TEXT, number, one_of, texts
+from comity.config.kinds import DURATION, TEXT, TRUTH, number, one_of, texts
 from comity.config.rooms import ACCESS, CAPABILITIES, ROOMS
 from comity.config.setting import Setting
 
@@ -35,6 +35,13 @@ CLUSTER: Final = (
         TEXT,
         "the certificate of who vouches for its `tls://` servers; else the system's",
         "cluster_authority_file",
+    ),
+    Setting(
+        "allow_open_nats",
+        "cluster",
+        TRUTH,
+        "whether NATS servers beyond this machine may be used without a login",
+        "cluster_allow_open_nats",
     ),
     Setting("node", "cluster", NODE_NAME, "what this node is called", "cluster_node"),
     Setting(

@@ -131,7 +131,7 @@ def _short(value: object) -> object:
 
 def _number(raw: Raw | None) -> float | None:
     try:
-        found = None if raw is None else jsonrpc.value(raw)
+        found = jsonrpc.scalar(raw)
     except MalformedMessage:
         return None
     is_number = isinstance(found, int | float) and not isinstance(found, bool)

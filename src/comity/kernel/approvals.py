@@ -3,8 +3,8 @@
 Rule 1: a question is kept before anybody is asked, and an answer before anybody acts on it.
 Rule 2: an answer is good for one call of exactly what was asked about, by whoever asked; the store
         gives it to one of all who try. What a tool is, and who may call it, is looked at once more.
-Rule 3: only people answer, and nobody its own, unless that was granted. (D-98) What decides is the
-        grant to answer, and never a default.
+Rule 3: only people answer, and nobody its own, unless that was granted, or the operator lets those
+        who may do everything. (D-98) What decides is a grant, and never a default.
 Rule 4: a client that leaves loses nothing: the same call, made again, finds its answer.
 """
 
@@ -21,7 +21,8 @@ from comity.kernel.grants import Clock, Judge
 from comity.kernel.journal import Journal
 from comity.ports.asking import AskRecords
 from comity.rules.answers import marked, why_unfit
-from comity.rules.asks import new_ask_id, why_not
+from comity.rules.asks import approvers, new_ask_id, why_not
+from comity.rules.patterns import ANY
 from comity.wire.asks import ANSWER, ANSWER_OWN, Answer, Ask, Kind, State, Verdict
 from comity.wire.audit import Event, Result, Type
 from comity.wire.errors import (
@@ -31,8 +32,8 @@ from comity.wire.errors import (
     MalformedMessage,
     Unavailable,
 )
-from comity.wire.grants import ADMIN_READ, Effect, Source
-from comity.wire.parties import GATEWAY, Actor, PartyKind
+from comity.wire.grants import ADMIN_READ, EVERYTHING, Effect, Source
+from comity.wire.parties import GATEWAY, LOCAL_OPERATOR, Actor, PartyKind
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ class AskOptions:
     """How long things last, and how much may be asked at once.
 
     `hold` is how long a client without news is kept waiting; `lasts` how long an answer is good
-    for; `declined_for` how long the same call is declined without asking anybody again.
+    for; `declined_for` how long the same call is declined without asking anybody again;
+    `approve_own` whether a person with the grant of everything may approve its own requests.
     """
 
     expires: timedelta = timedelta(minutes=15)
@@ -58,6 +60,7 @@ class AskOptions:
     most_open: int = 10_000
     most_of_one: int = 100
     public_url: str = ""
+    approve_own: bool = False
 
 
 class Approvals:
@@ -91,7 +94,10 @@ class Approvals:
     # Who asks.
 
     def may_answer_own(self, actor: Actor) -> bool:
-        """Whether somebody may answer for itself: a person, by a grant that says just that."""
+        """Whether somebody may answer for itself: a person, by a grant that says just that.
+
+        With `approve_own` the grant of every verb on every target says it too.
+        """
         if actor.kind is not PartyKind.PERSON:
             return False
         try:
@@ -101,7 +107,22 @@ class Approvals:
         grant = judged.grant
         if judged.effect is not Effect.ALLOW or grant is None:
             return False
-        return grant.verb == ANSWER_OWN or grant.source is Source.BUILT_IN
+        held = (grant.subject, grant.verb, grant.target)
+        is_full = held == (actor.party, ANY, EVERYTHING)
+        return (
+            grant.verb == ANSWER_OWN
+            or grant.source is Source.BUILT_IN
+            or (is_full and self.options.approve_own)
+        )
+
+    @property
+    def has_open(self) -> bool:
+        """Whether anything that was asked here still waits for an answer, or for its use."""
+        return bool(self._askers)
+
+    def is_own(self, actor: Actor) -> bool:
+        """Whether the party that asks may answer it too: the local user does so by its token."""
+        return self.may_answer_own(LOCAL_OPERATOR if actor.lacks_token else actor)
 
     async def open(self, ask: Ask) -> Ask:
         """Keep a question, and have its authorities told. Raises Unavailable where it is too much.
@@ -208,6 +229,19 @@ class Approvals:
         )
         scruple = self.scruples.get(ask.kind)
         return scruple(ask, actor) if because is None and scruple is not None else because
+
+    def approvers(self, ask: Ask, actor: Actor) -> str:
+        """Who can approve an ask, in words for somebody who may not know other names."""
+        # Whoever asked without the operator token approves with it.
+        judged = LOCAL_OPERATOR if actor.lacks_token else actor
+        may = ask.quorum == 1 and self.why_not(ask, judged) is None
+        return "you" if may else approvers(ask)
+
+    def why_not_own(self, ask: Ask, actor: Actor) -> str:
+        """Why a person who answers what others ask cannot answer this; empty for everybody else."""
+        if actor.party != ask.asker or not self._may(actor, ANSWER, ask):
+            return ""
+        return self.why_not(ask, actor) or ""
 
     def may_see(self, ask: Ask, actor: Actor) -> bool:
         """Its asker, whoever may answer it, and whoever reads everything here."""

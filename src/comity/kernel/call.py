@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from comity.kernel.outbox import Outbox
 from comity.kernel.question import Answerer, Client, Question
+from comity.kernel.shares import Shares
 from comity.kernel.tallies import CANCELLED, NO_ERROR, OK, ServerTallies, name_in, outcome_of
 from comity.rules import negotiation, refusals
 from comity.rules.access import Judgement
@@ -109,6 +110,9 @@ class Call:
     answered_by = ""
     record: Record | None = None
     is_concluded = False
+    # What it is counted in while it is open, and for whom; or what is full: it is turned away.
+    share: tuple[Shares, str] | None = None
+    beyond: Shares | None = None
     # What its client says to a question of our own, and who hears that it is asked one by a server.
     brought: Brought | None = None
     on_round: Callable[[Frame], None] | None = None

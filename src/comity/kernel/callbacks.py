@@ -133,7 +133,7 @@ class Callbacks:
             await _respond(link, callback.id, known.said)
 
         inquiry = Inquiry(errand, call, link.server, ask, deliver)
-        if ask.own:
+        if ask.own and not call.outbox.actor.lacks_token:
             inquiry.opened = partial(_call_back, callback, call)
         self._inquiries.begin(inquiry)
 

@@ -157,7 +157,7 @@ class Carrying:
         """Send what may be lost: the sums of both ends, or the death of one, heal that."""
         try:
             self._publish(peer, Piece(act, self._peers.me.id, number, own, count, False, data))
-        except Unavailable as error:
+        except (Unavailable, MalformedMessage) as error:
             log.debug("node %s was not told: %s", peer, error)
 
     async def _send(

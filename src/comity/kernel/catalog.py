@@ -28,6 +28,9 @@ MOST_UNSEEN = 5000
 
 NOT_OURS = "a cursor that was not given out here"
 
+LONGEST_NAME = 8192
+"""In characters: whatever is asked for is compared, judged and written down by its name."""
+
 
 class Kind(StrEnum):
     """What can be offered, by the member of the list result that holds it."""

@@ -16,7 +16,7 @@ from comity.kernel.registration_rights import Rights
 from comity.rules.code_safety import CodePolicy, hints
 from comity.wire.negotiation import Extension
 from comity.wire.registration import MOST_CODE, REGISTER
-from comity.wire.registration import Wanted as Server
+from comity.wire.registration import Wanted as WantedServer
 from comity.wire.tool_discovery import Wanted
 
 _OTHERS: Final = re.compile(r"[^a-z0-9]+")
@@ -61,6 +61,6 @@ class Creation:
         for number in range(1, self._rights.allowed.most + 2):
             id = f"{self._rights.allowed.namespace}.{plain}{f'-{number}' * (number > 1)}"
             # Any code would do: of this it is not yet known what it is.
-            if self._rights.why_not(asked.actor, Server(id, code=" ")) is None:
+            if self._rights.why_not(asked.actor, WantedServer(id, code=" ")) is None:
                 return id
         return None

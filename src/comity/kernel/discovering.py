@@ -7,12 +7,14 @@ Rule 3: as many tools are given as fit into what is left of the budget, each of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from comity.kernel.admission import Limits
 from comity.kernel.call import Call
 from comity.kernel.catalog import Offer
-from comity.kernel.finding import Finder
+from comity.kernel.finding import Finder, tree
 from comity.kernel.own_methods import Asked, OwnMethods
 from comity.kernel.search_log import SearchLog
 from comity.kernel.toolbelts import Belt, Toolbelts
@@ -20,7 +22,7 @@ from comity.kernel.toolcare import ToolStanding
 from comity.rules.meta_tools import MetaTool
 from comity.rules.search import Query, Strategy
 from comity.rules.toolbelt import pack
-from comity.wire import tool_discovery
+from comity.wire import jsonrpc, tool_discovery
 from comity.wire.errors import Unavailable
 from comity.wire.negotiation import Extension
 from comity.wire.parties import GATEWAY
@@ -29,6 +31,15 @@ from comity.wire.tool_discovery import Counted, Search
 USUAL_RESULTS: Final = 8
 
 type StandingOf = Callable[[Offer], ToolStanding]
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The categories as an answer tells them, what they cost, and whether some were left out."""
+
+    told: Mapping[str, object] = field(default_factory=dict[str, object])
+    tokens: int = 0
+    is_cut: bool = False
 
 
 class Discovering:
@@ -87,14 +98,17 @@ class Discovering:
             for each in findings.found
             if each.offer.key in fitting
         ]
+        room = belt.tools.room_for_results - packed.tokens
+        index = _Index() if said.queries else await self._index(call, queries[0], room)
         result: dict[str, object] = {
             "tools": tools,
             "total_available": findings.total,
             "search_strategy": findings.strategy,
             "query_time_ms": round(findings.seconds * 1000, 1),
-            "truncated": bool(packed.left_out),
-            "context_tokens": packed.tokens,
+            "truncated": bool(packed.left_out) or index.is_cut,
+            "context_tokens": packed.tokens + index.tokens,
             "token_count": self.counted,
+            **index.told,
         }
         if findings.fallback is not None:
             result["fallback_strategy"] = findings.fallback
@@ -103,6 +117,20 @@ class Discovering:
         if self.log is not None:
             self.log.searched(call, said, findings.strategy, [each.name for each in packed.taken])
         return result
+
+    async def _index(self, call: Call, query: Query, room: int) -> _Index:
+        """The categories, where these are looked through: as many as fit, the largest first."""
+        if query.strategy is not Strategy.CATEGORY:
+            return _Index()
+        counts = await self.finder.counted(call.outbox.actor, query)
+        most = len(counts)
+        while True:
+            held = tree(dict(islice(counts.items(), most)))
+            told = {"categories": [each.told() for each in held.values()]}
+            tokens = self.belts.tokens.count(jsonrpc.to_json(told)) if held else 0
+            if tokens <= room or not held:
+                return _Index(told, tokens, is_cut=most < len(counts))
+            most //= 2
 
     def session(self, call: Call) -> dict[str, object]:
         """What is in somebody's belt, and what it costs. Raises Unavailable."""
@@ -145,9 +173,12 @@ def fresh(asked: Asked, result: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _queries(said: Search, most: int) -> list[Query]:
-    """Each text for itself; with categories and no text, all that is in each of them."""
+    """Each text for itself; with categories and no text, all that is in each of them.
+
+    With neither, the index of the categories is wanted, and no tool.
+    """
     strategy = Strategy(said.strategy or (Strategy.HYBRID if said.queries else Strategy.CATEGORY))
     return [
         Query(text, strategy, most, said.categories, said.risk_level_max, said.status)
-        for text in said.queries or said.categories
+        for text in said.queries or said.categories or ("",)
     ]

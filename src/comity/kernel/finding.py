@@ -36,7 +36,7 @@ from comity.rules.search import (
 )
 from comity.rules.search_scores import PlainScoring, Scoring
 from comity.rules.search_words import words
-from comity.rules.tool_facts import category_of, facts_of, permissions_of
+from comity.rules.tool_facts import category_of, facts_of, holders_of, permissions_of
 from comity.wire.errors import Unavailable
 from comity.wire.parties import Actor
 from comity.wire.security import Risk
@@ -138,14 +138,22 @@ class Finder:
 
     async def categories(self, actor: Actor) -> Mapping[str, Category]:
         """The categories of what this actor may call, with counts. (MGP §16.3, level 1)"""
-        mask = (await self._among(actor, Query(""))).mask
+        return tree(await self.counted(actor, Query("")))
+
+    async def counted(self, actor: Actor, query: Query) -> dict[str, int]:
+        """How many tools are in each category, the largest first.
+
+        Where the query names categories, only those and the ones below them are counted.
+        """
+        mask = (await self._among(actor, query)).mask
+        named = {category_of(each) for each in query.categories}
         counts: dict[str, int] = {}
         for category, slots in self.index.categories.items():
             count = sum(map(mask.__getitem__, slots))
-            if count:
+            if count and (not named or not named.isdisjoint(holders_of(category))):
                 counts[category] = count
         largest = sorted(counts, key=lambda each: (-counts[each], each))[:MOST_CATEGORIES]
-        return tree({category: counts[category] for category in largest})
+        return {category: counts[category] for category in largest}
 
     def facts(self, offer: Offer) -> Known:
         """What is known of a tool: how it is described, where it belongs, what it risks."""

@@ -86,7 +86,7 @@ class OneServer:
     async def ask(self, session: Session, frame: Frame, outbox: Outbox) -> Call:
         """Send a request on its way; its answer, or why there is none, comes into the outbox."""
         call = self._underway.begin(frame, outbox, session, self._counted)
-        if outbox.actor.is_paced and self._gate.turns_away(call):
+        if self._gate.turns_away(call):
             return call
         try:
             if call.method in tasks.METHODS and self._gate.admission.answers_task(call, frame):
@@ -121,7 +121,7 @@ class OneServer:
 
     async def ask_modern(self, frame: Frame, outbox: Outbox, headers: Headers) -> Call:
         call = self._underway.begin(frame, outbox, None, self._counted)
-        if outbox.actor.is_paced and self._gate.turns_away(call):
+        if self._gate.turns_away(call):
             return call
         try:
             frame = self._gate.admission.heard(call, frame)

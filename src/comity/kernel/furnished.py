@@ -25,7 +25,7 @@ from comity.wire import envelope as wire
 from comity.wire.audit import stamp
 from comity.wire.envelope import PROPOSAL, REJECT, REQUEST, WITHDRAW, Envelope, Heading
 from comity.wire.errors import Unavailable
-from comity.wire.parties import LOCAL, Actor, PartyKind
+from comity.wire.parties import LOCAL, LOCAL_OPERATOR, Actor, PartyKind
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,9 @@ class Furnished:
 
 def judged_as(actor: Actor) -> Actor:
     """Whom grants name: several members whom one person plays alone are that person."""
-    return LOCAL if actor.credential == LOCAL.credential else actor
+    if not actor.is_local:
+        return actor
+    return LOCAL if actor.lacks_token else LOCAL_OPERATOR
 
 
 class Furnishing:

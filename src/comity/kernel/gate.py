@@ -21,7 +21,7 @@ from comity.kernel.admission import (
     arguments_in,
 )
 from comity.kernel.call import Call
-from comity.kernel.catalog import Catalog, Kind, Offer
+from comity.kernel.catalog import LONGEST_NAME, Catalog, Kind, Offer
 from comity.kernel.grants import AllowAll, Judge, StillHolds
 from comity.kernel.retrying import Retries
 from comity.kernel.sight import Sight
@@ -80,8 +80,12 @@ class Gate:
         self.retries: Retries | None = None
 
     def turns_away(self, call: Call) -> bool:
-        """Whether a request comes too soon for the limits of its key; then it is answered."""
-        refusal = None if self._limits is None else self._limits.arrive(call.outbox.actor)
+        """Whether a request is too many, at once or too soon for its key; then it is answered."""
+        actor, refusal = call.outbox.actor, None
+        if call.beyond is not None:
+            refusal = call.beyond.refusal()
+        elif actor.is_paced and self._limits is not None:
+            refusal = self._limits.arrive(actor)
         if refusal is not None:
             call.turn_down(refusal)
         return refusal is not None
@@ -107,7 +111,7 @@ class Gate:
 
     def find_readable(self, call: Call, key: str | None) -> Offer:
         """A tool that this actor may call, or whose definition it may read."""
-        offer = self.catalog.named(Kind.TOOL, key or "")
+        offer = self.catalog.named(Kind.TOOL, _name(key))
         if offer is not None and any(
             self._is_let(call.outbox.actor, verb, offer.server, offer.name) for verb in (READ, LIST)
         ):
@@ -182,7 +186,7 @@ class Gate:
 
     def find(self, call: Call, kind: Kind, key: str | None) -> Offer:
         """The offer that a public name, or a bare one that is unique, stands for to this actor."""
-        key = key or ""
+        key = _name(key)
         offer = self.catalog.named(kind, key)
         if offer is not None and self._admits(call, kind, offer, offer.name):
             return offer
@@ -196,7 +200,7 @@ class Gate:
 
     def find_resource(self, call: Call, uri: str | None) -> Offer:
         """The resource at this URI, or the template that it fits, at a server that is in sight."""
-        uri = uri or ""
+        uri = _name(uri)
         for offer in self.catalog.resources_at(uri):
             if self._admits(call, Kind.RESOURCE, offer, uri):
                 return offer
@@ -206,7 +210,7 @@ class Gate:
 
     def find_template(self, call: Call, uri: str | None) -> Offer:
         """The template of that very text, or what a URI leads to."""
-        for offer in self.catalog.listed(Kind.TEMPLATE, uri or ""):
+        for offer in self.catalog.listed(Kind.TEMPLATE, _name(uri)):
             if self._admits(call, Kind.TEMPLATE, offer, offer.name):
                 return offer
         return self.find_resource(call, uri)
@@ -232,14 +236,14 @@ class Gate:
 
     def find_tool(self, call: Call, server: str, name: str | None) -> Offer:
         """A server's tool by its own name; one that it never listed has no definition."""
-        name = name or ""
+        name = _name(name)
         self._judge(call, Kind.TOOL, server, name)
         offer = self.catalog.offered(server, Kind.TOOL, name)
         return Offer(public_name(server, name), server, name, UNLISTED) if offer is None else offer
 
     def demand(self, call: Call, kind: Kind, server: str, name: str | None) -> None:
         """Refuse what this actor may not do with that offer of a server's."""
-        self._judge(call, kind, server, name or "")
+        self._judge(call, kind, server, _name(name))
 
     def examine(self, call: Call, offer: Offer, frame: Frame) -> Outcome | Awaitable[Outcome]:
         """Whether a call of a tool that its actor may use can go on, with these arguments."""
@@ -304,6 +308,15 @@ class Gate:
             raise MalformedMessage(DENIED, ACCESS_DENIED)
         call.judged = judged
         return judged
+
+
+def _name(said: str | None) -> str:
+    """The name or URI that somebody asks for; no server lists a longer one."""
+    if said is not None and len(said) > LONGEST_NAME:
+        raise MalformedMessage(
+            f"a name, or a URI, has at most {LONGEST_NAME} characters", INVALID_PARAMS
+        )
+    return said or ""
 
 
 DENIED: Final = (

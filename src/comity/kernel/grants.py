@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from comity.kernel.certainty import Certainty
 from comity.rules import sight
-from comity.rules.access import Access, Judgement
+from comity.rules.access import BEYOND, Access, Judgement
 from comity.rules.sight import Outlook
 from comity.wire.grants import Effect, Grant
 from comity.wire.parties import Actor
@@ -85,6 +85,8 @@ class Grants:
     def judge(self, actor: Actor, verb: str, server: str, name: str) -> Judgement:
         """What follows for this actor; what was allowed once is so until something changes."""
         self._certainty.demand()
+        if verb.startswith(actor.excluded):
+            return BEYOND
         asked = (actor.party, actor.permissions, verb, server, name)
         return self._judged.get(asked) or self._judge(actor, asked)
 

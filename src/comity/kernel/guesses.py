@@ -1,11 +1,11 @@
-"""Credentials that were shown in vain, counted by address, so that nobody tries many quickly.
+"""Wrong credentials, counted by address: too many of them are told to wait.
 
-Rule 1: an address from which too many were wrong is heard again after a while.
-Rule 2: who has shown good ones before is heard all the same: behind a proxy everybody has one
-        address, and a stranger there must not lock the others out.
+Only a failure is counted, and only a failure is refused. Behind a proxy everybody has one address,
+so the wrong credentials of one sender must not stop the right ones of another.
 """
 
 import ipaddress
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -16,13 +16,14 @@ from typing import Final
 from comity.rules.rates import Rate
 from comity.wire.errors import RATE_LIMITED, Unavailable
 
+log = logging.getLogger(__name__)
+
 RATE: Final = Rate(count=30, period=60.0, burst=30)
 MOST_ADDRESSES: Final = 50_000
-MOST_PROVED: Final = 50_000
 
 
 class Guesses:
-    """Who has failed how often of late, and who never need fear that."""
+    """How often each address has shown wrong credentials of late."""
 
     def __init__(
         self,
@@ -34,42 +35,25 @@ class Guesses:
         self._rate = rate
         self._most = most
         self._due: dict[str, float] = {}
-        # Not the credentials themselves: a number that only this process could have made of them.
-        self._proved: dict[int, None] = {}
 
     def __len__(self) -> int:
         return len(self._due)
 
-    def wait(self, address: str, shown: bytes) -> float:
-        """How many seconds an address has to wait before it shows this; as a rule none."""
-        due = self._due.get(_place(address)) if self._due else None
-        if due is None or hash(shown) in self._proved:
-            return 0.0
-        return self._rate.wait(due, self._now())
-
-    def check(self, address: str, shown: bytes) -> None:
-        """Raise Unavailable for an address that has to wait."""
-        wait = self.wait(address, shown)
+    def failed(self, address: str) -> None:
+        """Count wrong credentials; raise Unavailable for an address that has shown too many."""
+        place, now = _place(address), self._now()
+        wait = self._rate.wait(self._due.get(place, 0.0), now)
         if wait:
             raise Unavailable(
                 "too many wrong credentials came from this address",
                 RATE_LIMITED,
                 timedelta(milliseconds=math.ceil(wait * 1000)),
             )
-
-    def proved(self, shown: bytes) -> None:
-        """These were good: whatever else comes from the same address, they may be shown again."""
-        number = hash(shown)
-        if number not in self._proved:
-            if len(self._proved) >= MOST_PROVED:
-                del self._proved[next(iter(self._proved))]
-            self._proved[number] = None
-
-    def failed(self, address: str) -> None:
-        place, now = _place(address), self._now()
         if place not in self._due and len(self._due) >= self._most:
             self._forget(now)
-        self._due[place] = self._rate.after(self._due.get(place, 0.0), now)
+        due = self._due[place] = self._rate.after(self._due.get(place, 0.0), now)
+        if self._rate.wait(due, now):
+            log.info("too many wrong credentials came from %s; more are refused", address)
 
     def _forget(self, now: float) -> None:
         """What has passed says nothing; of the rest the oldest makes room."""
@@ -80,7 +64,7 @@ class Guesses:
 
 @lru_cache(4096)
 def _place(address: str) -> str:
-    """Where somebody is: of IPv6 whoever has one address has 2^64 of them."""
+    """What an address is counted as: of IPv6 the whole /64, for its holder has all of them."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -15,6 +15,7 @@ from comity.kernel.listing import envelope
 from comity.kernel.pulse import Pulse
 from comity.kernel.reached import Reached
 from comity.rules.health import Health, Probing
+from comity.rules.phrases import count_noun
 from comity.wire import jsonrpc, mcp
 from comity.wire.errors import MalformedMessage, Unavailable
 from comity.wire.jsonrpc import UNSET, Frame
@@ -57,7 +58,8 @@ class Prober:
             self._note_heard()
             silent = timedelta(seconds=asyncio.get_running_loop().time() - self._heard_at)
             if self._probing.finds_lost(self.health, bool(self._pulse.calls), silent):
-                return f"it did not answer {self.health.missed} times when asked how it is"
+                missed = count_noun(self.health.missed, "time")
+                return f"it did not answer {missed} when asked how it is"
 
     async def _pause(self) -> None:
         """Until the next probe is due; one in doubt is asked soon, but not without a break."""

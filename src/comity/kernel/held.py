@@ -26,8 +26,8 @@ from comity.kernel.chores import Chores
 from comity.kernel.continuing import Continuing
 from comity.kernel.grants import Judge
 from comity.kernel.question import Errand
-from comity.rules import ask_forms, asks
-from comity.rules.ask_forms import Brought, Mode
+from comity.rules import ask_forms, ask_words, asks
+from comity.rules.ask_forms import Brought, Mode, Way
 from comity.rules.conversation import Conversation
 from comity.rules.negotiation import Terms
 from comity.rules.refusals import Refusal
@@ -43,7 +43,7 @@ from comity.wire.errors import (
     Unavailable,
 )
 from comity.wire.jsonrpc import Frame
-from comity.wire.parties import NOBODY, Actor
+from comity.wire.parties import NOBODY, Actor, PartyKind
 
 PROGRESS_EVERY: Final = timedelta(seconds=10)
 _NOT_WAITING: Final = "this answer is to nothing that waits; make the call again without it"
@@ -112,6 +112,15 @@ class Holding:
         may_answer = actor is not NOBODY and self.approvals.why_not(ask, actor) is None
         token = self.token_for(ask, actor) if may_answer else ""
         return f"{url}?t={token}" if token else url
+
+    def way_to(self, ask: Ask, actor: Actor) -> Way:
+        """Who can approve a call that waits, and how. Its link answers in nobody's name."""
+        page = self.link_to(ask, NOBODY)
+        origin = self.approvals.options.public_url
+        return Way(
+            *(self.approvals.approvers(ask, actor), page, ask_words.command(ask.id, origin)),
+            self.approvals.why_not_own(ask, actor),
+        )
 
     def end(self) -> None:
         """The gateway is about to end: tell whoever waits to make the call again."""
@@ -287,7 +296,8 @@ class HeldCall:
             f"{actor.party} wants to call {offer.key}",
             *(about, at, until),
             quorum=standing.quorum,
-            own=self.approvals.may_answer_own(actor),
+            # Whether this person may answer it is looked at when it does: that may change.
+            own=actor.kind is PartyKind.PERSON,
             trace=self.call.traced(),
         )
 
@@ -359,8 +369,11 @@ class HeldCall:
 
     def pending(self, ask: Ask) -> Refusal:
         """What a client is told that cannot wait any longer."""
-        url = self.holding.link_to(ask, NOBODY)
-        return ask_forms.pending(ask, url, self.approvals.options.hold)
+        return ask_forms.pending(ask, self.way(ask), self.approvals.options.hold)
+
+    def way(self, ask: Ask) -> Way:
+        """Who can approve this call and how, for its client."""
+        return self.holding.way_to(ask, self.call.outbox.actor)
 
     def _turn_down(self, refusal: Refusal) -> None:
         self.let_go(lambda call: call.turn_down(refusal))
@@ -380,7 +393,7 @@ class HeldCall:
         token = ask_forms.token_in(self.frame)
         if token is not None and not self._is_over:
             self._progress += 1
-            notice = ask_forms.progress(token, self._progress, ask)
+            notice = ask_forms.progress(token, self._progress, ask, self.way(ask))
             self.call.outbox.put(jsonrpc.encode(notice))
 
     # What the call does with its link, which for now is this.

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from comity.kernel.ask_ids import LEAST_OF_AN_ID, WHOLE_ID, ask_beginning
 from comity.ports.asking import AskRecords
 from comity.ports.journaling import JournalStore, Sought
 from comity.rules.stories import asks_in
 from comity.wire import exported
+from comity.wire.asks import Ask
 from comity.wire.errors import NOTHING_HERE, MalformedMessage
 from comity.wire.journal import Checkpoint, Line, Segment
 
@@ -22,7 +24,6 @@ AT_ONCE: Final = 2_000
 
 MOST_OF_ONE: Final = 1_000
 MOST_ASKS: Final = 20
-_ASK_LENGTH: Final = 26
 _TRACE_LENGTH: Final = 32
 
 type Clock = Callable[[], datetime]
@@ -69,6 +70,7 @@ class History:
     async def about(self, name: str) -> Sequence[Line]:
         """All that is written down of one trace, one call or one ask, in order of time.
 
+        An ask is named by its id, or by as much of its beginning as no other ask has.
         Also of the asks that belong to it: those may have been opened by an earlier attempt.
         Raises MalformedMessage where nothing is.
         """
@@ -92,15 +94,20 @@ class History:
         bare = name.replace("-", "").lower()
         if len(bare) == _TRACE_LENGTH and all(each in "0123456789abcdef" for each in bare):
             return [Sought(trace=bare)]
-        of_ask = await self._of_ask(name) if len(name) == _ASK_LENGTH else []
+        ask = await self._ask_named(name.lower())
+        of_ask = [] if ask is None else _sought_of(ask)
         return of_ask or [Sought(call=name)] if name else []
+
+    async def _ask_named(self, name: str) -> Ask | None:
+        if self._asks is None or not LEAST_OF_AN_ID <= len(name) <= WHOLE_ID:
+            return None
+        if len(name) == WHOLE_ID:
+            return await self._asks.get(name)
+        return await ask_beginning(self._asks, name)
 
     async def _of_ask(self, id: str) -> list[Sought]:
         ask = None if self._asks is None else await self._asks.get(id)
-        if ask is None:
-            return []
-        wanted = [Sought(trace=ask.trace)] if ask.trace else []
-        return [*wanted, Sought(call=ask.call)] if ask.call else wanted
+        return [] if ask is None else _sought_of(ask)
 
     async def _add(self, found: dict[tuple[str, int], Line], sought: Sought) -> None:
         for line in await self._journal.find(sought, MOST_OF_ONE):
@@ -173,3 +180,8 @@ def _woven(
             place += 1
     # Of entries that are not there: they were, when this was signed.
     return [*woven, *map(exported.checkpoint, waiting[place:])] if is_last else woven
+
+
+def _sought_of(ask: Ask) -> list[Sought]:
+    wanted = [Sought(trace=ask.trace)] if ask.trace else []
+    return [*wanted, Sought(call=ask.call)] if ask.call else wanted

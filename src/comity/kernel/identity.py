@@ -4,11 +4,13 @@ Rule 1: every request shows its own credentials; a session's id, an address or a
         shows nothing. (D-17, D-37)
 Rule 2: whoever shows credentials is judged by them, also where none would be needed.
 Rule 3: without any, a request is the local user's only in the single-user mode, and only if it came
-        from this machine under a name of this machine.
+        from this machine under a name of this machine. It has no rights of an operator, since tool
+        servers can send such requests too; the operator token gives them.
 Rule 4: nothing here waits for a store: keys and parties are in memory, and a proof is remembered.
 """
 
 import hashlib
+import hmac
 import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from comity.ports.identity import KeyBook, PartyBook, Proof, Tokens
 from comity.rules import keys
 from comity.rules.resources import is_within
 from comity.wire.errors import UNAUTHENTICATED, MalformedMessage
-from comity.wire.parties import LOCAL, Actor, Key, Party
+from comity.wire.parties import LOCAL, LOCAL_OPERATOR, Actor, Key, Party
 
 type Clock = Callable[[], datetime]
 
@@ -69,9 +71,11 @@ class Identity:
         tokens: Tokens | None = None,
         *,
         is_local: bool = False,
+        operator_token: str = "",
         clock: Clock = lambda: datetime.now(UTC),
     ) -> None:
         self.is_local = is_local
+        self._operator_token = operator_token.encode()
         self.used = LastUse()
         self.guesses = Guesses()
         self._register = register
@@ -85,34 +89,35 @@ class Identity:
         """By what keys are recognised, for whoever makes new ones."""
         return self._register.pepper
 
-    def recognise(self, shown: bytes, peer: str) -> Actor | None:
+    def recognise(self, shown: bytes, arrival: Arrival) -> Actor | None:
         """Who shows this, where that is known without a wait; None where it has to be proved."""
         credential = shown[7:].strip(b" ")
-        if shown[:7].lower() != _BEARER or not keys.looks_like_key(credential):
+        if shown[:7].lower() != _BEARER:
             return None
-        if self.guesses.wait(peer, shown):
-            return None
-        actor = self._holder(credential)
-        self.guesses.proved(shown)
-        return actor
+        if not keys.looks_like_key(credential):
+            return self.operator(arrival) if self._is_operator_token(shown) else None
+        return self._holder(credential)
 
     async def identify(self, arrival: Arrival) -> Actor:
-        """Who sent this; raises MalformedMessage where nobody is known by what it shows."""
+        """Who sent this; raises MalformedMessage where nobody is known by what it shows.
+
+        Credentials are verified first, whatever else came from their address: a key is a look-up
+        and one HMAC. Only those that are wrong are counted; too many raise Unavailable.
+        """
         shown = arrival.headers.get(b"authorization")
         if shown is None:
             return self.local(arrival)
         if shown[:7].lower() != _BEARER:
             raise MalformedMessage(WHERE_TO_SHOW, UNAUTHENTICATED)
-        self.guesses.check(arrival.peer, shown)
+        if self._is_operator_token(shown):
+            return self.operator(arrival)
         try:
-            actor = await self.known_by(shown[7:].strip(b" "), arrival.path)
+            return await self.known_by(shown[7:].strip(b" "), arrival.path)
         except MalformedMessage as error:
             # What has expired was good once: nobody guessed it, and many expire at one time.
             if error.fault is UNAUTHENTICATED:
                 self.guesses.failed(arrival.peer)
             raise
-        self.guesses.proved(shown)
-        return actor
 
     async def known_by(self, credential: bytes, path: str = "") -> Actor:
         """Who holds this key, or this token."""
@@ -127,6 +132,8 @@ class Identity:
 
         For somebody whose credentials were looked at before, or who was named by an operator.
         """
+        if party == LOCAL_OPERATOR.party and not key:
+            return LOCAL_OPERATOR if self.is_local else None
         known = self._register.parties.get(party)
         if known is None or known.disabled:
             return None
@@ -139,7 +146,7 @@ class Identity:
 
     def stands(self, actor: Actor) -> bool:
         """Whether the credentials still count by which somebody was recognised a while ago."""
-        if actor.credential == LOCAL.credential:
+        if actor.is_local:
             return self.is_local
         party = self._register.parties.get(actor.party)
         if party is not None and party.disabled:
@@ -154,6 +161,23 @@ class Identity:
             and held.party == actor.party
             and keys.counts(held, self._clock())
         )
+
+    def operator(self, arrival: Arrival) -> Actor:
+        """The local user with its operator token; it comes from this machine too. Raises."""
+        self.local(arrival)
+        return LOCAL_OPERATOR
+
+    def _is_operator_token(self, shown: bytes) -> bool:
+        """Whether this is the token that the gateway made for its operator when it started."""
+        token, credential = self._operator_token, shown[7:].strip(b" ")
+        return self.is_local and bool(token) and hmac.compare_digest(credential, token)
+
+    def renewed(self, actor: Actor) -> Actor | None:
+        """The same actor as it is known here now; None where its credentials no longer count."""
+        if not self.stands(actor):
+            return None
+        kind, _, id = actor.credential.partition(":")
+        return self.named(actor.party, id) if kind == _KEY else actor
 
     def local(self, arrival: Arrival) -> Actor:
         """Whoever shows nothing: the local user, where that is enough. Raises as above."""

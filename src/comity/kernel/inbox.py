@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from comity.kernel.approvals import NOT_THERE, Approvals
+from comity.kernel.ask_ids import LEAST_OF_AN_ID, WHOLE_ID, ask_beginning
 from comity.kernel.journal import Journal
 from comity.rules import ask_words
 from comity.rules.ask_links import PATH, Link, Links
@@ -18,13 +19,11 @@ from comity.rules.asks import new_ask_id
 from comity.wire.asks import Ask, State
 from comity.wire.audit import Event, Type
 from comity.wire.errors import ACCESS_DENIED, INVALID_PARAMS, MalformedMessage
-from comity.wire.parties import Actor, PartyKind
+from comity.wire.parties import LOCAL_OPERATOR, Actor, PartyKind
 
 type Named = Callable[[str, str], Actor | None]
 """A party that is known and let in, as the holder of a key of its own where one is named."""
 
-LEAST_OF_AN_ID: Final = 4
-WHOLE_ID: Final = 26
 LOOKED_BACK: Final = timedelta(days=1)
 _REMEMBERED: Final = timedelta(seconds=5)
 _MOST_PAGES: Final = 20
@@ -58,17 +57,11 @@ class Inbox:
             raise MalformedMessage(
                 f"say at least {LEAST_OF_AN_ID} letters of an ask's id", INVALID_PARAMS
             )
-        # Ids are in order, and one that begins so comes right after what it begins with.
-        following = await self.approvals.asks.page((), named, _PAGE)
-        alike = [ask for ask in following if ask.id.startswith(named)]
-        found = [ask for ask in alike if self.approvals.may_see(ask, actor)]
-        if len(found) > 1:
-            raise MalformedMessage(
-                f"several asks begin with {named!r:.40}; say more of the id", INVALID_PARAMS
-            )
-        if not found:
+        asks, may_see = self.approvals.asks, self.approvals.may_see
+        found = await ask_beginning(asks, named, lambda ask: may_see(ask, actor))
+        if found is None:
             raise MalformedMessage(NOT_THERE, INVALID_PARAMS)
-        return found[0]
+        return found
 
     async def view(self, actor: Actor, ask: Ask) -> dict[str, object]:
         return (await self.views(actor, [ask]))[0]
@@ -87,6 +80,7 @@ class Inbox:
             "likeness": (ask_words.likeness(ask, self._seen) if ask.is_open else "") or None,
             "may_answer": ask.is_open and because is None,
             "why_not": because,
+            "approvers": self.approvals.approvers(ask, actor) if ask.is_open else None,
         }
 
     async def likeness(self, ask: Ask) -> str:
@@ -118,7 +112,9 @@ class Inbox:
         page = f"{self.approvals.options.public_url}{PATH}{ask.id}"
         if not party:
             return page
-        return f"{page}?t={self.links.seal(Link(ask.id, party, ask.expires_at))}"
+        # The operator of a gateway in local mode comes from its own machine, also by a link.
+        credential = LOCAL_OPERATOR.credential if party == LOCAL_OPERATOR.party else ""
+        return f"{page}?t={self.links.seal(Link(ask.id, party, ask.expires_at, credential))}"
 
     def why_no_link(self, ask: Ask, party: str) -> str | None:
         """Why nobody can have a link by which this party answers; None where somebody can."""

@@ -109,7 +109,7 @@ class Inquiries:
                 *(id, asked.kind, actor.party, asked.server, tool, asked.digest(name)),
                 f"Server {asked.server} asks, amid a call of {tool} by {actor.party}: {words}",
                 *(about, at, at + asked.within),
-                own=self._approvals.may_answer_own(actor),
+                own=self._approvals.is_own(actor),
                 trace=call.traced(),
                 options=asked.options,
                 schema=asked.schema,

@@ -21,6 +21,7 @@ from comity.rules.code_arguments import code_in, form_refusal
 from comity.rules.code_safety import CodePolicy, Level
 from comity.rules.refusals import Refusal
 from comity.rules.validators import Examine, Plan, Rules, Verdict, blocked, plan, unknown, unsafe
+from comity.wire import jsonrpc
 from comity.wire.errors import INVALID_TOOL_ARGS, TIMEOUT, Unavailable
 from comity.wire.tools import Tool
 
@@ -29,7 +30,6 @@ PATHS: Final = "paths"
 
 REMEMBERED: Final = 100_000
 _log: Final = logging.getLogger("comity.inspection")
-_definition: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class ArgumentCheck(Protocol):
@@ -216,7 +216,7 @@ def _failed(name: str) -> Refusal:
 
 def _members(definition: bytes) -> dict[str, Any]:
     try:
-        return _definition.decode(definition)
+        return jsonrpc.shaped(definition, dict[str, Any])
     except msgspec.DecodeError:
         # Nobody put such a definition on a shelf; what asks for nothing would be let through.
         return {"security": {"validator": "an unreadable definition"}}

@@ -247,7 +247,8 @@ class Life:
             async with asyncio.timeout(within.total_seconds()) as limit:
                 await self.reached.start(Patience(limit))
         except (Unavailable, MalformedMessage) as error:
-            return str(error)
+            # Whoever reads the reason knows already whose it is.
+            return str(error).removeprefix(f"server {self.name!r} ")
         except TimeoutError:
             return f"not ready within {within}"
         finally:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
+from comity.rules.phrases import count_noun
 from comity.rules.rates import Limit, LimitBook, Quota, Rate, Unit, of_key
 from comity.rules.refusals import Refusal
 from comity.wire.errors import QUOTA_EXCEEDED, RATE_LIMITED
@@ -62,7 +63,8 @@ class Pace:
             "window_secs": round(rate.period),
             "current": rate.current(self._due, now, cost),
         }
-        because = f"rate limited: {whose} may have {rate.count} calls in {_named(rate.period)}"
+        allowed = count_noun(rate.count, "call")
+        because = f"rate limited: {whose} may have {allowed} in {_named(rate.period)}"
         return Refusal(RATE_LIMITED, because, _rounded_up(self.wait(now, cost)), details=details)
 
 
@@ -99,7 +101,8 @@ class Account:
             "renews_at": ends.isoformat().replace("+00:00", "Z"),
         }
         because = (
-            f"quota exceeded: {whose} may have {self._quota.count} calls a {self._quota.window}, "
+            f"quota exceeded: {whose} may have {count_noun(self._quota.count, 'call')} "
+            f"a {self._quota.window}, "
             f"and the next one begins at {details['renews_at']}"
         )
         after = _rounded_up(self.wait(now, cost))

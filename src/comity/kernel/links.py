@@ -63,8 +63,18 @@ class Link:
     """One conversation with one server."""
 
     __slots__ = (
-        *("_audience", "_closed", "_limits", "carrier", "conversation", "hello", "is_for_plain"),
-        *("level", "live", "mgp", "on_change", "on_hello", "pulse", "server"),
+        *("_audience", "_closed", "_limits", "apart", "carrier", "conversation"),
+        *(
+            "hello",
+            "is_for_plain",
+            "level",
+            "live",
+            "mgp",
+            "on_change",
+            "on_hello",
+            "pulse",
+            "server",
+        ),
     )
 
     def __init__(
@@ -85,6 +95,8 @@ class Link:
         self.is_for_plain = False
         # Set where the gateway itself offers MCPL, until the server turns out to be plain. (§3)
         self.live: Live | None = None
+        # Who sends a call of a tool that asks to another process.
+        self.apart: Callable[[Link, Call, Frame], bool] | None = None
         self.on_change: Callable[[str], None] | None = None
         self.on_hello: Callable[[Link], Awaitable[None]] | None = None
         self.pulse = pulse or Pulse()
@@ -138,6 +150,8 @@ class Link:
         """Send a client's request; its answer finds the call by itself. Raises Unavailable."""
         if self.pulse.bar is not None:
             self.pulse.bar()
+        if self.apart is not None and self.apart(self, call, frame):
+            return
         live = self.live if frame.method == mcp.CALL_TOOL else None
         if live is None or not live.carries(self, call, frame, headers):
             self.send(call, frame, headers)

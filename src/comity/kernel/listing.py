@@ -6,13 +6,14 @@ reason and the rest of its server works.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
-from comity.kernel.catalog import Catalog, Kind, Offer
+from comity.kernel.breath import Breath
+from comity.kernel.catalog import LONGEST_NAME, Catalog, Kind, Offer
 from comity.kernel.links import Link
 from comity.kernel.patience import Patience
 from comity.ports import Headers, SchemaJudge
@@ -32,9 +33,14 @@ MOST_TEMPLATES: Final = 1000
 """Each may have to be tried against a URI, so there are fewer of them."""
 MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_TOLD: Final = 10
-LONGEST_KEY: Final = 8192
-BREATH: Final = 250
-"""So many entries take some milliseconds."""
+MOST_TOOL_BYTES: Final = 256 * 1024
+"""A longer definition of a tool is set aside as it is."""
+
+MOST_TOOL_VALUES: Final = 10_000
+"""The same of one with more values, each of which is looked at."""
+
+MOST_SCHEMA_BYTES: Final = 64 * 1024
+"""A longer schema is not used, so nobody decodes it either."""
 
 METHODS: Final = {
     Kind.TOOL: mcp.LIST_TOOLS,
@@ -111,8 +117,9 @@ class Listing:
         """Put what a server lists on its shelf, but for what is unusable."""
         faults = await self._faults(kind, entries)
         offers: dict[str, Offer] = {}
-        for number, (name, entry) in enumerate(entries):
-            await _breathe(number)
+        breath = Breath()
+        for name, entry in entries:
+            await breath.take(_size(entry))
             if name not in faults:
                 offer = _offer(server, kind, name, entry)
                 offers.setdefault(offer.key, offer)
@@ -173,26 +180,41 @@ class Listing:
             return {}
         faults: dict[str, str] = {}
         schemas: dict[str, object] = {}
-        for number, (name, entry) in enumerate(entries):
-            await _breathe(number)
+        breath = Breath()
+        for name, entry in entries:
+            await breath.take(_size(entry))
+            if because := _excess(entry):
+                faults[name] = because
+                continue
             # One tool without a schema for its arguments makes some clients refuse the whole list.
             schemas.setdefault(f"inputSchema {name}", None)
             for member in SCHEMAS:
                 if member in entry:
                     try:
-                        schemas[f"{member} {name}"] = jsonrpc.value(entry[member])
+                        schemas[f"{member} {name}"] = _schema(entry[member])
                     except MalformedMessage as error:
                         faults[name] = f"{member}: {error}"
         for label, why in (await self._judge.faults(schemas)).items():
             member, _, name = label.partition(" ")
-            faults[name] = f"{member}: {why}"
+            faults.setdefault(name, f"{member}: {why}")
         return faults
 
 
-async def _breathe(number: int) -> None:
-    """Let others have their turn: a list may be long, and its server has no right to all of us."""
-    if number % BREATH == 0:
-        await asyncio.sleep(0)
+def _size(entry: Mapping[str, Raw]) -> int:
+    return sum(map(len, entry.values()))
+
+
+def _excess(entry: Mapping[str, Raw]) -> str:
+    """What a definition has too much of; empty where nothing."""
+    if _size(entry) > MOST_TOOL_BYTES:
+        return f"it has over {MOST_TOOL_BYTES} bytes"
+    return jsonrpc.excess(jsonrpc.to_json(entry), jsonrpc.LIMITS.depth, MOST_TOOL_VALUES)
+
+
+def _schema(raw: Raw) -> object:
+    if len(raw) > MOST_SCHEMA_BYTES:
+        raise MalformedMessage(f"it has over {MOST_SCHEMA_BYTES} bytes")
+    return jsonrpc.value(raw)
 
 
 def _key(kind: Kind, entry: dict[str, Raw]) -> str | None:
@@ -200,7 +222,7 @@ def _key(kind: Kind, entry: dict[str, Raw]) -> str | None:
         name = jsonrpc.text(entry.get(KEYS[kind]))
     except MalformedMessage:
         return None
-    return name if name and len(name) <= LONGEST_KEY else None
+    return name if name and len(name) <= LONGEST_NAME else None
 
 
 def _offer(server: str, kind: Kind, name: str, entry: dict[str, Raw]) -> Offer:

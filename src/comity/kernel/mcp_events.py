@@ -15,7 +15,7 @@ from comity.kernel.events import Events, Following
 from comity.kernel.own_methods import Asked, OwnMethods
 from comity.kernel.webhooks import Subscribe
 from comity.rules import events as wanting
-from comity.wire import mcp_events
+from comity.wire import mcp_events as event_messages
 from comity.wire.audit import stamp
 from comity.wire.errors import EVENT_NOT_FOUND, EVENTS_FORBIDDEN, MalformedMessage
 from comity.wire.events import Event, Wanted, is_pattern
@@ -60,10 +60,10 @@ class McpEvents:
         self._waiting: dict[Poller, Waiting] = {}
 
     def join(self, methods: OwnMethods) -> None:
-        methods.add(mcp_events.LIST, None, self._list)
-        methods.add(mcp_events.SUBSCRIBE, None, self._subscribe)
-        methods.add(mcp_events.UNSUBSCRIBE, None, self._unsubscribe)
-        methods.add(mcp_events.POLL, None, self._poll)
+        methods.add(event_messages.LIST, None, self._list)
+        methods.add(event_messages.SUBSCRIBE, None, self._subscribe)
+        methods.add(event_messages.UNSUBSCRIBE, None, self._unsubscribe)
+        methods.add(event_messages.POLL, None, self._poll)
 
     def look(self) -> None:
         """Forget who has stopped polling."""
@@ -75,25 +75,27 @@ class McpEvents:
     async def _list(self, asked: Asked) -> Mapping[str, object]:
         self._refuse_nobody(asked.actor)
         found = self._plane.channels(asked.actor)
-        return {"events": [mcp_events.listed(channel) for channel in found]}
+        return {"events": [event_messages.listed(channel) for channel in found]}
 
     async def _subscribe(self, asked: Asked) -> Mapping[str, object]:
-        wanted = mcp_events.subscribing(asked.params)
+        wanted = event_messages.subscribing(asked.params)
         self._refuse_unknown(asked.actor, wanted.named)
         made = await self._subscribing.subscribe(asked.actor, wanted)
         status = {} if made.before is None else _status(made.before)
-        answer = mcp_events.subscribed(made.subscription.id, made.subscription.expires_at, status)
+        answer = event_messages.subscribed(
+            made.subscription.id, made.subscription.expires_at, status
+        )
         # The draft has the client draw it; who does not is told one, and only now.
         return answer if made.secret is None else {**answer, "secret": made.secret}
 
     async def _unsubscribe(self, asked: Asked) -> Mapping[str, object]:
-        named, url = mcp_events.unsubscribing(asked.params)
+        named, url = event_messages.unsubscribing(asked.params)
         if not await self._subscribing.unsubscribe(asked.actor, named, url):
             raise MalformedMessage("there is no such subscription of yours", EVENT_NOT_FOUND)
         return {}
 
     async def _poll(self, asked: Asked) -> Mapping[str, object]:
-        wanted = mcp_events.polling(asked.params)
+        wanted = event_messages.polling(asked.params)
         self._refuse_unknown(asked.actor, wanted.named)
         poller = (asked.actor.party, asked.actor.credential, wanted.named)
         waiting = self._waiting.get(poller) or self._begun(poller, asked.actor)
@@ -102,8 +104,8 @@ class McpEvents:
         found, is_gone = waiting.after(since)
         shown = found[: wanted.most]
         last = shown[-1][0] if shown else since
-        return mcp_events.polled(
-            [mcp_events.occurrence(event) for _, event in shown],
+        return event_messages.polled(
+            [event_messages.occurrence(event) for _, event in shown],
             f"{self._run}.{last}",
             is_truncated=is_gone or not is_ours,
             has_more=len(found) > len(shown),

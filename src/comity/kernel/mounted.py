@@ -117,7 +117,7 @@ class Mounted:
             return
         kind = topic_requests.whole_kind(REQUEST, frame)
         if not seat.may.cover(kind):
-            because = f"You lack capability for '{kind[:200]}'"
+            because = f"None of your capabilities covers '{kind[:200]}'"
             place.refuse(seat, envelope, Refusal(Violation.CAPABILITY, because))
         elif frame.id is UNSET:
             self._told(place, seat, frame)

@@ -41,6 +41,11 @@ class Once[Key, Thing]:
         idle = [key for key, thing in self._held.items() if is_idle(thing)]
         return [self._held.pop(key) for key in idle[: len(self._held) - most]]
 
+    def take(self, is_idle: Callable[[Thing], bool]) -> list[tuple[Key, Thing]]:
+        """Let go of all that is idle; for whoever closes it."""
+        idle = [key for key, thing in self._held.items() if is_idle(thing)]
+        return [(key, self._held.pop(key)) for key in idle]
+
     def clear(self) -> list[Thing]:
         """Let everything go; gives what was held, for whoever closes it."""
         held = list(self._held.values())

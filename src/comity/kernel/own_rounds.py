@@ -30,10 +30,19 @@ class OwnRounds:
             return False
         actor = call.outbox.actor
         state = ask_forms.state_of(held.holding.key, ask, actor.party, mode)
-        url = held.holding.link_to(ask, actor)
-        answer = jsonrpc.result(call.asker_id, ask_forms.round_with(ask, url, mode, state))
+        answer = jsonrpc.result(
+            call.asker_id, ask_forms.round_with(params_of(held, ask, mode), state)
+        )
         held.let_go(lambda call: call.put_off(answer, held.pending(ask)))
         return True
+
+
+def params_of(held: HeldCall, ask: Ask, mode: Mode) -> dict[str, object]:
+    """What a client is asked, or shown."""
+    if mode is Mode.FORM:
+        return ask_forms.form_of(ask)
+    url = held.holding.link_to(ask, held.call.outbox.actor)
+    return ask_forms.page_of(ask, url, held.way(ask).who)
 
 
 def mode_for(held: HeldCall, ask: Ask, capabilities: Mapping[str, Raw]) -> Mode | None:
@@ -43,4 +52,7 @@ def mode_for(held: HeldCall, ask: Ask, capabilities: Mapping[str, Raw]) -> Mode 
         spoken = any(answer.by == actor.party for answer in ask.answers)
         if not spoken:
             return Mode.FORM
+    if actor.lacks_token:
+        # Its answer would count for nothing, and neither would its visit to the page.
+        return None
     return Mode.URL if Mode.URL in modes else None

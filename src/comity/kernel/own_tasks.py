@@ -19,7 +19,7 @@ from comity.kernel.continuing import Continuing
 from comity.kernel.held import HeldCall
 from comity.kernel.outbox import Outbox
 from comity.kernel.sessions import Session
-from comity.rules import own_tasks, tasks
+from comity.rules import ask_forms, own_tasks, tasks
 from comity.rules.own_tasks import LASTS, OWN, Shown, Status
 from comity.rules.tasks import NO_SUCH_TASK, TaskNames
 from comity.wire import jsonrpc
@@ -43,7 +43,7 @@ class OwnTask:
         self.modern = held.call.client is None
         self.began = self.changed = clock()
         self.status = Status.WORKING
-        self.message = f"waiting for a person's approval (ask {ask.id})"
+        self.message = ask_forms.waiting(ask, held.way(ask))
         self.answer: Frame | None = None
         self.reader: Call | None = None
         self._clock = clock

@@ -147,7 +147,7 @@ class ParkedCall(Across):
             return
         try:
             digest = rounds.digest(self._way.server, self.frame, self._party)
-            state = self._parking.park(self, self.size + self._held(), digest)
+            state = self._parking.park(self, self.size + self._held(), digest, self._party)
         except (Unavailable, MalformedMessage) as error:
             self._refuse_open(str(error))
             return

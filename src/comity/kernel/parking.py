@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from comity.kernel.call import Call
+from comity.kernel.shares import AGAIN_AFTER, Shares
 from comity.rules.seals import seal, unseal
 from comity.wire.errors import EXHAUSTED, INVALID_PARAMS, MalformedMessage, Unavailable
 from comity.wire.jsonrpc import Frame
@@ -41,16 +42,25 @@ class _Place:
     digest: bytes
     size: int
     until: float
+    principal: str
 
 
 class Parking:
     """Everything that waits, by a name that is good for one return."""
 
     def __init__(
-        self, now: Callable[[], float], most: int = 1000, within: timedelta = timedelta(minutes=10)
+        self,
+        now: Callable[[], float],
+        most: int = 1000,
+        within: timedelta = timedelta(minutes=10),
+        each: int | None = None,
     ) -> None:
         self._now = now
         self._most = most
+        setting = "max_parked_per_principal"
+        self._shares = Shares("calls that wait for an answer", setting, each or most)
+        # Few large calls must not take the room of many small ones either.
+        self._bytes_of = Shares("bytes of calls that wait", setting, MOST_BYTES // 4)
         self._within = within.total_seconds()
         self._key = secrets.token_bytes(32)
         self._places: OrderedDict[str, _Place] = OrderedDict()
@@ -60,7 +70,7 @@ class Parking:
     def __len__(self) -> int:
         return len(self._places)
 
-    def park(self, waiting: Waiting, size: int, digest: bytes = b"") -> str:
+    def park(self, waiting: Waiting, size: int, digest: bytes = b"", principal: str = "") -> str:
         """Wait here; gives the sealed state to come back with. Raises Unavailable when full.
 
         Only a request for the same thing, by its digest, can take the place up again. Who waits
@@ -68,9 +78,14 @@ class Parking:
         """
         self.leave(waiting)
         if len(self._places) >= self._most or self._bytes + size > MOST_BYTES:
-            raise Unavailable("too many calls wait for an answer already", EXHAUSTED)
+            raise Unavailable("too many calls wait for an answer already", EXHAUSTED, AGAIN_AFTER)
+        if self._bytes_of.is_full(principal, size):
+            raise self._bytes_of.problem()
+        if not self._shares.take(principal):
+            raise self._shares.problem()
+        self._bytes_of.take(principal, size)
         name = secrets.token_hex(16)
-        self._places[name] = _Place(waiting, digest, size, self._now() + self._within)
+        self._places[name] = _Place(waiting, digest, size, self._now() + self._within, principal)
         self._names[waiting] = name
         self._bytes += size
         return seal(self._key, name)
@@ -87,7 +102,10 @@ class Parking:
         """It no longer waits, for whatever reason."""
         name = self._names.pop(waiting, None)
         if name is not None:
-            self._bytes -= self._places.pop(name).size
+            place = self._places.pop(name)
+            self._bytes -= place.size
+            self._shares.give(place.principal)
+            self._bytes_of.give(place.principal, place.size)
 
     def look(self, patience: float) -> None:
         """End what has waited for too long; the oldest stand first."""

@@ -70,6 +70,8 @@ class Peers:
         self._now = now
         self._alive: dict[str, Peer] = {}
         self._left: dict[str, None] = {}
+        # Those that fell silent, until they or another start of theirs is heard.
+        self._silent: dict[str, str] = {}
         self._watchers: list[Watcher] = []
         self._interest: Interest | None = None
         self._chores = Chores("the signs of life")
@@ -101,6 +103,11 @@ class Peers:
         self._say(Beat(self.me.name, self.me.epoch, leaves=True))
         if self._interest is not None:
             await self._interest.close()
+
+    @property
+    def silent(self) -> int:
+        """How many nodes fell silent without a goodbye, and have not been heard since."""
+        return len(self._silent)
 
     def is_alive(self, node: str) -> bool:
         return node in self._alive
@@ -149,6 +156,9 @@ class Peers:
             if peer.heard < horizon:
                 log.warning("node %s has fallen silent, and counts as dead", id)
                 self._bury(id)
+                self._silent[id] = peer.node.name
+                if len(self._silent) > MOST_REMEMBERED:
+                    del self._silent[next(iter(self._silent))]
 
     async def _live(self) -> None:
         while True:
@@ -193,6 +203,7 @@ class Peers:
         self._alive[node.id] = Peer(node, self._now(), beat.runs)
         if is_new:
             log.info("node %s is there", node.id)
+            self._silent = {id: name for id, name in self._silent.items() if name != node.name}
             self._tell(node.id, True)
         if beat.asks:
             self.beat()

@@ -133,7 +133,7 @@ class Pulse:
 
     __slots__ = (
         *("_failed_after", "bar", "circuit", "falters", "heard", "links", "on_falter"),
-        *("live", "notices", "questions", "streaming"),
+        *("asking", "is_crowded", "live", "notices", "questions", "streaming"),
     )
 
     def __init__(self, on_falter: Callable[[str], None] | None = None) -> None:
@@ -152,6 +152,9 @@ class Pulse:
         self.live: Live | None = None
         # Who passes on what calls tell before their end.
         self.streaming: Streams | None = None
+        # Tools that have asked without naming their call, and whether nobody knew whose it was.
+        self.asking: set[str] = set()
+        self.is_crowded = False
         self._failed_after = 0
 
     @property

@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from comity.kernel.apart import Apart
 from comity.kernel.chores import Chores
 from comity.kernel.freshness import Freshness
 from comity.kernel.links import Link
@@ -104,6 +105,7 @@ class Reached:
         self._by_terms = SharedLinks(name, options.start_within, *terms)
         self._bridges: Once[bytes, Shared] = Once()
         self._chores = Chores(f"server {name!r}")
+        self._apart = Apart(self._open_apart, self._chores)
         # Half of the time at most, so that the other era has its chance too.
         self._probe_seconds = min(PROBE_SECONDS, options.start_within.total_seconds() / 2)
         self._freshness = Freshness(
@@ -169,7 +171,8 @@ class Reached:
         self.own = self.modern = None
         for shared in held:
             shared.sharers.forgotten()
-        await asyncio.gather(self._by_terms.close(), *(shared.link.close() for shared in held))
+        others = self._by_terms.close(), self._apart.close()
+        await asyncio.gather(*others, *(shared.link.close() for shared in held))
 
     async def link_for(self, session: Session, *, greeted: bool) -> tuple[Link, Sharers | None]:
         """The link a session's calls go out on, and who shares it, if anybody does.
@@ -221,10 +224,23 @@ class Reached:
         def lost(link: Link, because: str) -> None:
             self._bridges.forget(key)
 
-        shared = self._new_shared(Era.HANDSHAKE, self._freshness.changed_for_some, lost)
+        return await self._open_for_calls(lost, terms)
+
+    async def _open_apart(self, gone: Callable[[Link, str], None]) -> Link:
+        """Another process, for calls of one client."""
+        level = None if self.own is None else self.own.link.level
+        return (await self._open_for_calls(gone, STANDARD_TERMS, level)).link
+
+    async def _open_for_calls(
+        self,
+        gone: Callable[[Link, str], None],
+        terms: Mapping[str, object],
+        level: str | None = None,
+    ) -> Shared:
+        shared = self._new_shared(Era.HANDSHAKE, self._freshness.changed_for_some, gone)
         shared.link.live = self._live_for_calls
         live = None if shared.link.live is None else features.OFFERED_TO_CALLERS
-        await shared.link.begin(self._options.start_within, greeting(terms, live))
+        await shared.link.begin(self._options.start_within, greeting(terms, live), level)
         return shared
 
     @property
@@ -241,6 +257,8 @@ class Reached:
         # servers list what asks back only to those who can be asked.
         await shared.link.begin(self._options.start_within, greeting(STANDARD_TERMS, live))
         self.own, self.hello = shared, self._noted(shared.link.hello or {})
+        if self._reach.costs_a_process:
+            shared.link.apart = self._apart.takes
 
     async def _start_modern(self) -> None:
         """Ask whether the server speaks the modern era; one that stays silent does not."""

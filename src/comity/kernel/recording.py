@@ -28,6 +28,7 @@ from comity.wire.audit import Event, Result, Type
 from comity.wire.errors import (
     CODE_UNSAFE,
     CUT_OFF,
+    INTERRUPTED,
     INVALID_TOOL_ARGS,
     JOURNAL_AWAY,
     TIMEOUT,
@@ -47,7 +48,9 @@ _OF_FAULT: Final[Mapping[Fault, Type]] = {
     INVALID_TOOL_ARGS: Type.VALIDATION_FAILED,
     CODE_UNSAFE: Type.CODE_REJECTED,
 }
-_MAY_HAVE_RUN: Final = frozenset({TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, UPSTREAM_DOWN, CUT_OFF})
+_MAY_HAVE_RUN: Final = frozenset(
+    {INTERRUPTED, TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, UPSTREAM_DOWN, CUT_OFF}
+)
 _FULL: Final = Refusal(
     JOURNAL_AWAY, "too much waits to be written down already; nothing was done", RETRY_AFTER
 )

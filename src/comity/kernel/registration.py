@@ -23,6 +23,7 @@ from comity.kernel.registration_asks import HeldRegistration, demand_authority
 from comity.kernel.registration_notes import RegistrationNotes
 from comity.kernel.registration_rights import Guest, Rights
 from comity.kernel.servers import Server
+from comity.kernel.trouble_log import TroubleLog
 from comity.rules import registering
 from comity.rules.refusals import Refusal
 from comity.wire import jsonrpc, registration
@@ -97,6 +98,9 @@ class Registrations:
         self._clock = clock
         self._chores = Chores("servers that were registered")
         self._is_ending = False
+        self._unknown = TroubleLog(
+            log, "Cannot load registered servers: %s", "The registered servers are loaded."
+        )
         demand_authority(holding.approvals, rights)
 
     def join(self, methods: OwnMethods) -> None:
@@ -108,8 +112,9 @@ class Registrations:
         try:
             found = await self._names.load()
         except Unavailable as error:
-            log.warning("what was registered before is not known yet: %s", error)
+            self._unknown.begin(error)
             return
+        self._unknown.end()
         for each in found:
             if self._stay.is_kept and each.entry and each.server not in self._there:
                 self._chores.start(self._return(each.server, each.created_by, each.entry))

@@ -18,7 +18,7 @@ from comity.rules.refusals import Refusal
 from comity.rules.registering import Allowed
 from comity.wire.errors import ACCESS_DENIED, INVALID_PARAMS, QUOTA_EXCEEDED, MalformedMessage
 from comity.wire.grants import ADMIN_WRITE, PERMISSION, Effect, Source
-from comity.wire.parties import LOCAL, Actor, PartyKind
+from comity.wire.parties import Actor, PartyKind
 from comity.wire.registration import Wanted
 
 CODE_EXECUTION: Final = "code_execution"
@@ -54,7 +54,7 @@ class Rights:
 
     def why_not(self, actor: Actor, wish: Wanted) -> Refusal | None:
         """Why an actor cannot even ask for this server; None where it can."""
-        if not self.allowed.from_network and actor.credential != LOCAL.credential:
+        if not self.allowed.from_network and not actor.is_local:
             return _NOT_FROM_HERE
         if self.effect(actor, wish) is Effect.DENY:
             because = f"{actor.party or 'nobody'} may not register {wish.id:.80}"

@@ -141,7 +141,7 @@ class Registry:
         return Answer(200, result, None)
 
     async def _begin(self, call: Call, frame: Frame, held: AsyncExitStack) -> None:
-        if call.outbox.actor.is_paced and self._gate.turns_away(call):
+        if self._gate.turns_away(call):
             return
         try:
             await self._methods.get(call.method, _not_said)(call, frame, held)

@@ -95,7 +95,7 @@ class RepeatedCall(Across):
 
     def _ask(self, wanted: Wanted, front: Call) -> None:
         """Put the server's questions to the client, on the stream of its call."""
-        self._parking.park(self, self.size)
+        self._parking.park(self, self.size, principal=front.outbox.actor.party)
         front.hold()
         self._responses = {}
         asked: dict[str, Frame] = {}

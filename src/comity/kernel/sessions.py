@@ -7,6 +7,7 @@ waits, bounded, until the client opens its stream, instead of being lost.
 import asyncio
 import logging
 import secrets
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 
@@ -17,6 +18,7 @@ from comity.kernel.links import Link
 from comity.kernel.outbox import Outbox
 from comity.kernel.question import Errand, Question
 from comity.kernel.replay import Replay
+from comity.kernel.shares import AGAIN_AFTER, Shares
 from comity.rules import tasks
 from comity.rules.conversation import Answer, Conversation, Notice, Withdrawal
 from comity.rules.negotiation import Terms, agree
@@ -280,16 +282,27 @@ def _latest_call(link: Link) -> Call | None:
 
 
 class Sessions:
-    """Every session of this node, found by its id, ended when idle or when there are too many."""
+    """Every session of this node, found by its id, ended when idle or when there are too many.
 
-    def __init__(self, now: Callable[[], float], most: int, idle_seconds: float) -> None:
+    Rule 1: whoever has its share and begins another session loses its own idlest one.
+    Rule 2: where all places are taken, the largest holder loses its idlest one to a smaller holder.
+    """
+
+    def __init__(
+        self, now: Callable[[], float], most: int, idle_seconds: float, each: int | None = None
+    ) -> None:
         self.now = now
+        # The event streams of clients, in sessions or beside them.
+        self.streams = Shares("streams", "max_streams_per_principal", sys.maxsize)
         self.tasks = tasks.PLAIN_NAMES
         # How sessions are named, where a name must tell other nodes at which one they are.
         self.name: Callable[[], str] | None = None
         self._most = most
         self._idle_seconds = idle_seconds
         self._open: dict[str, Session] = {}
+        self._shares = Shares("sessions", "max_sessions_per_principal", each or most)
+        # The sessions of each principal; the one whose last request is the oldest stands first.
+        self._of: dict[str, OrderedDict[str, Session]] = {}
         self._nudged = now()
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -300,13 +313,41 @@ class Sessions:
         return iter(list(self._open.values()))
 
     def begin(self, door: str, party: str = "") -> Session:
-        if len(self._open) >= self._most:
-            raise Unavailable("too many sessions are open on this node; close some", EXHAUSTED)
+        """Raises Unavailable where there is no room, and none can be made."""
+        if self._shares.is_full(party):
+            self._let_idlest_go(party, self._shares.problem())
+        elif len(self._open) >= self._most:
+            self._make_room(party)
+        self._shares.take(party)
         session = Session(door, self.now(), party)
         session.tasks = self.tasks
         session.id = session.id if self.name is None else self.name()
         self._open[session.id] = session
+        self._of.setdefault(party, OrderedDict())[session.id] = session
         return session
+
+    def _make_room(self, party: str) -> None:
+        """The largest holder gives a place up to who holds fewer."""
+        full = Unavailable(
+            "too many sessions are open on this node; close some", EXHAUSTED, AGAIN_AFTER
+        )
+        largest = max(self._of, key=self._shares.of)
+        if self._shares.of(largest) <= self._shares.of(party) + 1:
+            raise full
+        self._let_idlest_go(largest, full, even_busy=True)
+
+    def _let_idlest_go(
+        self, party: str, otherwise: Unavailable, *, even_busy: bool = False
+    ) -> None:
+        """End the idlest session of a holder; raise `otherwise` where all of them are in use."""
+        held = self._of[party].values()
+        idle = (each for each in held if not each.attached and not each.waits)
+        found = next(idle, next(iter(held)) if even_busy else None)
+        if found is None:
+            raise otherwise
+        log.info("the idlest session of %s is ended: it has %d", party, len(held))
+        self._forget(found)
+        self._start(found.close())
 
     def find(self, session_id: str, door: str, party: str = "") -> Session | None:
         """The session of that name at that door, marked as used; to others there is none."""
@@ -314,11 +355,27 @@ class Sessions:
         if session is None or session.door != door or session.party != party:
             return None
         session.used = self.now()
+        self._of[party].move_to_end(session_id)
         return session
 
     async def end(self, session: Session) -> None:
-        if self._open.pop(session.id, None) is not None:
+        if session.id in self._open:
+            self._forget(session)
             await session.close()
+
+    def _forget(self, session: Session) -> None:
+        del self._open[session.id]
+        held = self._of[session.party]
+        del held[session.id]
+        if not held:
+            del self._of[session.party]
+        self._shares.give(session.party)
+
+    def _start(self, ending: Coroutine[None, None, None]) -> None:
+        """End a session while nobody waits for that."""
+        task = asyncio.ensure_future(ending)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def look(self, patience: float) -> None:
         """End what has been idle for too long; a session with work or a stream open is not idle.
@@ -338,9 +395,7 @@ class Sessions:
                 # Idle time begins where the last call ends, however long that one took.
                 session.used = now
             elif session.used < horizon:
-                task = asyncio.ensure_future(self.end(session))
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
+                self._start(self.end(session))
 
     def end_streams(self) -> None:
         """The gateway is about to end: let no standing stream hold that up."""

@@ -1,8 +1,9 @@
 """Who shares a link to a server, and to whom of them a message without an address belongs.
 
 A stdio server has one stream for all its callers. What it says outside of a call goes to the one
-session it can belong to; where there are two, nobody is guessed at: a question is refused and a
-notice dropped, so that no client ever sees what was meant for another.
+client it can belong to; where there are two, nobody is guessed at: a question is refused and a
+notice dropped, so that no client ever sees what was meant for another. `kernel.apart` gives calls
+of tools that ask a process of their client's, so that this is rare.
 """
 
 import asyncio
@@ -10,10 +11,12 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from comity.kernel.across import Across
 from comity.kernel.call import Call
 from comity.kernel.links import Link
 from comity.kernel.question import Client, Question
 from comity.kernel.sessions import Session
+from comity.kernel.tallies import name_in
 from comity.wire import jsonrpc, lifecycle
 from comity.wire.errors import EXHAUSTED, MalformedMessage
 from comity.wire.jsonrpc import Frame
@@ -23,9 +26,10 @@ log = logging.getLogger(__name__)
 
 MOST_FOLLOWED = 4096
 MOST_LEVELS = 32
+MOST_ASKING = 256
 AMBIGUOUS = (
-    'several clients share this server; set sharing = "session" for it, '
-    "so that each has a process of its own"
+    "calls of several clients are open on this process, and the question names none of them; "
+    'make the call again, or set sharing = "session" for this server'
 )
 
 
@@ -118,14 +122,18 @@ class Sharers:
             self._tell_the_one(link, frame)
 
     def asked(self, link: Link, question: Question, frame: Frame) -> None:
-        call = _sole_caller(link)
+        call = _asker(link)
         if call is not None:
+            if len(link.pulse.asking) < MOST_ASKING:
+                link.pulse.asking.add(name_in(call.params))
             call.asked(question, frame)
         elif len(self._sessions) == 1 and not link.callers:
             session = next(iter(self._sessions))
             question.put_to(session, frame, session.standalone)
         else:
-            question.decline(frame, AMBIGUOUS if self._sessions else "no client is here")
+            link.pulse.is_crowded = link.pulse.is_crowded or bool(link.callers)
+            several = link.callers or self._sessions
+            question.decline(frame, AMBIGUOUS if several else "no client is here")
 
     def renewed(self, link: Link) -> None:
         """The server began anew: all of its lists may have changed."""
@@ -159,6 +167,30 @@ class Sharers:
                 session.told(link, frame)
         else:
             log.info("server %r: %s belongs to no one caller", link.server, frame.method)
+
+
+def client_of(call: Call) -> str:
+    """Whose call it is, as far as that can be told: a session's, or else a principal's."""
+    return f"{'' if call.client is None else call.client.id} {call.outbox.actor.party}"
+
+
+def _asker(link: Link) -> Call | None:
+    """The call that a question belongs to; None where it may be that of another client.
+
+    Clients of the modern era have no session: of a principal's calls it is the only one that does
+    not wait for an answer of its client already.
+    """
+    calls = link.callers
+    if len({client_of(call) for call in calls}) != 1:
+        return None
+    if calls[-1].client is not None:
+        return calls[-1]
+    going_on = [call for call in calls if not _waits_for_its_client(call)] or calls
+    return going_on[-1] if len(going_on) == 1 else None
+
+
+def _waits_for_its_client(call: Call) -> bool:
+    return isinstance(call, Across) and call.front is None
 
 
 def _sole_caller(link: Link) -> Call | None:

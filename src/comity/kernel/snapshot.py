@@ -9,7 +9,7 @@ Rule 4: nothing here holds up the loop: what is long is done in pieces.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from itertools import batched
@@ -32,6 +32,9 @@ HEARTBEAT: Final = timedelta(milliseconds=300)
 """How long the store is left unasked: a notice of a change that got lost costs no more."""
 
 SIGN_OF_LIFE_SECONDS: Final = 0.1
+SETTLE_SECONDS: Final = 5.0
+"""How long a call waits after a standstill for the store to be asked again."""
+
 AT_ONCE: Final = 200
 
 type Watcher = Callable[[str], None]
@@ -76,6 +79,13 @@ class Snapshot:
         """The version of the records that is in force here."""
         return self._version
 
+    @property
+    def problem(self) -> str:
+        """Why this node should not be sent calls now; empty while it can judge them."""
+        if self._trouble:
+            return "store unreachable"
+        return "" if self.certainty.holds else "policy unknown"
+
     def watch(self, what: Kept, watcher: Watcher) -> None:
         """Have a watcher told whose records of a kind are others; an empty name means all."""
         self._watchers.append((what, watcher))
@@ -109,6 +119,28 @@ class Snapshot:
                 await self._load()
             self._version = news.version
             self.certainty.confirm(asked)
+
+    @property
+    def holds(self) -> bool:
+        """Whether calls can be judged by what is known."""
+        return self.certainty.holds
+
+    async def settle(self) -> None:
+        """Ask the store again after a standstill, so that nobody is refused because of it.
+
+        Whoever calls waits for the one look that is taken for all, and not for long. Where the
+        store is known not to answer nobody waits; either way the judgement that follows is by
+        what the store has said since, or it is a refusal.
+        """
+        if self.certainty.holds or self._trouble:
+            return
+        # First the standstill is noticed: an answer counts only if it was asked for after that.
+        self.certainty.stay_awake()
+        if not self._looks:
+            self._looks.start(self._look(), at_once=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await self._looks.finish()
 
     @asynccontextmanager
     async def followed(self) -> AsyncGenerator[None]:

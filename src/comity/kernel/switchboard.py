@@ -83,7 +83,7 @@ class AllServers:
     async def ask(self, session: Session, frame: Frame, outbox: Outbox) -> Call:
         call = self._underway.begin(frame, outbox, session)
         call.is_for_all_servers = True
-        if outbox.actor.is_paced and self.gate.turns_away(call):
+        if self.gate.turns_away(call):
             return call
         try:
             own = self._own.get(call.method)
@@ -114,7 +114,7 @@ class AllServers:
     async def ask_modern(self, frame: Frame, outbox: Outbox, headers: Headers) -> Call:
         call = self._underway.begin(frame, outbox, None)
         call.is_for_all_servers = True
-        if outbox.actor.is_paced and self.gate.turns_away(call):
+        if self.gate.turns_away(call):
             return call
         try:
             frame = self.gate.admission.heard(call, frame)

@@ -71,7 +71,7 @@ class _Said(Struct, forbid_unknown_fields=True, omit_defaults=True):
 def read(frame: Frame) -> _Said:
     """What a server says has happened. Raises MalformedMessage."""
     raw = frame.params
-    if raw is UNSET or len(raw) > MOST_BYTES or jsonrpc.deeper_than(DEEPEST, bytes(raw)):
+    if raw is UNSET or len(raw) > MOST_BYTES or jsonrpc.excess(bytes(raw), DEEPEST):
         raise MalformedMessage(f"an audit event is an object of at most {MOST_BYTES} bytes")
     try:
         said = msgspec.convert(jsonrpc.value(raw), _Said)

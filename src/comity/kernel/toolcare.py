@@ -14,12 +14,14 @@ from typing import Final
 
 from msgspec import Raw
 
+from comity.kernel.breath import Breath
 from comity.kernel.catalog import Catalog, Kind, Offer
 from comity.kernel.chores import Chores
 from comity.kernel.grants import Clock
 from comity.kernel.happenings import Happenings
 from comity.kernel.permits import Permit, Permits
 from comity.kernel.pinned import Pinned
+from comity.kernel.trouble_log import TroubleLog
 from comity.rules.examined import Examined, examine, says_the_same
 from comity.rules.looks import Finding, Look
 from comity.rules.namesakes import Namesakes
@@ -37,8 +39,8 @@ from comity.wire.security import Risk
 
 log = logging.getLogger(__name__)
 
-BREATH: Final = 25
-"""So many definitions take some milliseconds."""
+ONE_LOOK: Final = 2_000
+"""What a look at a definition costs at least, as if it had so many bytes more."""
 
 ONE_COMPARISON: Final = 2_000
 MOST_COMPARED: Final = 1_000_000
@@ -108,6 +110,11 @@ class ToolCare:
         self.unsettled: Callable[[str], None] = lambda _: None
         self._told: dict[tuple[str, str], str] = {}
         self._at_sight: list[Pin] = []
+        self._unknown = TroubleLog(
+            log,
+            "Cannot load the accepted tool definitions of server %r and others: %s",
+            "The accepted tool definitions are loaded.",
+        )
         catalog.watch(self._noticed)
         permits.watch(lambda server: self._catalog.announce(server, Kind.TOOL))
 
@@ -149,19 +156,20 @@ class ToolCare:
         async with self._vetting:
             await self._load(server)
             before, seen = self._examined.get(server, {}), dict[str, Examined]()
-            for number, offer in enumerate(offers):
+            breath = Breath()
+            for offer in offers:
+                await breath.take(ONE_LOOK + len(offer.definition))
                 old = before.get(offer.name)
                 is_old = old is not None and old.definition == offer.definition
                 seen[offer.name] = old if old is not None and is_old else self._examine(offer)
-                await _breathe(number)
             self._examined[server] = seen
             await self._rename(server, before.keys() - seen.keys(), seen.keys() - before.keys())
             self.permits.need(server, (name for each in seen.values() for name in each.needs or ()))
-            for number, offer in enumerate(offers):
+            for offer in offers:
+                await breath.take(ONE_LOOK + len(offer.definition))
                 # Whatever is seen for the first time, and may be, is accepted here.
                 self.standing(offer)
                 seen[offer.name].fresh.clear()
-                await _breathe(number)
             self._tell(server, offers)
 
     async def accept(self, server: str, digests: Mapping[str, str], by: str) -> list[str]:
@@ -227,7 +235,9 @@ class ToolCare:
         try:
             await self.pins.load(server, again=again)
         except Unavailable as error:
-            log.warning("server %r: it is not known what was accepted of it: %s", server, error)
+            self._unknown.begin(server, error)
+        else:
+            self._unknown.end()
 
     async def _reload(self, server: str) -> None:
         async with self._vetting:
@@ -239,19 +249,20 @@ class ToolCare:
     async def _rename(self, server: str, gone: Iterable[str], new: Iterable[str]) -> None:
         """Keep in mind which names there are; those that look like them are judged anew."""
         now = self._clock().timestamp()
-        for number, name in enumerate(gone):
+        breath = Breath()
+        for name in gone:
+            await breath.take(ONE_LOOK)
             self._held.pop((server, name), None)
             self._same.pop((server, name), None)
             self._told.pop((server, name), None)
             self._names.remove(server, name)
             self._forget_alike(name)
-            await _breathe(number)
-        for number, name in enumerate(new):
+        for name in new:
+            await breath.take(ONE_LOOK)
             accepted = self.pins.get(server, name)
             since = accepted.at.timestamp() if accepted is not None and accepted.at else now
             self._names.add(server, name, since)
             self._forget_alike(name)
-            await _breathe(number)
 
     def _forget_alike(self, name: str) -> None:
         for place in self._names.alike(name):
@@ -386,9 +397,3 @@ def _rules(
     if not (validators or advised or named):
         return UNRULED
     return Rules(validators=validators, advised=advised, arguments={**guessed, **named})
-
-
-async def _breathe(number: int) -> None:
-    """Let others have their turn: a list may be long, and its server has no right to all of us."""
-    if number % BREATH == 0:
-        await asyncio.sleep(0)

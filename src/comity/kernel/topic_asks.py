@@ -20,7 +20,7 @@ from comity.rules import ask_words, topic_requests
 from comity.rules.topics import Refusal, Violation
 from comity.wire import envelope as wire
 from comity.wire import jsonrpc, mcp
-from comity.wire.asks import Ask, Kind, State, Verdict
+from comity.wire.asks import META, Ask, Kind, State, Verdict
 from comity.wire.envelope import PROPOSAL, REQUEST, Envelope, Heading
 from comity.wire.errors import (
     INVALID_PARAMS,
@@ -31,7 +31,6 @@ from comity.wire.errors import (
 from comity.wire.jsonrpc import UNSET, Frame
 from comity.wire.parties import GATEWAY
 
-ASK: Final = "dev.comity/ask"
 ANSWER_ASK: Final = "answer_ask"
 LIST_ASKS: Final = "list_asks"
 LONGEST_REASON: Final = 1000
@@ -93,7 +92,7 @@ class TopicAsks:
         put = _id(place, ask, "")
         if ask.is_open:
             arguments = {"ask": ask.id, "verdict": Verdict.ACCEPT}
-            params = {"name": ANSWER_ASK, "arguments": arguments, "_meta": {ASK: self._shown(ask)}}
+            params = {"name": ANSWER_ASK, "arguments": arguments, "_meta": {META: self._shown(ask)}}
             kind = f"{PROPOSAL}:{mcp.CALL_TOOL}:{ANSWER_ASK}"
             payload = {"method": mcp.CALL_TOOL, "params": params}
             self._tell(place, place.heading(id=put), (inbox.party, kind), payload)
@@ -137,7 +136,7 @@ class TopicAsks:
             return
         kind = topic_requests.whole_kind(REQUEST, frame)
         if not seat.may.cover(kind):
-            because = f"You lack capability for '{kind[:200]}'"
+            because = f"None of your capabilities covers '{kind[:200]}'"
             place.refuse(seat, envelope, Refusal(Violation.CAPABILITY, because))
         elif frame.id is not UNSET:
             self._chores.start(self._answer(place, place.inbox, seat, envelope, frame))

@@ -18,6 +18,7 @@ from comity.kernel.seats import NO_PACE, Now, Outlet, Pace, Seat, Spent
 from comity.rules.access import Access
 from comity.rules.capabilities import Capabilities
 from comity.rules.entitlement import Entitled, entitled
+from comity.rules.phrases import count_noun
 from comity.rules.topics import Access as Entrance
 from comity.rules.topics import Mode, is_topic
 from comity.wire.errors import (
@@ -180,9 +181,13 @@ class Topics:
         """Raise where a topic is full, there are too many, or it has another of that name."""
         room = self.rooms.get(topic)
         if room is None and len(self.rooms) >= self.bounds.topics:
-            raise _too_many(f"there are {self.bounds.topics} topics here already")
+            raise _too_many(
+                f"no more than {count_noun(self.bounds.topics, 'topic')} may be open here"
+            )
         if room is not None and not room.has(party) and room.members >= room.terms.members:
-            raise _too_many(f"topic {topic!r} has {room.terms.members} members already")
+            raise _too_many(
+                f"topic {topic!r} has {count_noun(room.terms.members, 'member')} already"
+            )
         here = None if room is None else room.seats.get(party)
         if here is not None and here.is_built_in:
             # Two who answer to one name could not be told apart by those who listen.

@@ -6,7 +6,9 @@ call than counting each by itself, because what counting needs is then at hand i
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from typing import Final
 
 from msgspec import Raw, UnsetType
@@ -14,15 +16,20 @@ from msgspec import Raw, UnsetType
 from comity.kernel.call import Call, Recorder
 from comity.kernel.outbox import Outbox
 from comity.kernel.question import Client
+from comity.kernel.shares import Shares
 from comity.kernel.tallies import ServerTallies, Tallies
 from comity.ports import Ending, Tracer
 from comity.rules.refusals import trace_beside
+from comity.wire import jsonrpc
+from comity.wire.errors import INTERRUPTED
 from comity.wire.jsonrpc import Frame, FrameWithMembers
 from comity.wire.mcp import LATEST_MODERN, LISTEN
 
 log = logging.getLogger(__name__)
 
 COUNTED_AT_ONCE: Final = 100
+RETRY_AFTER: Final = timedelta(seconds=5)
+"""When a gateway that shuts down may be there again, or another in its place."""
 
 type Ended = tuple[ServerTallies | None, str, Raw | UnsetType, str | None, str, float]
 """What is counted of a call: where, its method, parameters and tool, its outcome, its seconds."""
@@ -37,8 +44,12 @@ class Underway:
         deadline: float,
         cap: float,
         tallies: Tallies | None = None,
+        requests: Shares | None = None,
+        streams: Shares | None = None,
     ) -> None:
         self.now = now
+        self._requests = requests or Shares("requests in flight", "", sys.maxsize)
+        self._streams = streams or Shares("streams", "", sys.maxsize)
         self.tallies = Tallies() if tallies is None else tallies
         self.tracer: Tracer | None = None
         self.recorder: Recorder | None = None
@@ -72,6 +83,13 @@ class Underway:
             session, version = (client.id, client.version) if client else ("", LATEST_MODERN)
             outbox.trace = self.tracer.begin(frame, outbox.trace, session, version)
         call.underway = self
+        share, principal = self._requests, outbox.actor.party
+        if call.method == LISTEN:
+            share = self._streams
+        if share.take(principal):
+            call.share = (share, principal)
+        else:
+            call.beyond = share
         self._calls.add(call)
         return call
 
@@ -79,6 +97,9 @@ class Underway:
         """A call has ended; some are withdrawn once more when they have their answer."""
         if call in self._calls:
             self._calls.remove(call)
+            if call.share is not None:
+                share, principal = call.share
+                share.give(principal)
             seconds = self.now() - call.began
             ended = (call.counted, call.method, call.params, call.tool, outcome, seconds)
             self._ended.append(ended)
@@ -117,6 +138,18 @@ class Underway:
                 watch()
             if now - call.began > patience:
                 call.outbox.nudge()
+
+    def interrupt(self) -> None:
+        """Answer every call that the gateway shuts down: each client hears what became of its own.
+
+        Streams that only listen have no answer to wait for; they are ended elsewhere.
+        """
+        for call in list(self._calls):
+            if call.method == LISTEN:
+                continue
+            if call.link is not None:
+                call.link.forsake(call.minted, jsonrpc.to_raw("the gateway is shutting down"))
+            call.refuse(INTERRUPTED, "the gateway is shutting down", RETRY_AFTER)
 
     def left(self, call: Call) -> float:
         """How many seconds a call may still take, if nothing more is heard of it."""

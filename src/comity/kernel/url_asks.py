@@ -9,7 +9,7 @@ import secrets
 from typing import Final
 
 from comity.kernel.held import HeldCall
-from comity.kernel.own_rounds import mode_for
+from comity.kernel.own_rounds import mode_for, params_of
 from comity.kernel.question import Question
 from comity.kernel.sessions import Session
 from comity.rules import ask_forms
@@ -53,11 +53,9 @@ class StreamAsk:
 
     def begin(self) -> None:
         held, ask = self._held, self._ask
-        if self._mode is Mode.FORM:
-            params = ask_forms.form_of(ask)
-        else:
-            url = held.holding.link_to(ask, held.call.outbox.actor)
-            params = {**ask_forms.page_of(ask, url), "elicitationId": self._named}
+        params = params_of(held, ask, self._mode)
+        if self._mode is Mode.URL:
+            params["elicitationId"] = self._named
         if self._session.version < SINCE[Mode.URL]:
             # There was one way to ask, which had no name.
             del params["mode"]

@@ -23,6 +23,7 @@ from comity.kernel.journal import Journal
 from comity.ports.webhooks import PAGE, Poster, Sealer, WebhookRecords
 from comity.rules import events as wanting
 from comity.rules import webhooks as rules
+from comity.rules.phrases import count_noun
 from comity.rules.webhooks import Places, Schedule
 from comity.wire import audit
 from comity.wire.audit import Type
@@ -238,8 +239,8 @@ class Subscribe:
         options = self._hooks.options
         is_full = len(own) >= options.most_of_party or len(self._hooks.known) >= options.most
         if before is None and is_full:
-            because = f"at most {options.most_of_party} webhooks of one party; end one first"
-            raise MalformedMessage(because, EXHAUSTED)
+            most = count_noun(options.most_of_party, "webhook")
+            raise MalformedMessage(f"one party has at most {most}; end one first", EXHAUSTED)
 
     def _made(self, actor: Actor, wanted: Subscribing, id: str) -> Subscription:
         now, named = self._hooks.clock(), wanted.named

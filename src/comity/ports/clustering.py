@@ -6,7 +6,7 @@ Rule 2: a lease's token is greater than that of every lease of its name before: 
 Rule 3: whoever cannot reach the others is told so by `Unavailable`, and by `watch` when it changes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
@@ -34,6 +34,11 @@ class Bus(Protocol):
 
     @property
     def is_connected(self) -> bool: ...
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many messages were dropped because no other node sent them, by the reason."""
+        ...
 
     async def open(self) -> None:
         """Connect, and stay so; a bus that cannot be reached yet is tried on in the background."""

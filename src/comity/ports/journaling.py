@@ -88,3 +88,15 @@ class Witness(Protocol):
 
     async def tell(self, checkpoint: Checkpoint) -> None: ...
     async def close(self) -> None: ...
+
+
+class LastSigned(Witness, Protocol):
+    """Where the last checkpoint of each chain is kept, out of reach of who writes to the store."""
+
+    def read(self, node: str) -> Checkpoint | None:
+        """The last one of this chain that was told; None where there is none to read."""
+        ...
+
+    def set_aside(self, node: str) -> str:
+        """Keep that one for good, because the chain contradicts it; where it is then."""
+        ...

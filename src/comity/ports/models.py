@@ -111,6 +111,8 @@ class ModelSpec:
     vendor: str = ""
     deadline: timedelta = timedelta(minutes=5)
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    proxy: str = field(default="", repr=False)
+    """The URL of the proxy that it is reached through, if any."""
 
     @property
     def info(self) -> ModelInfo:

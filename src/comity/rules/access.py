@@ -1,7 +1,7 @@
 """Who may do what: from all grants and guardrails, one judgement. (design §1, MGP §5.2, S4)
 
 Rule 1: a guardrail that covers it denies, and nothing overrides it.
-Rule 2: so does a credential that is bounded, where its bounds do not cover it.
+Rule 2: so does a credential that is bounded, where its bounds do not cover it, or exclude it.
 Rule 3: of the targets with an entry the most specific level counts alone: the offer itself, then
         its server, then everything.
 Rule 4: inside that level deny comes before ask, and ask before allow; what has expired is not
@@ -56,6 +56,10 @@ OUR_VERBS: Final = ("admin/", "ask/", "topic/", "events/", "feature/")
 CREDENTIAL: Final = "credential"
 GUARDRAIL: Final = "guardrail"
 GRANTED: Final = "granted"
+
+
+BEYOND: Final = Judgement(Effect.DENY, CREDENTIAL)
+"""What follows for everything that is outside of a credential's bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +137,8 @@ class Access:
         forbid = self.guardrails.over(actor.party, verb, server, name)
         if forbid is not None:
             return Judgement(Effect.DENY, GUARDRAIL, forbid=forbid)
-        if actor.permissions is not None and not _is_within(actor.permissions, verb, server, name):
-            return Judgement(Effect.DENY, CREDENTIAL)
+        if not _is_within(actor, verb, server, name):
+            return BEYOND
         own, common = self.of_actor(actor)
         for level in LEVELS:
             strictest: Grant | None = None
@@ -197,8 +201,10 @@ def _is_stricter(grant: Grant, than: Grant | None) -> bool:
     return than is None or STRICTNESS[grant.effect] > STRICTNESS[than.effect]
 
 
-def _is_within(bounds: tuple[tuple[str, str], ...], verb: str, server: str, name: str) -> bool:
-    return any(
+def _is_within(actor: Actor, verb: str, server: str, name: str) -> bool:
+    if verb.startswith(actor.excluded):
+        return False
+    return actor.permissions is None or any(
         verb_covers(allowed, verb) and target_covers(target, server, name)
-        for allowed, target in bounds
+        for allowed, target in actor.permissions
     )

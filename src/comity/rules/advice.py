@@ -198,6 +198,10 @@ _TOOLS: Final[Mapping[Fault, Advice]] = {
         "The tool's server cannot be reached; the call never got there.",
         ("Call again in a moment.", "Use another tool."),
     ),
+    errors.INTERRUPTED: Advice(
+        "The gateway is shutting down, and the call was not answered before.",
+        ("Check whether the tool has run before you call it again.", "Connect again."),
+    ),
 }
 _DOOR: Final[Mapping[Fault, Advice]] = {
     errors.HOST_REFUSED: Advice(

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 
+from comity.rules.phrases import count_noun
 from comity.rules.refusals import Refusal
 from comity.wire.errors import INVALID_TOOL_ARGS
 
@@ -17,22 +18,25 @@ MOST_OPTIONS: Final = 20
 SHOWN: Final = 100
 _REASON: Final = 300
 _KNOWN: Final = {
-    "maxLength": "Give at most {limit} characters.",
-    "minLength": "Give at least {limit} characters.",
     "maximum": "Give a number of at most {limit}.",
     "minimum": "Give a number of at least {limit}.",
     "exclusiveMaximum": "Give a number below {limit}.",
     "exclusiveMinimum": "Give a number above {limit}.",
     "multipleOf": "Give a multiple of {multiple_of}.",
-    "maxItems": "Give at most {limit} items.",
-    "minItems": "Give at least {limit} items.",
-    "maxProperties": "Give at most {limit} members.",
-    "minProperties": "Give at least {limit} members.",
     "pattern": "Give a text that matches {pattern}.",
     "format": "Give a text that is a valid {format}.",
     "required": "Add the argument {property}.",
     "const": "Give {expected_value}.",
     "uniqueItems": "Give each item once.",
+}
+
+_COUNTED: Final = {
+    "maxLength": ("at most", "character"),
+    "minLength": ("at least", "character"),
+    "maxItems": ("at most", "item"),
+    "minItems": ("at least", "item"),
+    "maxProperties": ("at most", "member"),
+    "minProperties": ("at least", "member"),
 }
 
 
@@ -79,6 +83,10 @@ def _suggestions(kind: str, told: Mapping[str, object]) -> tuple[str, ...]:
     if kind in ("additionalProperties", "unevaluatedProperties"):
         names = ", ".join(shortened(each) for each in _list(told.get("unexpected"))[:MOST_OPTIONS])
         return (f"Leave out {names}.",)
+    limit = told.get("limit")
+    if kind in _COUNTED and isinstance(limit, int | float):
+        bound, noun = _COUNTED[kind]
+        return (f"Give {bound} {count_noun(limit, noun)}.",)
     words = _KNOWN.get(kind, "")
     named = {each for _, each, _, _ in string.Formatter().parse(words) if each}
     # A pattern that was given up says only that it was.

@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Raw
 
 from comity.rules.ask_words import in_full, one_line
 from comity.rules.eras import ROUND, without
+from comity.rules.phrases import start_sentence
 from comity.rules.refusals import Refusal
 from comity.rules.seals import seal, unseal
 from comity.wire import jsonrpc, mcp
-from comity.wire.asks import Ask, State, Verdict
+from comity.wire.asks import META, Ask, State, Verdict
 from comity.wire.errors import DECLINED, INVALID_PARAMS, PENDING_APPROVAL, MalformedMessage
 from comity.wire.jsonrpc import UNSET, Frame
 
@@ -54,6 +55,20 @@ class Brought:
     verdict: Verdict | None = None
 
 
+class Way(NamedTuple):
+    """How a call that waits can be approved: by whom, at which page, by which command."""
+
+    who: str
+    page: str
+    command: str
+    why_not_you: str = ""
+    """For a person who could approve it, if it were somebody else's."""
+
+    def __str__(self) -> str:
+        said = f"{start_sentence(self.who)} can approve it at {self.page} or by {self.command}."
+        return f"{said} You cannot: {self.why_not_you}." if self.why_not_you else said
+
+
 def modes_in(capabilities: Mapping[str, Raw]) -> frozenset[Mode]:
     """In which ways a client with these capabilities can be asked."""
     try:
@@ -78,6 +93,11 @@ def message_of(ask: Ask) -> str:
     return said
 
 
+def _meta(ask: Ask) -> dict[str, object]:
+    """By what a client of ours knows a question or news of ours from a server's."""
+    return {META: {"id": ask.id}}
+
+
 def form_of(ask: Ask) -> dict[str, object]:
     """The question as a form with one field."""
     field = {
@@ -87,12 +107,19 @@ def form_of(ask: Ask) -> dict[str, object]:
         "enum": [APPROVE, DECLINE],
     }
     schema = {"type": "object", "properties": {DECISION: field}, "required": [DECISION]}
-    return {"mode": Mode.FORM, "message": message_of(ask), "requestedSchema": schema}
+    said = {"mode": Mode.FORM, "message": message_of(ask), "requestedSchema": schema}
+    return {**said, "_meta": _meta(ask)}
 
 
-def page_of(ask: Ask, url: str) -> dict[str, object]:
-    """The question as a page to visit."""
-    return {"mode": Mode.URL, "message": message_of(ask), "url": url}
+def page_of(ask: Ask, url: str, who: str) -> dict[str, object]:
+    """The page of an ask, to be shown: to open it answers nothing."""
+    said = f"Comity holds this call. {start_sentence(who)} can approve it on this page."
+    return {
+        "mode": Mode.URL,
+        "message": f"{said} {message_of(ask)}",
+        "url": url,
+        "_meta": _meta(ask),
+    }
 
 
 def verdict_in(mode: Mode, response: Raw) -> Verdict:
@@ -109,9 +136,8 @@ def verdict_in(mode: Mode, response: Raw) -> Verdict:
     return Verdict.ACCEPT if decision == APPROVE else Verdict.DECLINE
 
 
-def round_with(ask: Ask, url: str, mode: Mode, state: str) -> dict[str, object]:
-    """The question as a round of the modern era."""
-    params = form_of(ask) if mode is Mode.FORM else page_of(ask, url)
+def round_with(params: dict[str, object], state: str) -> dict[str, object]:
+    """The question, as one of the two above, as a round of the modern era."""
     return {
         "resultType": mcp.INPUT_REQUIRED,
         "inputRequests": {KEY: {"method": mcp.ELICIT, "params": params}},
@@ -126,22 +152,28 @@ def token_in(frame: Frame) -> object | None:
     """By what a client wants to hear of progress, where it does."""
     try:
         meta = jsonrpc.members(jsonrpc.params_of(frame).get("_meta", _NOTHING))
-        return jsonrpc.value(meta["progressToken"]) if "progressToken" in meta else None
+        return jsonrpc.scalar(meta.get("progressToken"))
     except MalformedMessage:
         return None
 
 
-def progress(token: object, step: int, ask: Ask) -> Frame:
+def progress(token: object, step: int, ask: Ask, way: Way) -> Frame:
     """News that nothing has happened yet."""
     params = {
         "progressToken": token,
         "progress": step * _STEP,
-        "message": f"waiting for a person's approval (ask {ask.id})",
+        "message": waiting(ask, way),
+        "_meta": _meta(ask),
     }
     return jsonrpc.notification(mcp.PROGRESS, params)
 
 
-def pending(ask: Ask, url: str, again: timedelta) -> Refusal:
+def waiting(ask: Ask, way: Way) -> str:
+    """What is told of a call that waits."""
+    return f"waiting for a person's approval (ask {ask.id}). {way}"
+
+
+def pending(ask: Ask, way: Way, again: timedelta) -> Refusal:
     """What is told to whoever cannot wait any longer. The same call finds the answer."""
     return Refusal(
         PENDING_APPROVAL,
@@ -149,13 +181,13 @@ def pending(ask: Ask, url: str, again: timedelta) -> Refusal:
         again,
         suggestions=(
             "Make exactly the same call again: once it is approved, it runs.",
-            f"Somebody who may approve it can do so at {url} or by `comity approve {ask.id}`.",
+            f"{way}",
         ),
         details={
             "status": PENDING_APPROVAL.error_type,
             "ask_id": ask.id,
             "expires_at": ask.expires_at.isoformat(),
-            "url": url,
+            "url": way.page,
         },
     )
 

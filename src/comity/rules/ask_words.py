@@ -12,12 +12,16 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, cast
 
 from comity.rules.looks import revealed
+from comity.rules.phrases import count_noun
 from comity.rules.safe_text import safe
 from comity.wire.asks import Ask, Kind, State, Verdict
 from comity.wire.security import Risk
 
 LONGEST: Final = 16_000
 SHORT_ID: Final = 8
+USUAL_ORIGIN: Final = "http://127.0.0.1:2664"
+"""Where commands look for a gateway unless they are told where it is."""
+
 UNSHOWN: Final = "not kept to be shown; their digest is below"
 _RISKS: Final = tuple(Risk)
 _SAID: Final[Mapping[Verdict, str]] = {
@@ -57,7 +61,7 @@ def in_full(value: object) -> str:
     text = safe(revealed(json.dumps(value, indent=2, ensure_ascii=False, default=str)))
     if len(text) <= LONGEST:
         return text
-    return f"{text[:LONGEST]}\n… and {len(text) - LONGEST} more characters that are not shown"
+    return f"{text[:LONGEST]}\n… and {count_noun(len(text) - LONGEST, 'more character')} not shown"
 
 
 def risk_of(ask: Ask) -> str:
@@ -81,6 +85,12 @@ def what(ask: Ask) -> str:
     if ask.kind is Kind.CONFIRM and not ask.options:
         return f"{one_line(ask.asker)} wants to call {name_of(ask)}"
     return one_line(ask.message) or f"{one_line(ask.asker)} asks for {ask.kind}"
+
+
+def command(id: str, origin: str) -> str:
+    """The command that approves an ask at the gateway of this origin."""
+    url = "" if origin == USUAL_ORIGIN else f" --url {origin}"
+    return f"`comity approve {id}{url}`"
 
 
 def name_of(ask: Ask) -> str:
@@ -237,7 +247,7 @@ def likeness(ask: Ask, before: Seen) -> str:
     if alike is None or not (alike.approved or alike.declined):
         return "nothing by this party on this tool was decided in the last day"
     counted = [
-        f"{how} {times} {'time' if times == 1 else 'times'}"
+        f"{how} {count_noun(times, 'time')}"
         for how, times in (("approved", alike.approved), ("declined", alike.declined))
         if times
     ]

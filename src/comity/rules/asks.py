@@ -2,7 +2,8 @@
 
 Rule 1: nothing changes a state but what this table has.
 Rule 2: an answer is bound to one digest of who asks, which tool, as it was defined, with what.
-Rule 3: only people answer; nobody answers for itself, unless that was granted too. (D-98)
+Rule 3: only people answer; nobody answers for itself, unless that was granted too, or the operator
+        let those who may do everything. (D-98)
 Rule 4: an answer widens nothing. (D-102)
 """
 
@@ -16,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from comity.wire.asks import Answer, Ask, State, Verdict
+from comity.wire.asks import ANSWER, ANSWER_OWN, Answer, Ask, State, Verdict
 from comity.wire.parties import Actor, PartyKind
 
 
@@ -55,6 +56,11 @@ ENDINGS: Final[Mapping[State, Happened]] = {
 }
 """How an ask ends without an authority's word."""
 
+OWN: Final = (
+    f"it is your own request. To approve your own requests you need the grant {ANSWER_OWN}, or the "
+    "verb * on * together with approve_own = true in [policy]"
+)
+NEVER_OWN: Final = "it is your own request, and somebody else has to answer it"
 CHANCE_BYTES: Final = 10
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -114,13 +120,31 @@ def answered(ask: Ask, answer: Answer, until: datetime) -> Ask | None:
     return replace(after_it, expires_at=until) if what is Happened.ACCEPTED else after_it
 
 
+FOR_OPERATORS: Final = (
+    "in local mode an answer needs the operator token; use `comity approve`, or open the page by a "
+    "link from `comity asks link`"
+)
+
+
 def why_not(ask: Ask, actor: Actor, *, may_answer: bool, may_answer_own: bool) -> str | None:
     """Why somebody cannot answer an ask; None where it can. The grants were judged before."""
     if actor.kind is not PartyKind.PERSON:
-        return "only people answer asks"
+        return "only a person can answer this"
+    if actor.lacks_token:
+        return FOR_OPERATORS
     if actor.party == ask.asker:
-        return None if ask.own and may_answer_own else "nobody answers what it asks itself"
-    return None if may_answer else "you were not granted to answer this; see `comity grants`"
+        return None if ask.own and may_answer_own else OWN if ask.own else NEVER_OWN
+    return None if may_answer else f"you need the grant {ANSWER}{_about(ask)}; see `comity grants`"
+
+
+def approvers(ask: Ask) -> str:
+    """Who can answer an ask, by role: names are not for everybody to see."""
+    many = "a person" if ask.quorum == 1 else f"{ask.quorum} people"
+    return f"{many} with the grant {ANSWER}{_about(ask)}"
+
+
+def _about(ask: Ask) -> str:
+    return f" for {ask.server}/{ask.tool}" if ask.server and ask.tool else ""
 
 
 def digest(

@@ -182,7 +182,7 @@ class Conversation[Errand]:
 
     def _hear_withdrawal(self, frame: Frame) -> Heard[Errand]:
         params = _members_of(frame.params)
-        named = jsonrpc.value(params["requestId"]) if "requestId" in params else None
+        named = jsonrpc.scalar(params.get("requestId"))
         if not isinstance(named, int | str) or isinstance(named, bool):
             return Stray("a cancellation that names no request")
         errand = self._taken.pop(named, None)
@@ -193,7 +193,7 @@ class Conversation[Errand]:
     def _hear_progress(self, frame: Frame, stream: Stream) -> Heard[Errand]:
         """A minted token tells whose progress it is; an own one says less than its stream."""
         params = _members_of(frame.params)
-        named = jsonrpc.value(params["progressToken"]) if "progressToken" in params else None
+        named = jsonrpc.scalar(params.get("progressToken"))
         entry = self._open.get(named) if type(named) is int else None
         if entry is not None and entry.token is not None and (not stream or stream == named):
             restored = jsonrpc.to_raw(params | {"progressToken": entry.token})
@@ -251,7 +251,7 @@ def _subscription(frame: Frame) -> int | None:
     meta = _members_of(_members_of(frame.params).get("_meta"))
     if SUBSCRIPTION_ID not in meta:
         return None
-    named = jsonrpc.value(meta[SUBSCRIPTION_ID])
+    named = jsonrpc.scalar(meta[SUBSCRIPTION_ID])
     return named if type(named) is int else 0
 
 

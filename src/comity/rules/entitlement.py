@@ -18,7 +18,7 @@ from comity.rules.capabilities import FULL, Capabilities, is_capability, matches
 from comity.rules.patterns import ANY, covers, parts, verb_covers
 from comity.rules.topics import Access as Entrance
 from comity.wire.grants import Effect, Grant
-from comity.wire.parties import LOCAL, Actor
+from comity.wire.parties import Actor
 
 SEND: Final = "topic/send"
 
@@ -51,7 +51,7 @@ def entitled(
     denied = [grant.target for grant in found if grant.effect is Effect.DENY]
     denied += [each.target for each in access.guardrails.about(actor.party, SEND, topic)]
     # Of several members whom one person plays alone, each is at home in every topic.
-    is_open = entrance is Entrance.PUBLIC or actor.credential == LOCAL.credential
+    is_open = entrance is Entrance.PUBLIC or actor.is_local
     allowed = [*(usual if is_open else ()), *_named(granted)]
     is_kept_out = any(parts(target)[1] == ANY for target in denied)
     if actor.permissions is not None:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final, cast
 
 from comity.rules import conditions, granting
+from comity.rules.asks import NEVER_OWN
 from comity.wire import jsonrpc
 from comity.wire.asks import Answer, Ask, State
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage, Misconfigured
@@ -182,7 +183,7 @@ def answer(found: Answer, to: Ask) -> Answer:
     """An authority's word as every store keeps it; one of the asker's own is none. (D-98)"""
     name(found.by, "who answers")
     if found.by == to.asker and not to.own:
-        raise _refused("nobody answers what it asks itself")
+        raise _refused(NEVER_OWN)
     return replace(
         found,
         at=certain(found.at),
@@ -193,7 +194,7 @@ def answer(found: Answer, to: Ask) -> Answer:
 
 def _small(entry: Mapping[str, object], what: str) -> Mapping[str, object]:
     written = document(entry, what, ASK_DOCUMENT_BYTES)
-    if jsonrpc.deeper_than(DEPTH, written.encode()):
+    if jsonrpc.excess(written.encode(), DEPTH):
         raise _refused(f"{what} is nested at most {DEPTH} deep")
     return read(written)
 

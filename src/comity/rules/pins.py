@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Raw
@@ -63,14 +63,14 @@ def digest(written: bytes) -> str:
 
 def without(written: bytes, *members: str) -> bytes:
     """A canonical definition without some of its members."""
-    found: dict[str, Json] = msgspec.json.decode(written)
+    found: dict[str, Json] = jsonrpc.shaped(written, dict[str, Any])
     kept = {name: value for name, value in found.items() if name not in members}
     return msgspec.json.encode(kept, order="sorted")
 
 
 def differences(before: bytes, after: bytes) -> list[Difference]:
     """What is other in the second of two canonical definitions, as people can read it."""
-    found = _differences("", msgspec.json.decode(before), msgspec.json.decode(after))
+    found = _differences("", *(jsonrpc.shaped(each, dict[str, Any]) for each in (before, after)))
     told = [each for _, each in zip(range(MOST_TOLD + 1), found, strict=False)]
     if len(told) > MOST_TOLD:
         told[MOST_TOLD:] = [Difference("", None, "there are more differences than are shown")]

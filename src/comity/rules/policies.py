@@ -14,8 +14,8 @@ from comity.rules.validators import UNRULED, Rules
 from comity.wire.security import Risk, Trust
 
 
-class Confirm(StrEnum):
-    """When a person has to say yes to a call. (D-13)"""
+class RequireApproval(StrEnum):
+    """Which calls need a person's approval. (D-13)"""
 
     ALWAYS = "always"
     DANGEROUS = "dangerous"
@@ -68,7 +68,7 @@ class ToolPolicy:
     risk: Risk | None = None
     validators: tuple[str, ...] = ()
     arguments: Mapping[str, str] = field(default_factory=dict[str, str])
-    confirm: Confirm | None = None
+    require_approval: RequireApproval | None = None
     disabled: bool = False
     cost: int = 1
     idempotent: bool = False
@@ -91,11 +91,10 @@ class ServerPolicy:
     on_denied: OnDenied = OnDenied.DEGRADE
     trust: Trust = Trust.STANDARD
     risk: Risk | None = None
-    trust_hints: bool = False
     definitions: Definitions = Definitions.FIRST_SEEN
     suspicious: Suspicious = Suspicious.REFUSE
     fallback: Fallback = Fallback.WARN
-    confirm: Confirm = Confirm.NEVER
+    require_approval: RequireApproval = RequireApproval.NEVER
     # Whether nobody is asked even where a tool's own label wants it.
     never_asks: bool = False
     tools: Mapping[str, ToolPolicy] = field(default_factory=dict[str, ToolPolicy])

@@ -5,6 +5,8 @@ Rule 2: the first entry that is not what it was is named, and what was probably 
 Rule 3: a signature counts if its key is one that is trusted; where none was named, the first key of
         each node is taken, and whoever reads the report has to know it.
 Rule 4: that a tail was cut off is told by a checkpoint that was kept elsewhere, and only by that.
+Rule 5: only what is signed is called whole. Entries that stay unsigned longer than a gateway takes
+        to sign them are a finding: who can write to the store can rewrite those.
 """
 
 import hashlib
@@ -17,7 +19,7 @@ from typing import Final
 import msgspec
 
 from comity.rules.chain import agrees, signed_part
-from comity.rules.proof_chain import ChainProof, Finding, Kind
+from comity.rules.proof_chain import USUAL_INTERVAL, ChainProof, CheckpointInterval, Finding, Kind
 from comity.wire import exported
 from comity.wire.audit import Type
 from comity.wire.errors import MalformedMessage
@@ -49,6 +51,7 @@ class Proved:
     entries: int
     sealed: int
     signed_to: int
+    unsigned: int
     keys: tuple[str, ...]
 
 
@@ -64,8 +67,26 @@ class Report:
     open_calls: tuple[str, ...]
 
     @property
+    def signed(self) -> int:
+        """How many entries a signature covers."""
+        return self.entries - self.unsigned
+
+    @property
+    def unsigned(self) -> int:
+        return sum(node.unsigned for node in self.nodes)
+
+    @property
     def is_whole(self) -> bool:
-        return not self.findings
+        """Whether all that is signed is what was written, and nothing else is older than it may be.
+
+        Where nothing is signed nothing is proved, so that is not called whole.
+        """
+        return not self.findings and (self.signed > 0 or not self.entries)
+
+    @property
+    def is_only_unsigned(self) -> bool:
+        """Whether nothing is wrong but that signatures are missing."""
+        return bool(self.findings) and all(each.kind is Kind.UNSIGNED for each in self.findings)
 
 
 class _Party(msgspec.Struct, gc=False):
@@ -106,6 +127,7 @@ class Proof:
     verify: Verify
     trusted: Collection[str] = ()
     outside: Iterable[Checkpoint] = ()
+    interval: CheckpointInterval = USUAL_INTERVAL
     entries: int = 0
     checkpoints: int = 0
     _lines: int = 0
@@ -114,6 +136,7 @@ class Proof:
     _more: int = 0
     _open: dict[str, None] = field(default_factory=dict[str, None])
     _end: int | None = None
+    _exported_at: str = ""
 
     def __post_init__(self) -> None:
         for checkpoint in self.outside:
@@ -131,6 +154,7 @@ class Proof:
             return
         if self._lines == 1:
             _demand_header(row)
+            self._exported_at = row.exported_at
         elif row.body:
             self._entry(row)
         else:
@@ -216,9 +240,8 @@ class Proof:
         for chain in self._chains.values():
             chain.finish()
             is_told = any(each.node == chain.node for each in self._findings)
-            if self.trusted and chain.entries and not chain.keys and not is_told:
-                told = "is the last, and nothing of it is signed with a key that is trusted"
-                self._tell(Finding(Kind.SIGNATURE, chain.node, chain.seq, told))
+            if not is_told:
+                self._look_at_tail(chain)
         if self._end is None:
             self._tell(Finding(Kind.CUT, "", 0, "the export stops before its end"))
         elif self._end != self.entries and not self._findings:
@@ -227,6 +250,7 @@ class Proof:
         nodes = tuple(
             Proved(
                 *(each.node, each.first, each.seq, each.entries, each.sealed, each.signed_to),
+                each.unsigned,
                 tuple(each.keys),
             )
             for each in self._chains.values()
@@ -235,6 +259,12 @@ class Proof:
             *(self._in_order(), self._more, nodes, self.entries, self.checkpoints),
             tuple(self._open),
         )
+
+    def _look_at_tail(self, chain: ChainProof) -> None:
+        reason = chain.refusal_reason(self.interval, self._exported_at)
+        if reason is not None:
+            first = chain.seq - chain.unsigned + 1
+            self._tell(Finding(Kind.UNSIGNED, chain.node, first, reason))
 
     def _in_order(self) -> tuple[Finding, ...]:
         """By node and number. An entry that is altered disagrees with its columns, of course."""

@@ -8,6 +8,7 @@ Rule 3: after a break the rest is proved as far as it can be, from what stands t
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -17,6 +18,9 @@ from comity.wire.journal import Checkpoint, Segment
 
 FARTHEST: Final = 64
 """How many entries may have been taken out or put in, for the rest to be recognised as moved."""
+
+COMMIT_ENTRIES: Final = 2_000
+"""How many entries one commit adds, and one page of an export holds."""
 
 _NO_HASH: Final = b""
 
@@ -33,6 +37,7 @@ class Kind(StrEnum):
     SIGNATURE = "signature"
     KEY = "key"
     UNREADABLE = "unreadable"
+    UNSIGNED = "unsigned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,29 @@ class Finding:
     node: str
     seq: int
     words: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInterval:
+    """How often a gateway signs: after `every` entries, and `within` a while of each.
+
+    A verifier allows more. A signature comes after the commit that makes it due, and an export
+    reads the signatures before the entries. A busy machine does both late.
+    """
+
+    every: int = 1_000
+    within: timedelta = timedelta(seconds=10)
+
+    @property
+    def most_unsigned(self) -> int:
+        return self.every + 2 * COMMIT_ENTRIES
+
+    @property
+    def longest_unsigned(self) -> timedelta:
+        return 3 * self.within + timedelta(seconds=5)
+
+
+USUAL_INTERVAL: Final = CheckpointInterval()
 
 
 @dataclass(slots=True)
@@ -85,6 +113,10 @@ class ChainProof:
     _is_told: bool = False
     _sealed_from: int = 0
     _sealed_to: int = 0
+    _at: str = ""
+    """When the last entry was written, as it says."""
+    _unsigned_since: str = ""
+    """When the first entry was written that no signature covers."""
     _vouched_to: int = 0
     """How far somebody whose word is in the chain, or signed, says that it was sealed."""
     _encoded: bytes = b""
@@ -94,6 +126,7 @@ class ChainProof:
 
     def take(self, row: Row, body: bytes) -> None:
         """The next entry as it stands in the export."""
+        self._at = row.at or self._at
         seq = row.seq - self._moved
         if self._doubted is None and seq == self.seq + 1 and self._follows:
             linked = link(self.hash, self._encoded, seq, body)
@@ -108,6 +141,8 @@ class ChainProof:
         self.entries += 1
         if self.entries == 1:
             self.first = seq
+        if not self._unsigned_since:
+            self._unsigned_since = self._at
         if seq in self.awaited:
             self.check(self.awaited.pop(seq))
 
@@ -215,6 +250,7 @@ class ChainProof:
             self._passed(checkpoint)
         elif checkpoint.hash == self.hash:
             self.signed_to = max(self.signed_to, checkpoint.seq)
+            self._unsigned_since = ""
             if checkpoint.seq == self._sealed_to:
                 self.vouch(checkpoint.seq)
         elif self._rewritten is None:
@@ -227,6 +263,26 @@ class ChainProof:
         if not is_old and not self._is_told:
             told = f"has its checkpoint behind entry {self.seq}, where it cannot be compared"
             self._tell(Kind.REORDERED, checkpoint.seq, told)
+
+    @property
+    def unsigned(self) -> int:
+        """How many entries at the end no signature covers."""
+        return min(self.entries, self.seq - self.signed_to)
+
+    def refusal_reason(self, interval: CheckpointInterval, exported_at: str) -> str | None:
+        """Why the entries at the end cannot be ones that the gateway had no time to sign yet."""
+        if not self.unsigned:
+            return None
+        behind = f"and the {self.unsigned - 1:,} behind it " if self.unsigned > 1 else ""
+        if self.unsigned > interval.most_unsigned:
+            return f"{behind}are not signed: a gateway signs after {interval.every:,} entries"
+        since, last, read = map(_time, (self._unsigned_since, self._at, exported_at or self._at))
+        if since is None or last is None or read is None:
+            return f"{behind}cannot be dated, and no signature covers them"
+        if max(last, read) - since > interval.longest_unsigned:
+            seconds = f"{interval.within.total_seconds():g} s"
+            return f"{behind}stayed unsigned: a gateway signs within {seconds}"
+        return None
 
     def finish(self) -> None:
         """No more comes: what is missed now was cut off."""
@@ -255,6 +311,15 @@ class ChainProof:
 _ALTERED: Final = (
     "does not follow from entry {before}: it was altered, or that one was and hashed anew"
 )
+
+
+def _time(written: str) -> datetime | None:
+    """A moment with its zone, or None."""
+    try:
+        at = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
 
 
 def _bytes(hexadecimal: str) -> bytes:

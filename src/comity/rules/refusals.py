@@ -22,11 +22,13 @@ from msgspec import UNSET, Raw, UnsetType
 
 from comity.rules.advice import suggestions_for
 from comity.rules.negotiation import Terms
+from comity.rules.phrases import count_noun, start_sentence
 from comity.wire import jsonrpc
 from comity.wire.errors import (
     CUT_OFF,
     DECLINED,
     FAULT_OF_MGP,
+    INTERRUPTED,
     INVALID_PARAMS,
     INVALID_TOOL_ARGS,
     MGP_CODES,
@@ -56,7 +58,7 @@ _TOLD_OPENLY: Final = ("tool_name", "timeout_ms")
 _RECOVERY: Final = frozenset(
     {"retryable", "retry_after_ms", "retry_strategy", "max_retries", "fallback_tool", "details"}
 )
-_LEAVE_IN_DOUBT: Final = frozenset({TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, CUT_OFF})
+_LEAVE_IN_DOUBT: Final = frozenset({INTERRUPTED, TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, CUT_OFF})
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 _NO_TRACE: Final = "0" * 32
@@ -129,7 +131,7 @@ def word(asked: Asked, refusal: Refusal, trace_id: str) -> Frame:
     body |= recovery
     if fault.in_result and asked.method == CALL_TOOL:
         said = f"{because.rstrip('.')}. {_advice(asked, refusal)} (trace {trace_id})"
-        result = _result(asked, said[:1].upper() + said[1:], body, refusal.body)
+        result = _result(asked, start_sentence(said), body, refusal.body)
         return jsonrpc.result(asked.id, result)
     return _error(asked.id, fault.code, because, body)
 
@@ -313,10 +315,10 @@ def _when(asked: Asked, refusal: Refusal) -> str:
 def _spoken(length: timedelta) -> str:
     """A wait in words, never shorter than it is."""
     seconds = length.total_seconds()
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds > 2 * size:
-            return f"{math.ceil(seconds / size)} {unit}"
-    return f"{math.ceil(seconds * 100) / 100:g} seconds"
+            return count_noun(math.ceil(seconds / size), unit)
+    return count_noun(math.ceil(seconds * 100) / 100, "second")
 
 
 def _members(said: object) -> dict[str, object]:

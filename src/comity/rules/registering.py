@@ -19,6 +19,7 @@ from comity.rules.addresses import host_problem
 from comity.rules.namesakes import skeleton
 from comity.rules.options import words
 from comity.rules.patterns import ANY, covers
+from comity.rules.phrases import count_noun
 from comity.wire.grants import Effect
 from comity.wire.parties import Actor, PartyKind
 from comity.wire.registration import Wanted
@@ -161,9 +162,9 @@ def room_problem(party: str, owners: Iterable[str], allowed: Allowed) -> str | N
     """Why no more servers can be registered by this party; `owners` are those of all there are."""
     held = list(owners)
     if len(held) >= allowed.most:
-        return f"{allowed.most} servers are registered already, which is all that may be"
+        return f"no more than {count_noun(allowed.most, 'server')} may be registered"
     if held.count(party) >= allowed.most_of_one:
-        return f"{party} has registered {allowed.most_of_one} servers, which is all that it may"
+        return f"{party} may register no more than {count_noun(allowed.most_of_one, 'server')}"
     return None
 
 
@@ -174,7 +175,9 @@ def entitlement(actor: Actor, judged: Judgement) -> Effect:
     if judged.effect is not Effect.DENY:
         return judged.effect
     is_decided = judged.grant is not None or judged.forbid is not None
-    return Effect.DENY if is_decided or judged.because == CREDENTIAL else Effect.ASK
+    # The local user may ask, and answers with its operator token.
+    is_beyond = judged.because == CREDENTIAL and not actor.is_local
+    return Effect.DENY if is_decided or is_beyond else Effect.ASK
 
 
 def summary(wish: Wanted) -> str:

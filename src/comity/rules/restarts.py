@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from comity.rules.phrases import count_noun
 from comity.wire.lifecycle import Reason, RestartPolicy
 
 NEVER, ON_FAILURE, ALWAYS = RestartPolicy
@@ -82,4 +83,4 @@ class Restarts:
             return "its restart policy is never"
         window = f"{self.window.total_seconds():g} s"
         times = len(self.within(earlier, now))
-        return f"restart_limit_exceeded: started again {times} times in {window}"
+        return f"restart_limit_exceeded: started again {count_noun(times, 'time')} in {window}"

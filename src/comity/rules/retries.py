@@ -15,6 +15,7 @@ from comity.wire import jsonrpc
 from comity.wire.errors import (
     CUT_OFF,
     FAULT_OF_MGP,
+    INTERRUPTED,
     MGP_CODES,
     TIMEOUT,
     UPSTREAM_FAILED,
@@ -33,7 +34,7 @@ once."""
 
 # No set: what a server says may be anything, and not everything can be looked for in one.
 _STRATEGIES: Final = ("immediate", "fixed_delay", "exponential_backoff")
-_MAY_HAVE_RUN: Final = frozenset({TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, CUT_OFF})
+_MAY_HAVE_RUN: Final = frozenset({INTERRUPTED, TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, CUT_OFF})
 _NEVER: Final = frozenset({TIMEOUT})
 """After its deadline there is no time for another attempt."""
 

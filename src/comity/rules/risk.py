@@ -1,7 +1,7 @@
 """How risky a tool counts as: never less than was judged, or than it says itself. (D-14, S2)
 
-Rule 1: a tool that no operator judged is dangerous. A server's own words count in its favour only
-        where its operator trusts it: as `trusted` for its labels, by `trust_hints` for its hints.
+Rule 1: a tool that no operator judged is dangerous. A server's labels and hints count in favour of
+        its tools only where the operator trusts the server (`trusted`).
 Rule 2: whatever is declared can raise what was judged, and never lower it.
 Rule 3: trust is the operator's; a server can only ask for less of it.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from comity.rules.permissions import ApprovalPolicy, risk_of
-from comity.rules.policies import Confirm, ServerPolicy, ToolPolicy
+from comity.rules.policies import RequireApproval, ServerPolicy, ToolPolicy
 from comity.wire.security import Hints, Label, Risk, Trust
 
 OF_TRUST: Final[Mapping[Trust, Risk]] = {
@@ -79,26 +79,26 @@ def judged_risk(
         return tool.risk
     if server.risk is not None:
         return server.risk
-    if trust is Trust.TRUSTED and label is not None and label.risk is not None:
+    if trust is not Trust.TRUSTED:
+        return Risk.DANGEROUS
+    if label is not None and label.risk is not None:
         return Risk.SAFE
-    if server.trust_hints and hints.reads_only is True:
+    if hints.reads_only is True:
         return Risk.SAFE
-    if server.trust_hints and hints.destroys is False:
-        return Risk.MODERATE
-    return Risk.DANGEROUS
+    return Risk.MODERATE if hints.destroys is False else Risk.DANGEROUS
 
 
 def must_be_confirmed(server: ServerPolicy, tool: ToolPolicy, risk: Risk) -> bool:
     """Whether a person has to say yes, unless the tool itself was granted. (D-13)"""
-    when = tool.confirm or server.confirm
-    return when is Confirm.DANGEROUS and risk is Risk.DANGEROUS
+    when = tool.require_approval or server.require_approval
+    return when is RequireApproval.DANGEROUS and risk is Risk.DANGEROUS
 
 
 def is_confirmed_always(server: ServerPolicy, tool: ToolPolicy, label: Label | None) -> bool:
     """Whether a person has to say yes even then: by the operator's word, or by the tool's own."""
-    if tool.confirm is not None:
-        return tool.confirm is Confirm.ALWAYS
-    if server.confirm is Confirm.ALWAYS:
+    if tool.require_approval is not None:
+        return tool.require_approval is RequireApproval.ALWAYS
+    if server.require_approval is RequireApproval.ALWAYS:
         return True
     wanted = label is not None and label.confirmation
     approves_all = server.approval is ApprovalPolicy.AUTO_APPROVE

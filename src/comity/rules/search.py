@@ -167,3 +167,8 @@ class Category:
     name: str
     count: int
     below: Mapping[str, "Category"] = field(default_factory=dict[str, "Category"])
+
+    def told(self) -> dict[str, object]:
+        """The category as clients and operators read it."""
+        below = [each.told() for each in self.below.values()]
+        return {"name": self.name, "tools": self.count, "categories": below}

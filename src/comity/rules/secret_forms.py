@@ -89,24 +89,36 @@ def without_secrets(text: str) -> str:
     return hide_forms(text, lambda _: "[secret]")
 
 
+def without_clear_secrets(text: str) -> str:
+    """The same for a sentence of our own, which names headers and variables and not their values.
+
+    Only what looks like a secret by itself is left out: in `Authorization: the variable X is not
+    set` the word behind the colon is none.
+    """
+    return _hide_clear(text, lambda _: "[secret]") if len(text) >= _SHORTEST else text
+
+
 def hide_forms(text: str, hide: Hide) -> str:
     """The text without what looks like a secret."""
-    if len(text) < _SHORTEST:
-        return text
+    return _hide_introduced(_hide_clear(text, hide), hide) if len(text) >= _SHORTEST else text
+
+
+def _hide_clear(text: str, hide: Hide) -> str:
+    """Hide what is a secret wherever it stands."""
     if "-----BEGIN" in text:
         text = _PEM.sub(lambda found: hide(found[0]), text)
     if "://" in text and "@" in text:
         text = _IN_URL.sub(lambda found: found[1] + _once(found[2], hide), text)
     if _RUN.search(text) is not None:
         text = _BEGUN.sub(lambda found: hide(found[0]), text)
-    return _hide_introduced(text, hide)
+    lowered = text.lower()
+    if "bearer" in lowered or "basic" in lowered or "dpop" in lowered:
+        text = _SCHEME.sub(lambda found: _credential(found, hide), text)
+    return text
 
 
 def _hide_introduced(text: str, hide: Hide) -> str:
     """Hide what follows a word that says what it is."""
-    lowered = text.lower()
-    if "bearer" in lowered or "basic" in lowered or "dpop" in lowered:
-        text = _SCHEME.sub(lambda found: _credential(found, hide), text)
     if "=" in text or ":" in text or "%3" in text:
         text = _hide_named(text, _NAMED, hide)
         text = _hide_named(text, _PAIRED, hide) if "value" in text else text

@@ -19,12 +19,6 @@ type Schema = dict[str, object]
 CATALOGUE_VERSION: Final = "1.0.0"
 """What a tool, and the catalogue, is said to be a version of where nobody says otherwise."""
 
-_TYPE_OF: Final = {
-    "String": "string",
-    **dict.fromkeys(("i32", "i64", "u32", "u64"), "integer"),
-    **dict.fromkeys(("f32", "f64"), "number"),
-    "bool": "boolean",
-}
 _SAID_AS: Final = {
     "min_length": "minLength",
     "max_length": "maxLength",
@@ -42,11 +36,6 @@ _ABOUT: Final = {
 }
 _LIMITS: Final = (("min_length", "max_length"), ("min_value", "max_value"))
 _SIZES: Final = ("min_length", "max_length", "min_items", "max_items")
-
-
-def map_type(name: str) -> str:
-    """The JSON type of a type by its name in Rust; any other name is text. (D-81)"""
-    return _TYPE_OF.get(name, "string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +85,10 @@ NOTHING_MORE: Final = Constraints()
 
 @dataclass(frozen=True, slots=True)
 class InputField:
-    """One thing that a tool takes. `kind` is a type by its name in Rust, or a schema."""
+    """One thing that a tool takes; `kind` is the schema of its type."""
 
     name: str
-    kind: str | Mapping[str, object]
+    kind: Mapping[str, object]
     description: str = ""
     constraints: Constraints = NOTHING_MORE
     default: object = UNSET
@@ -107,8 +96,7 @@ class InputField:
 
     @property
     def schema(self) -> Schema:
-        plain = {"type": map_type(self.kind)} if isinstance(self.kind, str) else {**self.kind}
-        said = self.constraints.imposed_on(plain, self.name)
+        said = self.constraints.imposed_on(self.kind, self.name)
         if self.description:
             said["description"] = self.description
         if not isinstance(self.default, UnsetType):

@@ -13,7 +13,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from comity.rules.phrases import count_noun
 from comity.wire.audit import Event, Result, Type
+from comity.wire.errors import PENDING_APPROVAL
 
 LONGEST: Final = 600
 
@@ -82,6 +84,7 @@ _TOLD_ONCE: Final = frozenset({"arguments", "arguments_digest", "grant", "answer
 def _told(event: Event, details: Details, after: timedelta) -> Told:
     words, *more = _WORDS.get(event.type, _other)(event, details)
     is_bad = event.result in (Result.FAILURE, Result.BLOCKED, Result.UNKNOWN)
+    is_bad = is_bad and not is_waiting(event.type, event.details)
     return Told(event.at, after, event.type, words, tuple(more), is_bad)
 
 
@@ -126,12 +129,19 @@ def _ended(event: Event, details: Details) -> list[str]:
 
 
 def _blocked(event: Event, details: Details) -> list[str]:
+    if is_waiting(event.type, details):
+        return [f"{event.actor} calls {_target(event)}: it waits for approval", *_because(details)]
     what = {
         Type.VALIDATION_FAILED: "its arguments were refused",
         Type.CODE_REJECTED: "the code in it was refused",
     }.get(Type(event.type), "refused")
     told = f"{event.actor} calls {_target(event)}: {what}, and it never left"
     return [told, *_because(details), *_arguments(details)]
+
+
+def is_waiting(type: str, details: Details) -> bool:
+    """Whether a call did not run because it waits for approval, as nothing else is refused."""
+    return type == Type.TOOL_BLOCKED and details.get("outcome") == PENDING_APPROVAL.error_type
 
 
 def _unknown_outcome(event: Event, details: Details) -> list[str]:
@@ -231,7 +241,7 @@ def _headline(events: Sequence[Event]) -> str:
         return f"{last.actor} called {_target(last)}: {_how(last)}{_after_whom(events)}"
     began = [each for each in events if each.type in (Type.CALL_INTENDED, Type.ASK_OPENED)]
     if not began:
-        return f"{len(events)} entries"
+        return count_noun(len(events), "entry", "entries")
     first = began[0]
     waits = "waits for an answer" if first.type == Type.ASK_OPENED else "how it ended is not told"
     return f"{first.actor} called {_target(first)}: {waits}"
@@ -240,6 +250,8 @@ def _headline(events: Sequence[Event]) -> str:
 def _how(end: Event) -> str:
     if end.type == Type.OUTCOME_UNKNOWN or end.details.get("outcome_known") is False:
         return "whether it ran is not known"
+    if is_waiting(end.type, end.details):
+        return "it waits for approval"
     if end.result == Result.BLOCKED:
         return "refused"
     took = _length(end.details.get("duration_ms"))

@@ -197,7 +197,7 @@ def cut(message: str) -> str:
 
 def count_in(said: Mapping[str, Raw]) -> int | None:
     """How many pieces a server says that it has sent."""
-    found = jsonrpc.value(said["chunks_sent"]) if "chunks_sent" in said else None
+    found = jsonrpc.scalar(said.get("chunks_sent"))
     return found if type(found) is int and found >= 0 else None
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from comity.rules.phrases import count_noun
 from comity.wire import jsonrpc
 from comity.wire.errors import MalformedMessage
 from comity.wire.tool_discovery import Outcome
@@ -18,6 +19,7 @@ type Result = Mapping[str, Any]
 
 _LONGEST_DESCRIPTION: Final = 2000
 _HOW: Final = 'Call one by its name, or with call_tool {"name": "...", "arguments": {...}}.'
+_INDEX: Final = "Categories of tools and how many are in each. Name one in filter.categories."
 NEXT: Final[Mapping[str, str]] = {
     Outcome.FULFILLED: "These tools are in your list now; call them by their names.",
     Outcome.PARTIAL: "Some of what you want is in your list now; for the rest there is no tool.",
@@ -30,15 +32,18 @@ NEXT: Final[Mapping[str, str]] = {
 def found(result: Result) -> str:
     """What a search brought."""
     tools, omitted = result["tools"], result.get("omitted", ())
+    index = _categories(result.get("categories", ()))
+    if index and not tools and not omitted:
+        return "\n".join([_INDEX, *index])
     if not tools and not omitted:
         return (
             "No tool that you may call was found. Try other words, fewer filters, or several "
             "queries at once."
         )
-    head = f"{len(tools)} of {result['total_available']} tools, the best first."
+    head = f"{len(tools)} of {count_noun(result['total_available'], 'tool')}, the best first."
     if "fallback_strategy" in result:
         head += f" Searched by {result['fallback_strategy']}, since nothing better is at hand."
-    lines = [head, *_tools(tools)]
+    lines = [head, *_tools(tools), *index]
     if omitted:
         named = ", ".join(omitted)
         lines.append(f"Left out, since their definitions do not fit into the budget: {named}")
@@ -53,7 +58,9 @@ def requested(result: Result) -> str:
         why = lacking.get("message") or lacking["reason"]
         ask = f" (ask {lacking['ask_id']})" if "ask_id" in lacking else ""
         lines.append(f"Not available: {what}: {why}{ask}")
-    lines.append(f"{result['context_tokens_added']} tokens were added to your list of tools.")
+    added = result["context_tokens_added"]
+    were = "was" if added == 1 else "were"
+    lines.append(f"{count_noun(added, 'token')} {were} added to your list of tools.")
     return "\n".join(lines)
 
 
@@ -66,6 +73,15 @@ def session(result: Result) -> str:
         if names or kind != "evicted":
             lines.append(f"{kind}: {names or 'none'}")
     return "\n".join(lines)
+
+
+def _categories(categories: Sequence[Result], within: str = "") -> list[str]:
+    """Each category by its whole path, and below it those that it holds."""
+    lines: list[str] = []
+    for each in categories:
+        path = f"{within}{each['name']}"
+        lines += [f"{path} ({each['tools']})", *_categories(each["categories"], f"{path}/")]
+    return lines
 
 
 def _tools(tools: Sequence[Result]) -> list[str]:

@@ -49,7 +49,7 @@ _PLAIN: Final = "".join(chr(code) for code in range(33, 127) if chr(code) != "%"
 
 def request_in(envelope: Envelope) -> Frame:
     """The request that an envelope says it is. Raises MalformedMessage with why it is not."""
-    frame = jsonrpc.decode(bytes(envelope.payload))
+    frame = jsonrpc.decode(bytes(envelope.payload), jsonrpc.FROM_CLIENTS)
     if frame.method is UNSET:
         raise MalformedMessage("the payload is no request", INVALID_REQUEST)
     _check(envelope.kind, {"jsonrpc": "2.0", "method": frame.method}, frame.params)

@@ -89,7 +89,7 @@ def _why_not_said(kind: str, may: Capabilities, *, is_strict: bool) -> Refusal |
         return Refusal(
             Violation.STRICT, f"{kind!r} is no kind of {PROTOCOL}, and off in this topic"
         )
-    return Refusal(Violation.CAPABILITY, f"You lack capability for '{kind}'")
+    return Refusal(Violation.CAPABILITY, f"None of your capabilities covers '{kind}'")
 
 
 def receives(envelope: Envelope, member: str, mode: Mode, concerned: frozenset[str]) -> bool:

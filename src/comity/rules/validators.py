@@ -115,7 +115,7 @@ def unsafe(where: str, violations: tuple[str, ...], hints: Mapping[str, object])
         suggestions=("Rewrite the code without what is named here.",),
         body={
             "status": "rejected",
-            "reason": "Code validation failed",
+            "reason": "The code is not allowed here",
             "violations": list(violations),
             "hints": dict(hints),
         },

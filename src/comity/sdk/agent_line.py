@@ -10,6 +10,7 @@ Rule 3: the standing stream is opened again after a cut, ever more slowly; what 
 """
 
 import asyncio
+import importlib
 import itertools
 import logging
 import random
@@ -18,10 +19,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any, Final, cast
+from urllib.parse import urljoin
 
-import aiohttp
 from msgspec import Raw
-from yarl import URL
 
 from comity.rules.backoff import Backoff
 from comity.sdk.agent_words import VERSION, Refused, refused_in
@@ -70,7 +70,7 @@ class AgentLine:
         self._hears = hears
         self._ids = itertools.count(1)
         self._session: dict[str, str] = {}
-        self._http: aiohttp.ClientSession | None = None
+        self._http: Any = None
         self._standing: asyncio.Task[None] | None = None
         self.listens = asyncio.Event()
 
@@ -79,6 +79,7 @@ class AgentLine:
 
     async def open(self, capabilities: Mapping[str, object], name: str) -> Frame:
         """Shake hands; the gateway's whole answer. Raises Unavailable."""
+        aiohttp = _package("aiohttp")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         self._http = aiohttp.ClientSession(timeout=timeout)
         hello = {
@@ -100,7 +101,7 @@ class AgentLine:
                 try:
                     async with self._http.delete(self._url, headers=self._headers()):
                         pass
-                except aiohttp.ClientError:
+                except _package("aiohttp").ClientError:
                     log.debug("the gateway was gone before its session was ended")
             await self._http.close()
 
@@ -137,7 +138,7 @@ class AgentLine:
     ) -> dict[str, Any] | Refused:
         """Ask the gateway's own API, beside MCP. Raises Unavailable, MalformedMessage."""
         assert self._http is not None, "open it first"
-        url = URL(self._url).join(URL(f"/api/{place}", encoded=True))
+        url = _package("yarl").URL(urljoin(self._url, f"/api/{place}"), encoded=True)
         sent = None if body is None else jsonrpc.to_json(dict(body))
         headers = {**self._headers(), "accept": "application/json"}
         try:
@@ -151,7 +152,7 @@ class AgentLine:
                 if not is_answer or reply.status in (401, 429):
                     raise _unavailable(reply.status)
                 said = await _body(reply)
-        except (aiohttp.ClientError, OSError, TimeoutError) as problem:
+        except (_package("aiohttp").ClientError, OSError, TimeoutError) as problem:
             kind = type(problem).__name__
             raise Unavailable(f"the gateway was not reached: {kind}", UPSTREAM_DOWN) from None
         if reply.status >= 400:
@@ -202,7 +203,7 @@ class AgentLine:
                     self.listens.set()
                 async for frame in _read(reply):
                     yield frame
-        except (aiohttp.ClientError, OSError, TimeoutError) as problem:
+        except (_package("aiohttp").ClientError, OSError, TimeoutError) as problem:
             kind = type(problem).__name__
             raise Unavailable(f"the gateway was not reached: {kind}", UPSTREAM_DOWN) from None
 
@@ -217,7 +218,17 @@ class AgentLine:
         }
 
 
-async def _read(reply: aiohttp.ClientResponse) -> AsyncIterator[Frame]:
+def _package(name: str) -> Any:
+    """A package of the extra, loaded when it is needed: `import comity.sdk.agent` needs none."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise Misconfigured(
+            "to connect an agent, install what that needs: pip install 'comity[sdk]'"
+        ) from None
+
+
+async def _read(reply: Any) -> AsyncIterator[Frame]:
     """The frames of a reply, one document or a stream of them. Raises Unavailable, Malformed."""
     if reply.content_type == "text/event-stream":
         parser = EventParser(LARGEST)
@@ -235,7 +246,7 @@ async def _read(reply: aiohttp.ClientResponse) -> AsyncIterator[Frame]:
         yield jsonrpc.decode(body)
 
 
-async def _body(reply: aiohttp.ClientResponse) -> bytes:
+async def _body(reply: Any) -> bytes:
     body = bytearray()
     async for chunk in reply.content.iter_any():
         body += chunk

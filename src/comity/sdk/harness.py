@@ -1,8 +1,8 @@
 """Drive a live server in a test as Comity would, without a gateway; needs `comity[sdk]`.
 
     async with Harness(server, enabled=["memory.*"]) as host:
-        injections = await host.before("How is the mannequin project?")
-        assert "8-10 units" in text_of(injections[0].content)
+        injections = await host.before("How is the greenhouse project?")
+        assert "8-10 beds" in text_of(injections[0].content)
 
 Rule 1: it reads as strictly as Comity does. What Comity would not take, it does not take.
 Rule 2: it enforces what Comity enforces: what is not enabled is refused, hooks ask no model.

@@ -1,7 +1,7 @@
 """A live server in a page: tools, and all that MGP and MCPL add to them; needs `comity[sdk]`.
 
     server = Server("memory")
-    retrieval = server.feature("memory.retrieval", "Retrieve relevant memories")
+    retrieval = server.feature("memory.retrieval", "Recalls what was said before")
 
     @retrieval.before_inference
     async def recall(turn: Turn) -> str | None:

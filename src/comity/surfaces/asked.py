@@ -86,8 +86,8 @@ async def read_json(headers: Mapping[bytes, bytes], receive: Receive) -> dict[st
     body = await doorway.read_body(receive, headers, BODY_BYTES)
     if not body.strip():
         return {}
-    if jsonrpc.deeper_than(jsonrpc.LIMITS.depth, body):
-        raise MalformedMessage("nested too deep", INVALID_PARAMS)
+    if because := jsonrpc.excess(body, jsonrpc.LIMITS.depth):
+        raise MalformedMessage(because, INVALID_PARAMS)
     jsonrpc.members(body)
     return cast("dict[str, object]", jsonrpc.value(body))
 

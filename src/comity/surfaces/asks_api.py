@@ -95,7 +95,7 @@ class AsksApi:
     async def _link(self, actor: Actor, id: str, body: Mapping[str, object]) -> View:
         refuse_strangers(body, {"party"})
         self._administration.demand(actor, ADMIN_WRITE, "*")
-        party = text(body, "party", LONGEST_NAME)
+        party = text(body, "party", LONGEST_NAME, actor.party)
         ask = await self._inbox.find(actor, id)
         url = await self._inbox.link(actor, ask, party)
         return {"id": ask.id, "party": party, "url": url, "expires_at": ask.expires_at}

@@ -19,13 +19,14 @@ from comity.kernel.inbox import Inbox
 from comity.rules import ask_words
 from comity.rules.ask_links import PATH, Link
 from comity.rules.keys import looks_like_key
+from comity.rules.phrases import start_sentence
 from comity.surfaces import asks_html, doorway
 from comity.surfaces.asks_html import Shown
 from comity.surfaces.doorway import Receive, Scope, Send
 from comity.surfaces.gateway import Door
 from comity.wire.asks import Ask, Kind, State, Verdict
 from comity.wire.errors import INVALID_PARAMS, UNAUTHENTICATED, MalformedMessage, Unavailable
-from comity.wire.parties import LOCAL, Actor
+from comity.wire.parties import LOCAL_OPERATOR, Actor
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ _SIMPLE: Final = frozenset(
     }
 )
 _WHO: Final = "Somebody's answer is asked for. Show who you are to see what it is about."
+_LOCAL: Final = (
+    "To answer this, run `comity approve` or `comity deny`. To answer it in the browser, open the "
+    "link that `comity asks link` prints. If you have an API key, you can show it here."
+)
 _INVALID: Final = (
     "This link is not valid, or not any more. If you may answer, your API key shows it."
 )
@@ -96,8 +101,7 @@ class AsksPage:
             if found is None:
                 return 403, _who(_INVALID)
             return await self._show(found[0], id, token)
-        local = self._local(arrival)
-        return (200, _who()) if local is None else await self._show(local, id)
+        return 200, _who(_LOCAL) if self._is_near(arrival) else _who()
 
     async def _post(
         self, id: str, fields: Mapping[str, str], arrival: Arrival
@@ -124,25 +128,25 @@ class AsksPage:
         link = self._inbox.links.unseal(token, id, self._approvals.clock())
         if link is None:
             return None
-        if link.credential == LOCAL.credential:
-            actor = self._local(arrival)
+        if link.credential == LOCAL_OPERATOR.credential:
+            actor = LOCAL_OPERATOR if self._is_near(arrival) else None
         else:
             actor = self._inbox.named(link.party, link.credential.removeprefix(_KEY))
         return None if actor is None or actor.party != link.party else (actor, link)
 
-    def _local(self, arrival: Arrival) -> Actor | None:
-        """Whoever sits at the machine that serves nobody else."""
+    def _is_near(self, arrival: Arrival) -> bool:
+        """Whether this comes from the machine of a gateway in local mode."""
         try:
-            return self._identity.local(arrival)
+            self._identity.local(arrival)
         except MalformedMessage:
-            return None
+            return False
+        return True
 
     async def _holder(self, key: str, arrival: Arrival) -> Actor:
         """Who holds a key; only a few wrong ones are looked at from one address. Raises."""
         shown = b"Bearer " + key.strip().encode("utf-8", "replace")
         # Tokens are for programs; and what is no key at all is a guess like any other.
         if not looks_like_key(shown[7:]):
-            self._identity.guesses.check(arrival.peer, shown)
             self._identity.guesses.failed(arrival.peer)
             raise MalformedMessage("this is no API key of this gateway", UNAUTHENTICATED)
         return await self._identity.identify(arrival._replace(headers={b"authorization": shown}))
@@ -158,7 +162,9 @@ class AsksPage:
         if not ask.is_open or ask.expires_at <= self._approvals.clock():
             return 200, self._page(ask)
         if because is not None:
-            return 200, self._page(ask, asks_html.paragraph(f"You cannot answer it: {because}."))
+            who = start_sentence(self._approvals.approvers(ask, actor))
+            said = f"You cannot answer it: {because}. {who} can."
+            return 200, self._page(ask, asks_html.paragraph(said))
         if ask.kind not in _SIMPLE:
             how = f"It wants more than yes or no; answer it by /api/asks/{ask.id}/answer."
             return 200, self._page(ask, asks_html.paragraph(how))
@@ -177,7 +183,7 @@ class AsksPage:
 
 
 def _who(because: str = _WHO) -> bytes:
-    kind = "" if because is _WHO else "odd"
+    kind = "" if because in (_WHO, _LOCAL) else "odd"
     return asks_html.page(
         "Comity",
         asks_html.heading("Who are you?"),
@@ -196,8 +202,7 @@ def _refused(error: MalformedMessage | Unavailable) -> tuple[int, bytes]:
 
 
 def _sentence(error: MalformedMessage | Unavailable) -> str:
-    said = ask_words.one_line(str(error))
-    return f"{said[:1].upper()}{said[1:]}."
+    return f"{start_sentence(ask_words.one_line(str(error)))}."
 
 
 async def _posted(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str, str]:

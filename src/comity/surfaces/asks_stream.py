@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from comity.kernel.inbox import Inbox
+from comity.kernel.shares import Shares
 from comity.surfaces import doorway
 from comity.surfaces.doorway import STREAM_HEADERS, Receive, Scope, Send
 from comity.surfaces.gateway import ACTOR, Door
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 STREAM: Final = f"{ASKS}/stream"
 MOST_WAITING: Final = 256
 MOST_READERS: Final = 1000
+MOST_OF_ONE: Final = 100
 LOOK_SECONDS: Final = 1.0
 QUIET_LOOKS: Final = 15
 SEND_SECONDS: Final = 30.0
@@ -107,6 +109,7 @@ class AsksStream:
         self._approvals = inbox.approvals
         self._most = most
         self._readers: set[Reader] = set()
+        self._shares = Shares("streams of asks", "", MOST_OF_ONE)
         self._is_over = False
 
     def __len__(self) -> int:
@@ -141,6 +144,12 @@ class AsksStream:
             return
         if self.recognise is None or self._is_over or len(self._readers) >= MOST_READERS:
             raise Unavailable("nobody else can watch asks just now", EXHAUSTED)
+        with self._shares.held(scope[ACTOR].party):
+            await self._read(scope, headers, receive, send)
+
+    async def _read(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
         reader = Reader(self._most)
         self._readers.add(reader)
         gone = asyncio.ensure_future(_until_gone(receive))

@@ -16,7 +16,7 @@ from comity.surfaces.reception import UNSHOWN
 from comity.wire import jsonrpc
 from comity.wire.errors import INVALID_REQUEST, UNAUTHENTICATED, MalformedMessage
 from comity.wire.jsonrpc import Frame, FrameWithMembers
-from comity.wire.parties import LOCAL, Actor
+from comity.wire.parties import Actor
 
 MEMBER: Final = "auth"
 REFUSED: Final = (
@@ -42,7 +42,7 @@ class AuthMember:
         if self.identity is None or held != [MEMBER]:
             raise MalformedMessage(REFUSED, INVALID_REQUEST)
         shown = await self.identity.known_by(_token(members[MEMBER]), path)
-        if actor not in (UNSHOWN, LOCAL) and actor.party != shown.party:
+        if actor is not UNSHOWN and not actor.is_local and actor.party != shown.party:
             raise MalformedMessage("the header and the message name two parties", UNAUTHENTICATED)
         return _without(frame, members), shown
 

@@ -2,15 +2,19 @@
 
 A deadline for the head of a request (without one, 300 half-open requests were all still held
 after 25 s), caps on connections, header and URL lengths, and trailers kept out of the headers.
+An offer to change to another protocol than WebSocket is ignored, as RFC 9110 §7.8 allows: Java's
+HTTP client offers `h2c` with every request over plain HTTP.
 
 Rule 1: a request whose head arrives whole pays for a few comparisons (under 1 us) and no more.
 Rule 2: deadlines stand in one queue that one timer sweeps; no request has a timer of its own.
 """
 
 import asyncio
+import sys
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
+import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -21,6 +25,8 @@ from comity.surfaces.guard import GUARD, HANDED, Guard, Upgraded, source_of
 
 PIPELINED_AT_MOST = 16
 DISCARDED_AT_MOST = 4 * 1024 * 1024
+_OF_UPGRADES: Final = frozenset({b"upgrade", b"http2-settings"})
+"""Header fields, and options of `Connection`, that are about a change of protocol alone."""
 
 
 class Connection(HttpToolsProtocol):
@@ -45,11 +51,16 @@ class Connection(HttpToolsProtocol):
         self._served = False
         # Who reads and writes here since the connection was upgraded.
         self._upgraded: Upgraded | None = None
+        # A head whose offer of another protocol is declined, without that offer; where the bytes
+        # behind it begin; and how many of one reading were declined.
+        self._declined: bytes | None = None
+        self._declined_to = 0
+        self._declines = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self._source = source_of(self.client[0] if self.client else "")
-        if self._guard.admit(self._source):
+        self._source = source_of(self.address)
+        if self._guard.admit(self._source, self.address):
             self._guard.expect_head(self)
         else:
             self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections.")
@@ -76,6 +87,9 @@ class Connection(HttpToolsProtocol):
             return
         self._guard.requests_due.pop(self, None)
         super().data_received(data)
+        if self._declined is not None:
+            self._read_without_offer(self._declined, data)
+            return
         if self._served or self._body_parts is not None:
             self._see_head()
             return
@@ -88,6 +102,29 @@ class Connection(HttpToolsProtocol):
             self._watch_body(latest.body, len(data))
         if self.pipeline and len(self.pipeline) > PIPELINED_AT_MOST:
             self.transport.abort()
+
+    def _read_without_offer(self, head: bytes, data: bytes) -> None:
+        """Read a request again without its offer of another protocol.
+
+        The parser stops at the end of such a head, and takes no body after it. A new parser reads
+        the head without the offer, and then the body by the same rules as any other.
+        """
+        self._declined = None
+        self._declines += 1
+        if self._declines > PIPELINED_AT_MOST:
+            self.transport.abort()
+            return
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._head_room = max(self._guard.limits.header_bytes, len(head))
+        self.data_received(head + data[self._declined_to :])
+        self._declines -= 1
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """The parser stopped at an offer of another protocol: note where."""
+        stopped = sys.exception()
+        if isinstance(stopped, httptools.HttpParserUpgrade):
+            self._declined_to = int(stopped.args[0])
 
     def _see_head(self) -> None:
         """The head of a request is whole; of its body there may be more to come."""
@@ -162,6 +199,8 @@ class Connection(HttpToolsProtocol):
             self._body_parts = self._body_parts + body if self._body_parts else body
 
     def on_message_complete(self) -> None:
+        if self._declined is not None:
+            return
         body, self._body_parts = self._body_parts, None
         if body is None:
             super().on_message_complete()
@@ -277,6 +316,9 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         assert self.parser is not None
         upgrading = self.parser.should_upgrade()
+        if upgrading and _offers_another_protocol(self.headers):
+            self._declined = self._head_without_offer(self.parser)
+            return
         if upgrading and _announces_body(self.headers):
             # The parser would skip the body and read it as the next request: smuggling.
             raise ValueError("upgrade with a body")
@@ -284,6 +326,18 @@ class Connection(HttpToolsProtocol):
             self._body_parts = b""
         else:
             self._on_head(upgrading=upgrading)
+
+    def _head_without_offer(self, parser: httptools.HttpRequestParser) -> bytes:
+        version = parser.get_http_version().encode("ascii")
+        lines = [b"%s %s HTTP/%s" % (parser.get_method(), self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                options = [option.strip() for option in value.split(b",")]
+                kept = [option for option in options if option.lower() not in _OF_UPGRADES]
+                lines.append(b"connection: " + b", ".join(kept))
+            elif name not in _OF_UPGRADES:
+                lines.append(b"%s: %s" % (name, value))
+        return b"\r\n".join([*lines, b"", b""])
 
     def _on_head(self, *, upgrading: bool) -> None:
         """Have uvicorn see the head of a request, as if it came just now."""
@@ -317,6 +371,12 @@ class Connection(HttpToolsProtocol):
             f"connection: close\r\n\r\n{because}".encode("ascii")
         )
         self.transport.close()
+
+
+def _offers_another_protocol(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a change is offered to something else than WebSocket."""
+    offered = [value.lower() for name, value in headers if name == b"upgrade"]
+    return bool(offered) and not any(b"websocket" in value for value in offered)
 
 
 def _announces_body(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final
 
+from comity.rules.forwarded import TrustedProxies
 from comity.wire import jsonrpc
 from comity.wire.errors import (
     BODY_TOO_LARGE,
@@ -22,6 +23,7 @@ from comity.wire.errors import (
     INVALID_REQUEST,
     NOTHING_HERE,
     ORIGIN_REFUSED,
+    WRONG_CONTENT_TYPE,
     Fault,
     MalformedMessage,
     Unavailable,
@@ -38,6 +40,9 @@ type HeaderList = list[tuple[bytes, bytes]]
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 BODY_SECONDS: Final = 30.0
+LONG_BODY: Final = 256 * 1024
+"""What is longer takes milliseconds each time that it is looked at."""
+
 TOO_MANY: Final = 429
 SECOND: Final = timedelta(seconds=1)
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -52,10 +57,22 @@ STREAM_HEADERS: Final[HeaderList] = [
 class Doorway:
     """The names this gateway goes by; anything else is a page that was lured here."""
 
-    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        proxies: TrustedProxies = TrustedProxies(),  # noqa: B008  # it never changes
+    ) -> None:
         self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *hosts))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._proxies = proxies
         self._seen: set[tuple[bytes | None, bytes | None]] = set()
+
+    def find_sender(self, scope: Scope) -> None:
+        """Note the address that a request came from, where a trusted proxy passed it on."""
+        client = scope.get("client")
+        if client and self._proxies.are_named:
+            scope["client"] = (self._proxies.sender(client[0], scope["headers"]), client[1])
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise unless Host and Origin are ours; what was once found good is remembered."""
@@ -149,6 +166,30 @@ def nothing_here() -> MalformedMessage:
     )
 
 
+def scope_of(path: bytes, headers: HeaderList, address: str) -> Scope:
+    """The scope of a POST that has come as a whole, at a path without a query."""
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path.decode("latin-1"),
+        "raw_path": path,
+        "query_string": b"",
+        "scheme": "http",
+        "headers": headers,
+        "client": (address, 0),
+    }
+
+
+def with_body(body: bytes, receive: Receive) -> Receive:
+    """The same way in, for a body that has been read already."""
+    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_with_body() -> Message:
+        return whole.pop() if whole else await receive()
+
+    return receive_with_body
+
+
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
     """The request's body, within the limit and in bounded time."""
     stated = headers.get(b"content-length", b"0")
@@ -163,6 +204,18 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
             return await _gather(message or await first, receive, limit)
     except TimeoutError:
         raise MalformedMessage("the body did not arrive in time", BODY_TOO_SLOW) from None
+
+
+def demand_json(content_type: bytes) -> None:
+    """Raise unless the body is said to be JSON: no page of elsewhere can say so unasked."""
+    if content_type.partition(b";")[0].strip().lower() != b"application/json":
+        raise MalformedMessage("send application/json", WRONG_CONTENT_TYPE)
+
+
+async def breathe(body: bytes) -> None:
+    """Between two looks at a long body others have their turn."""
+    if len(body) > LONG_BODY:
+        await asyncio.sleep(0)
 
 
 class _Begun:

@@ -1,7 +1,7 @@
 """Requests of sessions that are at another node: carried there whole, and answered from there.
 
-Rule 1: who comes has been admitted here, so no stranger reaches another node; there it is asked
-        again who it is, by that node's own reception.
+Rule 1: a client shows its credentials to this node alone, and they go no further. The other node
+        is told which actor they proved, and looks whether that still counts there.
 Rule 2: how the answer is to be read (Origin) is between the client and this node alone.
 Rule 3: a client that goes away is gone there as well, and as it would be there: no call of its
         session ends by that.
@@ -9,21 +9,31 @@ Rule 3: a client that goes away is gone there as well, and as it would be there:
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, Self
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from comity.surfaces import doorway
+from comity.surfaces.auth_member import AuthMember
 from comity.surfaces.doorway import Message, Receive, Scope, Send
-from comity.wire import carried
+from comity.surfaces.gateway import ACTOR, PROVED
+from comity.surfaces.reception import UNSHOWN
+from comity.wire import carried, jsonrpc
 from comity.wire.carried import RequestHead, ResponseHead
 from comity.wire.errors import MalformedMessage, Unavailable
-from comity.wire.mcp import SESSION_HEADER
+from comity.wire.jsonrpc import Frame, Limits
+from comity.wire.mcp import PARAM_HEADER_PREFIX, SESSION_HEADER
+from comity.wire.parties import NOBODY, Actor
 
-_NOT_CARRIED: Final = frozenset(
-    {b"origin", b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te"}
+_CARRIED: Final = frozenset(
+    b"host accept accept-language content-type user-agent last-event-id traceparent tracestate "
+    b"mcp-protocol-version mcp-session-id mcp-method mcp-name".split()
 )
-_MESSAGES: Final = "/messages"
+"""All that an MCP endpoint reads, beside arguments that are repeated in headers."""
+_ENDPOINTS: Final = re.compile(r"(?:/servers/[^/]+)?/(mcp|messages)")
+"""Where there are sessions."""
+_IN_QUERY: Final = "session_id"
 _STREAM: Final = b"text/event-stream"
 
 type App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -51,21 +61,23 @@ class Homes(Protocol):
 class Elsewhere:
     """Takes what is for another node out of the way of the doors."""
 
-    def __init__(self, homes: Homes, most_bytes: int) -> None:
+    def __init__(self, homes: Homes, limits: Limits, auth: AuthMember | None = None) -> None:
         self._homes = homes
-        self._most_bytes = most_bytes
+        self._limits = limits
+        self._auth = auth or AuthMember()
 
     async def take(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> bool:
         named = _session_id(scope, headers)
         node = None if named is None else self._homes.home_of(named)
-        if node is None:
+        if named is None or node is None:
             return False
-        body = b""
+        body, actor = b"", scope.get(ACTOR, NOBODY)
         if scope["method"] == "POST":
-            body = await doorway.read_body(receive, headers, self._most_bytes)
-        answers = await self._homes.ask(node, _head_of(scope), body)
+            body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
+            body, actor = await self._without_credentials(body, actor, scope["path"])
+        answers = await self._homes.ask(node, _head_of(scope, actor, named), body)
         gone = asyncio.ensure_future(_until_gone(receive))
         gone.add_done_callback(lambda _: answers.close())
         try:
@@ -74,6 +86,16 @@ class Elsewhere:
             gone.cancel()
             answers.close()
         return True
+
+    async def _without_credentials(
+        self, body: bytes, actor: Actor, path: str
+    ) -> tuple[bytes, Actor]:
+        """The message without its `auth`, and who it came from. Raises as its endpoint would."""
+        frame = jsonrpc.decode(body, self._limits)
+        if type(frame) is Frame and actor is not UNSHOWN:
+            return body, actor
+        frame, actor = await self._auth.take(frame, actor, path)
+        return jsonrpc.encode(frame), actor
 
 
 async def _pass_on(answers: Answers, send: Send) -> None:
@@ -130,6 +152,7 @@ class _Carried:
             "query_string": head.query,
             "headers": head.headers,
             "client": head.client,
+            PROVED: head.actor,
         }
         self._body: bytes | None = body
         self._reply = reply
@@ -154,28 +177,38 @@ class _Carried:
 
 
 def _session_id(scope: Scope, headers: dict[bytes, bytes]) -> str | None:
-    named = headers.get(SESSION_HEADER)
-    if named is not None:
-        return named.strip().decode("latin-1")
-    if not scope["path"].endswith(_MESSAGES):
+    endpoint = _ENDPOINTS.fullmatch(scope["path"])
+    if endpoint is None:
         return None
+    if endpoint[1] == "mcp":
+        named = headers.get(SESSION_HEADER)
+        return None if named is None else named.strip().decode("latin-1")
     try:
         asked = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=8)
     except ValueError:
         raise MalformedMessage("too much is asked at once") from None
-    return asked.get("session_id", [None])[0]
+    found = asked.get(_IN_QUERY, [])
+    return found[0] if len(found) == 1 else None
 
 
-def _head_of(scope: Scope) -> bytes:
-    kept = [(name, value) for name, value in scope["headers"] if name not in _NOT_CARRIED]
+def _head_of(scope: Scope, actor: Actor, session_id: str) -> bytes:
+    """All that the other node needs. A client may put credentials in any other header or query."""
+    kept = [
+        (name, value)
+        for name, value in scope["headers"]
+        if name in _CARRIED or name.startswith(PARAM_HEADER_PREFIX)
+    ]
     client = scope.get("client")
+    is_named = scope["path"].endswith("/mcp")
+    query = b"" if is_named else urlencode({_IN_QUERY: session_id}).encode()
     return carried.encode(
         RequestHead(
             scope["method"],
             scope["path"],
-            scope.get("query_string", b""),
+            query,
             kept,
             None if client is None else (client[0], client[1]),
+            actor,
             scope.get("scheme", "http"),
         )
     )

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from comity.kernel.tracing import named_in
@@ -19,6 +20,7 @@ from comity.surfaces.reception import (
     SOCKETS,
     Reception,
 )
+from comity.surfaces.turns import Turns
 from comity.wire.errors import MalformedMessage, Unavailable
 from comity.wire.parties import NOBODY, Actor
 
@@ -31,6 +33,9 @@ FAMILIES: Final = (registry_words.BENEATH, ASK_PAGES, PARTICIPANTS, HOOKS)
 
 ACTOR: Final = "actor"
 """Where a request's scope holds who sent it."""
+
+PROVED: Final = "comity.proved"
+"""Where that of a request from another node holds who sent it, as that node has found out."""
 
 
 class Door(Protocol):
@@ -75,6 +80,7 @@ class Gateway:
         self._operators = operators
         self._reception = reception
         self.elsewhere: Elsewhere | None = None
+        self._turns = Turns()
 
     def open(self, doors: Mapping[str, Door]) -> None:
         """Let people in at these paths from now on."""
@@ -100,7 +106,10 @@ class Gateway:
             actor = NOBODY if self._reception is None else self._reception.recognise(request, path)
             if actor is None or not self._opens(path, actor):
                 return False
-            return door.serve(request, actor)
+            if actor.is_local or actor is NOBODY or self._turns.begins(actor.party):
+                return door.serve(request, actor)
+            self._turns.queue(actor.party, partial(self._serve_later, request, door, actor))
+            return True
         except (MalformedMessage, Unavailable):
             return False
         except Exception:
@@ -108,6 +117,25 @@ class Gateway:
             log.exception("a request ended in a bug of ours")
             request.answer(500, doorway.oops())
             return True
+
+    def _serve_later(self, request: Express, door: CallDoor, actor: Actor) -> None:
+        """The same, in a later round: now nobody else has the request."""
+        if request.is_over:
+            return
+        try:
+            if door.serve(request, actor):
+                return
+        except (MalformedMessage, Unavailable):
+            log.debug("a request that waited for its turn is refused as any other")
+        except Exception:
+            log.exception("a request ended in a bug of ours")
+            request.answer(500, doorway.oops())
+            return
+        scope = doorway.scope_of(request.path, request.listed, request.address)
+        request.hand_over(partial(self._serve_whole, scope, request.body))
+
+    async def _serve_whole(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        await self(scope, doorway.with_body(body, receive), send)
 
     def _door_at(self, path: str, actor: Actor) -> Door:
         door = self._doors.get(path)
@@ -120,6 +148,7 @@ class Gateway:
         if scope["type"] != "http":
             return
         try:
+            self._way.find_sender(scope)
             headers: dict[bytes, bytes] = dict(scope["headers"])
             if len(headers) != len(scope["headers"]):
                 doorway.refuse_repeated(scope["headers"])
@@ -154,11 +183,30 @@ class Gateway:
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
         scope[ACTOR] = NOBODY
-        if self._reception is not None and not self._reception.is_open(scope["path"]):
-            scope[ACTOR] = await self._reception.admit(scope, headers)
+        if self._reception is not None and not self._reception.is_open(scope):
+            scope[ACTOR] = await self._admitted(self._reception, scope, headers)
         elsewhere = self.elsewhere
         if elsewhere is None or not await elsewhere.take(scope, headers, receive, send):
             await self._door_at(scope["path"], scope[ACTOR])(scope, headers, receive, send)
+
+    async def _admitted(
+        self, reception: Reception, scope: Scope, headers: Mapping[bytes, bytes]
+    ) -> Actor:
+        """Who sent a request, once it is its turn; whoever is not known has its address's."""
+        address = f"from {(scope.get('client') or ('',))[0]}"
+        try:
+            proved = scope.get(PROVED)
+            if proved is None:
+                actor = await reception.admit(scope, headers)
+            else:
+                await reception.settle()
+                actor = reception.readmit(proved)
+        except (MalformedMessage, Unavailable):
+            await self._turns.turn(address)
+            raise
+        if not actor.is_local:
+            await self._turns.turn(actor.party or address)
+        return actor
 
     async def _refuse(
         self, scope: Scope, send: Send, error: MalformedMessage | Unavailable

@@ -6,7 +6,7 @@ Deadlines stand in queues that one timer sweeps; no connection and no request ha
 import asyncio
 import ipaddress
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
 from itertools import takewhile
@@ -15,6 +15,7 @@ from typing import Final, Protocol, cast
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.server import ServerState
 
+from comity.rules.forwarded import TrustedProxies
 from comity.surfaces.express import Serve
 from comity.wire.exposition import Family
 
@@ -53,8 +54,9 @@ class Limits:
 
     connections: int = 20_000
     connections_per_address: int = 1_000
-    # A reverse proxy on the same machine speaks for everybody behind it.
+    # A reverse proxy, on the same machine or a trusted one, speaks for everybody behind it.
     uncounted_addresses: frozenset[str] = frozenset({"127.0.0.1", "::1"})
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
     header_time: timedelta = timedelta(seconds=10)
     # How long a peer may leave its side of the connection full.
     send_time: timedelta = timedelta(seconds=30)
@@ -85,13 +87,14 @@ class Guard:
         self._send_seconds = limits.send_time.total_seconds()
         self._idle_seconds = limits.keep_alive.total_seconds()
 
-    def admit(self, source: str) -> bool:
+    def admit(self, source: str, address: str = "") -> bool:
         """Count a connection; whether it may stay."""
         self.admitted += 1
         held = self._held_by[source] = self._held_by.get(source, 0) + 1
-        within = held <= self.limits.connections_per_address
-        crowded = len(self.state.connections) > self.limits.connections
-        return (within or source in self.limits.uncounted_addresses) and not crowded
+        limits = self.limits
+        within = held <= limits.connections_per_address or source in limits.uncounted_addresses
+        crowded = len(self.state.connections) > limits.connections
+        return not crowded and (within or limits.proxies.trusts(address))
 
     def release(self, source: str) -> None:
         held = self._held_by[source] - 1

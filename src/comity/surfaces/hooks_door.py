@@ -1,7 +1,7 @@
 """POST /hooks/{name}: webhooks of others, taken in if they are signed.
 
 No credentials are asked for: the signature is who it is. 202 says that it is kept, 200 that it was
-before; 401 and 404 say nothing more.
+before; 401 says nothing more, not even whether there is such a webhook.
 """
 
 import re
@@ -19,7 +19,6 @@ _STATUS: Final = {
     Taken.KEPT: (202, {"accepted": True}),
     Taken.KNOWN: (200, {"accepted": False, "reason": "duplicate"}),
     Taken.UNSIGNED: (401, {"error": "not signed as it should be"}),
-    Taken.NOBODYS: (404, {"error": "nothing is here"}),
     Taken.TOO_MANY: (429, {"error": "too many; send it again later"}),
 }
 

@@ -8,7 +8,8 @@ import asyncio
 import math
 import signal
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.config import Config
@@ -30,6 +31,24 @@ type Application = Callable[..., Any]
 LAST_WORDS_SECONDS = 1.0
 
 
+def _nothing() -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """What a gateway does as it ends.
+
+    `begin` is called first, so that long streams are finished instead of cut. `interrupt` is called
+    after the grace: it answers what is still open, before connections are closed.
+    """
+
+    begin: Callable[[], None] = _nothing
+    interrupt: Callable[[], None] = _nothing
+
+
+_AS_IT_IS = Shutdown()
+
+
 async def listen(
     app: Application,
     host: str,
@@ -37,12 +56,11 @@ async def listen(
     *,
     limits: Limits | None = None,
     started: Callable[[str], None],
-    stopping: Callable[[], None] = lambda: None,
+    shutdown: Shutdown = _AS_IT_IS,
 ) -> None:
     """Serve `app` until cancelled or told by SIGTERM or SIGINT to end.
 
-    `started` receives the address once connections are accepted; `stopping` is called when the
-    end begins, so that a door can finish its long streams instead of having them cut.
+    `started` receives the address once connections are accepted.
     """
     limits = limits or Limits()
     config = _uvicorn_config(app, limits)
@@ -65,8 +83,8 @@ async def listen(
         finally:
             server.close()
             try:
-                stopping()
-                await _wind_down(guard, told_to_end)
+                shutdown.begin()
+                await _wind_down(guard, told_to_end, shutdown.interrupt)
             finally:
                 sweeping.cancel()
 
@@ -115,7 +133,9 @@ def _signals_heard() -> Generator[asyncio.Semaphore]:
             loop.remove_signal_handler(number)
 
 
-async def _wind_down(guard: Guard, told_to_end: asyncio.Semaphore) -> None:
+async def _wind_down(
+    guard: Guard, told_to_end: asyncio.Semaphore, interrupt: Callable[[], None]
+) -> None:
     """Let open requests finish within the grace; a second signal, or cancellation, ends it."""
     connections, tasks = guard.state.connections, guard.state.tasks
     try:
@@ -135,6 +155,12 @@ async def _wind_down(guard: Guard, told_to_end: asyncio.Semaphore) -> None:
                 emptied.cancel()
                 impatience.cancel()
     finally:
+        interrupt()
+        if connections:
+            # What was just answered has to be written, and some of it to be on disk before.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    await guard.emptied.wait()
         for connection in list(connections):
             connection.transport.abort()
         # An application that heeds the disconnection ends by itself; any other is cancelled.

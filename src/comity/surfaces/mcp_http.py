@@ -28,7 +28,6 @@ from comity.wire.errors import (
     METHOD_NOT_FOUND,
     NOT_ACCEPTABLE,
     SESSION_UNKNOWN,
-    WRONG_CONTENT_TYPE,
     MalformedMessage,
 )
 from comity.wire.jsonrpc import UNSET, Frame, Limits
@@ -95,6 +94,7 @@ class McpHttp:
         accepted = _accepted(headers.get(b"content-type", b""), headers.get(b"accept", b"*/*"))
         body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
         frame = jsonrpc.decode(body, self._limits)
+        await doorway.breathe(body)
         actor: Actor = scope.get(ACTOR, NOBODY)
         if type(frame) is not Frame or actor is UNSHOWN:
             frame, actor = await self._auth.take(frame, actor, scope["path"])
@@ -231,11 +231,12 @@ class McpHttp:
         if place is None or replay is None or place[0] == 0:
             replay = session.standing_stream()
         after = place[1] if place is not None and place[0] == replay.number else replay.sent
-        session.attached += 1
-        try:
-            await streams.stream_kept(send, receive, replay, after, prime=False)
-        finally:
-            session.attached -= 1
+        with self._sessions.streams.held(session.party):
+            session.attached += 1
+            try:
+                await streams.stream_kept(send, receive, replay, after, prime=False)
+            finally:
+                session.attached -= 1
 
     def _session(self, headers: dict[bytes, bytes], actor: Actor) -> Session:
         """The session it names, if it is its own: an id proves nothing. (attack 7)"""
@@ -282,8 +283,7 @@ def _outbox(headers: dict[bytes, bytes], actor: Actor) -> Outbox:
 @lru_cache(256)
 def _accepted(content: bytes, accept: bytes) -> bytes:
     """What the client accepts, first things first; raises where nothing could be sent."""
-    if not content.strip().lower().startswith(b"application/json"):
-        raise MalformedMessage("send application/json", WRONG_CONTENT_TYPE)
+    doorway.demand_json(content)
     accepted = accept.strip()
     if not (_accepts(accepted, b"application/json") and _accepts(accepted, b"text/event-stream")):
         raise MalformedMessage("accept both application/json and text/event-stream", NOT_ACCEPTABLE)

@@ -22,7 +22,6 @@ from comity.wire.errors import (
     INVALID_REQUEST,
     NOT_ACCEPTABLE,
     SESSION_UNKNOWN,
-    WRONG_CONTENT_TYPE,
     MalformedMessage,
 )
 from comity.wire.jsonrpc import UNSET, Frame, Limits
@@ -67,7 +66,11 @@ class McpSse:
             return
         if not _accepts_streams(headers.get(b"accept", b"*/*")):
             raise MalformedMessage("accept text/event-stream to open a stream", NOT_ACCEPTABLE)
-        session = self._sessions.begin(self._door, scope.get(ACTOR, NOBODY).party)
+        party = scope.get(ACTOR, NOBODY).party
+        with self._sessions.streams.held(party):
+            await self._stream(self._sessions.begin(self._door, party), receive, send)
+
+    async def _stream(self, session: Session, receive: Receive, send: Send) -> None:
         funnel = self._funnels[session.id] = Funnel(session.standalone)
         endpoint = f"{self._folder}/messages?session_id={session.id}"
         opening = encode_event(endpoint.encode(), event="endpoint")
@@ -85,11 +88,11 @@ class McpSse:
         if scope["method"] != "POST":
             await doorway.empty(send, 405, ((b"allow", b"POST"),))
             return
-        if not headers.get(b"content-type", b"").strip().lower().startswith(b"application/json"):
-            raise MalformedMessage("send application/json", WRONG_CONTENT_TYPE)
+        doorway.demand_json(headers.get(b"content-type", b""))
         session_id = _session_id(scope["query_string"])
         body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
         frame, actor = jsonrpc.decode(body, self._limits), scope.get(ACTOR, NOBODY)
+        await doorway.breathe(body)
         if type(frame) is not Frame or actor is UNSHOWN:
             frame, actor = await self._auth.take(frame, actor, scope["path"])
             if not self._desk.opens_to(actor):

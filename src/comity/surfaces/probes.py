@@ -6,7 +6,7 @@ not do so because a server behind it is broken. `/ready` says that there is some
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 from urllib.parse import parse_qs
@@ -14,14 +14,17 @@ from urllib.parse import parse_qs
 from comity.kernel.servers import Server, Servers
 from comity.surfaces import doorway
 from comity.surfaces.doorway import Receive, Scope, Send
-from comity.surfaces.gateway import Door
+from comity.surfaces.gateway import ACTOR, Door
 from comity.surfaces.guard import GUARD, Guard
 from comity.wire import jsonrpc
 from comity.wire.errors import INVALID_PARAMS, NOTHING_HERE, MalformedMessage
 from comity.wire.exposition import CONTENT_TYPE, Family, encode
 from comity.wire.lifecycle import State
+from comity.wire.parties import NOBODY, Actor
 
 type Source = Callable[[], Iterable[Family]]
+type Knows = Callable[[Actor, str], bool]
+"""Whether somebody may know that there is such a server."""
 
 QUERY_FIELDS: Final = 8
 _FRESH: Final = ((b"cache-control", b"no-store"),)
@@ -31,11 +34,22 @@ _READ_ONLY: Final = ((b"allow", b"GET, HEAD"),)
 class Probes:
     """The doors for those who only look."""
 
-    def __init__(self, servers: Servers, sources: Sequence[Source]) -> None:
+    def __init__(
+        self,
+        servers: Servers,
+        sources: Sequence[Source],
+        knows: Knows,
+        policy_problem: Callable[[], str] = str,
+    ) -> None:
         self._servers = servers
+        self._knows = knows
         self.sources = list(sources)
+        # Why calls cannot be judged here; empty while they can.
+        self.policy_problem = policy_problem
         # Why the other nodes cannot be reached; empty while they can, or where there are none.
         self.cut_off: Callable[[], str] = str
+        # How many other nodes there are; nothing where this is the only one there can be.
+        self.nodes: Callable[[], Mapping[str, object]] = dict
         self._was_ready = False
 
     @property
@@ -54,10 +68,13 @@ class Probes:
 
         A server that comes later, by a change of the configuration, takes nothing back of that.
         No server is named here, and no reason: what is wrong with one may hold its secrets. A node
-        that cannot reach the others is not ready, unless only what is `local` is asked after.
+        that cannot reach the others is not ready, unless only what is `local` is asked after. One
+        that misses another node says so, and is ready: it serves without it. One whose store does
+        not answer is not ready, though it may serve for a while by what it knows: another node may
+        reach the store, and this one will refuse every call before long.
         """
         asked = _query(scope.get("query_string", b""))
-        servers = self._asked_for(asked.get("server", []))
+        servers = self._asked_for(asked.get("server", []), scope.get(ACTOR, NOBODY))
         tried = all(server.tried.is_set() for server in servers)
         connected = all(server.state is State.CONNECTED for server in servers)
         strict = "strict" in asked or "server" in asked
@@ -67,8 +84,11 @@ class Probes:
         cut_off = self.cut_off()
         if cut_off and status == "ready" and "local" not in asked:
             status = "cut off"
+        status = self.policy_problem() or status
         body: dict[str, object] = {"status": status}
         body["servers"] = Counter(server.state for server in servers)
+        if nodes := self.nodes():
+            body["cluster"] = {"status": "joined", **nodes}
         if cut_off:
             body["cluster"] = {"status": "cut off", "reason": cut_off}
         code = 200 if status == "ready" else 503
@@ -90,10 +110,13 @@ class Probes:
             await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
 
-    def _asked_for(self, names: list[str]) -> list[Server]:
-        found = [self._servers.get(name) for name in names] or list(self._servers)
-        servers = [server for server in found if server is not None]
-        if len(servers) != len(found):
+    def _asked_for(self, names: list[str], actor: Actor) -> list[Server]:
+        """The servers of these names, or all; to whom one is not granted, there is none."""
+        if not names:
+            return list(self._servers)
+        known = [self._servers.get(name) if self._knows(actor, name) else None for name in names]
+        servers = [server for server in known if server is not None]
+        if len(servers) != len(names):
             raise MalformedMessage("no server of that name is configured", NOTHING_HERE)
         return servers
 

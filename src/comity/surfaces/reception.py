@@ -7,7 +7,8 @@ lives, and where tokens are issued. (RFC 6750, RFC 9728, MCP authorization)
 import re
 import time
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
+from urllib.parse import parse_qs
 
 from comity.kernel.grants import Judge
 from comity.kernel.identity import Arrival, Identity
@@ -44,16 +45,32 @@ PARTICIPANTS: Final = "/admin/participants/"
 HOOKS: Final = "/hooks/"
 """Where webhooks of others come in; who sends one is known by its signature."""
 
-OPEN: Final = frozenset({"/health", "/ready"})
+HEALTH: Final = "/health"
+READY: Final = "/ready"
 CHALLENGED: Final = frozenset({UNAUTHENTICATED, CREDENTIAL_EXPIRED, SCOPE_MISSING})
 UNSHOWN: Final = Actor("", PartyKind.SYSTEM, "unshown")
 """Who has shown nothing yet, and may still do so in its message."""
+
+FOR_OPERATORS: Final = (
+    "this is for operators: send `Authorization: Bearer TOKEN` with the operator token of this "
+    "gateway; `comity serve` prints the path of the file that holds it, and `comity` commands read "
+    "it from there"
+)
+"""What a process on the machine of a gateway in local mode is told that shows no token."""
 
 _READING: Final = frozenset({"GET", "HEAD"})
 _MESSAGES: Final = ("/mcp", "/messages")
 _REGISTRY: Final = "/tools"
 _SHOWN_AS: Final = b"bearer."
 _RESOURCES: Final = re.compile(r"(/servers/[A-Za-z0-9][A-Za-z0-9_.-]{0,63})?/(mcp|sse)")
+
+
+class Known(Protocol):
+    """What callers are judged by, which may have to be asked for again first."""
+
+    @property
+    def holds(self) -> bool: ...
+    async def settle(self) -> None: ...
 
 
 class Reception:
@@ -75,11 +92,18 @@ class Reception:
         self._issuers = tuple(issuers)
         self._scopes = tuple(dict.fromkeys(scopes))
         self._public_url = public_url
+        self.known: Known | None = None
         self._opened: dict[tuple[str, str, str], float] = {}
+
+    async def settle(self) -> None:
+        """Before anybody is judged: what it is judged by may have to be asked for again."""
+        if self.known is not None and not self.known.holds:
+            await self.known.settle()
 
     async def admit(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Actor:
         """Who sent this request; raises MalformedMessage where it may not come in here."""
         path: str = scope["path"]
+        await self.settle()
         client = scope.get("client")
         arrival = Arrival(
             _with_token(headers) if path == SOCKETS else headers,
@@ -93,7 +117,10 @@ class Reception:
             if not self._may_show_later(scope, headers):
                 raise
             return UNSHOWN
-        if path == FIGURES or path.startswith((OPERATORS, PARTICIPANTS)):
+        if actor.lacks_token:
+            if path.startswith((OPERATORS, PARTICIPANTS)):
+                raise MalformedMessage(FOR_OPERATORS, UNAUTHENTICATED)
+        elif path == FIGURES or path.startswith((OPERATORS, PARTICIPANTS)):
             reads = scope["method"] in _READING
             # Everybody may look at the tools there; it is shown no others than its own. So it is
             # with asks, which whoever was granted that may answer, operator or not; with state,
@@ -103,14 +130,26 @@ class Reception:
                 self.demand(actor, ADMIN_READ if reads else ADMIN_WRITE)
         return actor
 
+    def readmit(self, proved: Actor) -> Actor:
+        """Whom another node has admitted; raises MalformedMessage where it may not come in here."""
+        actor = self.identity.renewed(proved)
+        if actor is None:
+            raise MalformedMessage(
+                "the credentials of this request were revoked, or have expired", UNAUTHENTICATED
+            )
+        return actor
+
     def recognise(self, request: Express, path: str) -> Actor | None:
         """Who makes a call, where nothing has to be waited for to know it. Raises as above."""
+        if self.known is not None and not self.known.holds:
+            return None
         headers = request.headers
         shown = headers.get(b"authorization")
-        if shown is not None:
-            return self.identity.recognise(shown, request.address)
         is_local = doorway.is_loopback_name(headers.get(b"host", b""))
-        return self.identity.local(Arrival(headers, request.address, path, is_local))
+        arrival = Arrival(headers, request.address, path, is_local)
+        if shown is not None:
+            return self.identity.recognise(shown, arrival)
+        return self.identity.local(arrival)
 
     def opens(self, path: str, actor: Actor) -> bool:
         """Whether there is a door at this path for this actor: to a server that it may know."""
@@ -159,9 +198,14 @@ class Reception:
             said.append(f'scope="{" ".join(self._scopes)}"')
         return ((b"www-authenticate", ", ".join(said).encode("latin-1", "replace")),)
 
-    def is_open(self, path: str) -> bool:
+    def is_open(self, scope: Scope) -> bool:
+        """Whether nobody is asked who it is there."""
+        path: str = scope["path"]
+        if path == READY:
+            # Which servers there are is for those to know who may use them.
+            return not names_a_server(scope.get("query_string", b""))
         # A page where a person answers an ask finds out itself who that is, and so do webhooks.
-        return path in OPEN or path.startswith((WELL_KNOWN, ASK_PAGES, HOOKS))
+        return path == HEALTH or path.startswith((WELL_KNOWN, ASK_PAGES, HOOKS))
 
     async def metadata(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
@@ -195,6 +239,11 @@ class Reception:
         if self._public_url:
             return self._public_url
         return f"{scope.get('scheme', 'http')}://{headers[b'host'].decode('latin-1').strip()}"
+
+
+def names_a_server(query: bytes) -> bool:
+    """Whether a question after readiness is about some servers alone."""
+    return "server" in parse_qs(query.decode("latin-1"), keep_blank_values=True)
 
 
 def _with_token(headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:

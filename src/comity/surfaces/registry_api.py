@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec import UNSET
 
 from comity.kernel.call import Call
 from comity.kernel.outbox import Outbox
@@ -25,10 +26,9 @@ from comity.wire.errors import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     NOTHING_HERE,
-    WRONG_CONTENT_TYPE,
     MalformedMessage,
 )
-from comity.wire.jsonrpc import UNSET, Frame, Id, Limits
+from comity.wire.jsonrpc import Frame, Id, Limits
 from comity.wire.parties import NOBODY, Actor
 from comity.wire.sse import encode_event
 from comity.wire.traces import PARENT_HEADER
@@ -37,6 +37,7 @@ QUERY_FIELDS: Final = 8
 _ID: Final = 1
 _READING: Final = ("GET", "HEAD")
 _TOKEN: Final[Mapping[str, object]] = {"progressToken": "call"}
+_whole: Final = msgspec.json.Decoder(msgspec.Raw)
 _CALL: Final = b'{"jsonrpc":"2.0","id":1,"method":"%b","params":{"name":%b,"arguments":%b}}'
 
 
@@ -83,37 +84,43 @@ class RegistryApi:
                 return
             await self._tell(jsonrpc.request(_ID, EXPORT, {"name": name}), outbox, receive, send)
             return
-        _demand_json(headers)
+        doorway.demand_json(headers.get(b"content-type", b""))
         body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
-        frame = self._call(VALIDATE if rest else mcp.CALL_TOOL, name, body)
+        frame = await self._call(VALIDATE if rest else mcp.CALL_TOOL, name, body)
         if not rest and b"text/event-stream" in headers.get(b"accept", b""):
             await self._stream(frame, outbox, receive, send)
         else:
             await self._tell(frame, outbox, receive, send)
 
-    def _call(self, method: str, name: str, body: bytes) -> Frame:
+    async def _call(self, method: str, name: str, body: bytes) -> Frame:
         """The body as a call's arguments, looked at as closely as any message."""
-        arguments = _arguments(body)
-        said = _CALL % (method.encode(), jsonrpc.to_json(name), arguments)
+        _demand_an_object(body)
+        await doorway.breathe(body)
+        said = _CALL % (method.encode(), jsonrpc.to_json(name), body)
         # What stands around the arguments is ours, and takes none of their room.
-        room = Limits(
-            self._limits.frame_bytes + len(said) - len(arguments), depth=self._limits.depth + 2
-        )
-        return jsonrpc.decode(said, room)
+        limits = self._limits
+        room = Limits(limits.frame_bytes + len(said) - len(body), limits.depth + 2, limits.values)
+        frame = jsonrpc.decode(said, room)
+        await doorway.breathe(body)
+        jsonrpc.members(frame.parameters["arguments"])
+        return frame
 
     async def _speak(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
         """JSON-RPC, as the registry's document has it."""
-        _demand_json(headers)
+        doorway.demand_json(headers.get(b"content-type", b""))
         body = await doorway.read_body(receive, headers, self._limits.frame_bytes)
         frame, actor = jsonrpc.decode(body, self._limits), _actor(scope)
+        await doorway.breathe(body)
         if type(frame) is not Frame or actor is UNSHOWN:
             frame, actor = await self._auth.take(frame, actor, scope["path"])
         if frame.method is UNSET or not isinstance(frame.id, int | str):
             raise MalformedMessage("send a request with an id", INVALID_REQUEST)
         if frame.method not in SPOKEN:
-            raise MalformedMessage(f"{frame.method:.80} is not said here", METHOD_NOT_FOUND)
+            unknown = MalformedMessage(f"{frame.method:.80} is not said here", METHOD_NOT_FOUND)
+            await registry_words.refuse(send, unknown, frame.id)
+            return
         outbox = _outbox(scope, headers)
         outbox.actor = actor
         await self._tell(frame, outbox, receive, send, frame.id)
@@ -195,25 +202,16 @@ def _plain(call: Call, result: bytes) -> bytes:
     return jsonrpc.to_json(said if following is None else {**said, "next": following})
 
 
-def _arguments(body: bytes) -> bytes:
+def _demand_an_object(body: bytes) -> None:
+    """One whole object, and nothing around it; nothing of it is built here."""
     try:
-        jsonrpc.members(body)
-    except MalformedMessage:
-        raise _misfit(body) from None
-    return body
-
-
-def _misfit(body: bytes) -> MalformedMessage:
-    """Why a body is no arguments."""
-    try:
-        found = msgspec.json.decode(body)
+        _whole.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return MalformedMessage("the body is not JSON; send the arguments, or {} for none")
+        raise MalformedMessage("the body is not JSON; send the arguments, or {} for none") from None
     except RecursionError:
-        return MalformedMessage("nested too deep", INVALID_REQUEST)
-    if isinstance(found, dict):
-        return MalformedMessage("a key is repeated in an object", INVALID_REQUEST)
-    return MalformedMessage("the body must be an object: the arguments", INVALID_PARAMS)
+        raise MalformedMessage("nested too deep", INVALID_REQUEST) from None
+    if body.lstrip()[:1] != b"{":
+        raise MalformedMessage("the body must be an object: the arguments", INVALID_PARAMS)
 
 
 def _allowed(path: str) -> tuple[bytes, ...]:
@@ -222,13 +220,6 @@ def _allowed(path: str) -> tuple[bytes, ...]:
     if path.startswith(registry_words.BENEATH):
         return (b"POST",) if path.endswith("/validate") else (b"GET", b"HEAD", b"POST")
     return (b"GET", b"HEAD")
-
-
-def _demand_json(headers: Mapping[bytes, bytes]) -> None:
-    """A page of elsewhere cannot send this without asking first."""
-    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
-        raise MalformedMessage("send application/json", WRONG_CONTENT_TYPE)
 
 
 def _query(written: bytes) -> dict[str, str]:

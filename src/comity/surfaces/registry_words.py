@@ -48,7 +48,9 @@ async def answer_error(send: Send, status: int, error: bytes, request_id: Id | N
     await answer(send, status, body, _retry_after_ms(error))
 
 
-async def refuse(send: Send, error: MalformedMessage | Unavailable) -> None:
+async def refuse(
+    send: Send, error: MalformedMessage | Unavailable, request_id: Id | None = None
+) -> None:
     """Word what was refused before anybody knew of a call."""
     fault = error.fault
     after = error.retry_after if isinstance(error, Unavailable) else None
@@ -56,7 +58,7 @@ async def refuse(send: Send, error: MalformedMessage | Unavailable) -> None:
     worded = refusals.word(asked, Refusal(fault, str(error), after), secrets.token_hex(16))
     assert worded.error is not UNSET
     status = 404 if fault is NOTHING_HERE else fault.reg_status
-    await answer_error(send, status, bytes(worded.error), None)
+    await answer_error(send, status, bytes(worded.error), request_id)
 
 
 async def refuse_method(send: Send, *allowed: bytes) -> None:

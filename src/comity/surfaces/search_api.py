@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from comity.kernel.finding import Finder, Found
-from comity.rules.search import MOST_FOUND, USUALLY_FOUND, Category, Query, Strategy
+from comity.rules.search import MOST_FOUND, USUALLY_FOUND, Query, Strategy
 from comity.surfaces.asked import Asked, Room, View
 from comity.wire.errors import INVALID_PARAMS, NOTHING_HERE, MalformedMessage
 from comity.wire.security import Risk
@@ -28,7 +28,7 @@ class SearchApi:
                 return await self._found(asked)
             case "GET", ("categories",):
                 found = await self._finder.categories(asked.actor)
-                return {"categories": [category_view(each) for each in found.values()]}
+                return {"categories": [each.told() for each in found.values()]}
             case _:
                 raise MalformedMessage("there is no such address under /api", NOTHING_HERE)
 
@@ -76,11 +76,6 @@ def query_from(said: Mapping[str, str]) -> Query:
         said.get("status"),
         _names(said, "server"),
     )
-
-
-def category_view(category: Category) -> View:
-    below = [category_view(each) for each in category.below.values()]
-    return {"name": category.name, "tools": category.count, "categories": below}
 
 
 def _names(said: Mapping[str, str], member: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ Rule 3: a frame is made once for all who are given the same envelope.
 
 import logging
 import re
+from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -22,7 +23,7 @@ from comity.surfaces.reception import SOCKETS
 from comity.surfaces.websocket import Handed, Socket, Sockets, framed, upgraded
 from comity.wire import jsonrpc
 from comity.wire.errors import INVALID_PARAMS, MalformedMessage, Unavailable
-from comity.wire.parties import LOCAL, Actor
+from comity.wire.parties import Actor
 
 log = logging.getLogger(__name__)
 
@@ -138,13 +139,13 @@ def _known_as(actor: Actor, alias: str) -> Actor:
     """Whoever runs the gateway for itself may be several members, each by a name of its own."""
     if not alias:
         return actor
-    if actor is not LOCAL or not _ALIAS.fullmatch(alias):
+    if not actor.is_local or not _ALIAS.fullmatch(alias):
         raise MalformedMessage(
             "?as= names a member where a gateway is used by one person without credentials; "
             "elsewhere credentials say who you are",
             INVALID_PARAMS,
         )
-    return Actor(f"{_ALIASES}{alias}", actor.kind, actor.credential)
+    return replace(actor, party=f"{_ALIASES}{alias}")
 
 
 def _offered(headers: dict[bytes, bytes]) -> list[str]:

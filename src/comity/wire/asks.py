@@ -12,6 +12,9 @@ from typing import Final
 
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
+META: Final = "dev.comity/ask"
+"""By what `_meta` of a message of ours says which ask it is about."""
+
 ANSWER: Final = "ask/answer"
 ANSWER_OWN: Final = "ask/answer_own"
 """The verbs: to answer what others ask, and what one asks oneself. Only people ever may."""

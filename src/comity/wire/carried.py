@@ -4,17 +4,19 @@ Rule 1: a stream is named by who opened it and its number. Each side numbers wha
         from 0 and without gaps; what is said of a stream (credit, sums) bears no number of its own.
 Rule 2: no piece is longer than PIECE_BYTES, so that every bus takes it whole.
 Rule 3: what cannot be read is nobody's, and is refused as a whole.
+Rule 4: no credential goes from node to node. Who sent a request is told by its actor.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import IntEnum
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from comity.wire import errors
 from comity.wire.errors import UPSTREAM_FAILED, Fault, MalformedMessage, Unavailable
+from comity.wire.parties import Actor
 
 PIECE_BYTES: Final = 256 * 1024
 """A quarter of what NATS takes as a rule; a stream has its turn among others that much sooner."""
@@ -93,13 +95,15 @@ class RelayHead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RequestHead(msgspec.Struct, array_like=True, frozen=True):
-    """A request of a client's that came to the wrong node, without its body."""
+    """A request of a client's that came to the wrong node, without its body and its credentials."""
 
     method: str
     path: str
     query: bytes
     headers: list[tuple[bytes, bytes]]
     client: tuple[str, int] | None
+    # Who sent it, as the node has found out that the client came to.
+    actor: Actor
     scheme: str = "http"
 
 
@@ -110,7 +114,14 @@ class ResponseHead(msgspec.Struct, array_like=True, frozen=True):
     headers: list[tuple[bytes, bytes]]
 
 
-_encoder = msgspec.msgpack.Encoder()
+def _plain(value: object) -> object:
+    """The claims of an actor, which nobody may change."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, object]", value))
+    raise NotImplementedError
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
 _piece = msgspec.msgpack.Decoder(Piece)
 _opening = msgspec.msgpack.Decoder(Opening)
 _failure = msgspec.msgpack.Decoder(Failure)

@@ -249,6 +249,6 @@ def _descriptors(raws: list[Raw]) -> tuple[Descriptor, ...]:
 def _decoded[T](raw: Raw, wanted: type[T], what: str) -> T:
     jsonrpc.value(raw)
     try:
-        return msgspec.json.decode(raw, type=wanted)
+        return jsonrpc.shaped(raw, wanted)
     except msgspec.DecodeError as problem:
         raise MalformedMessage(f"{what}: {problem}", INVALID_PARAMS) from None

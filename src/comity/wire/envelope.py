@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from comity.wire import jsonrpc
 from comity.wire.errors import INVALID_REQUEST, MalformedMessage
-from comity.wire.jsonrpc import deeper_than
 
 PROTOCOL: Final = "mcpx/v0.1"
 CHAT: Final = "chat"
@@ -60,6 +60,7 @@ class Limits:
 
 
 LIMITS: Final = Limits()
+_EMPTY: Final = Raw(b'""')
 
 
 class Envelope(Struct, frozen=True, omit_defaults=True, rename={"sender": "from"}):
@@ -80,8 +81,8 @@ class Envelope(Struct, frozen=True, omit_defaults=True, rename={"sender": "from"
 
 
 class _Broken(Struct):
-    id: object = ""
-    kind: object = ""
+    id: Raw = _EMPTY
+    kind: Raw = _EMPTY
 
 
 class _Read(Struct, rename={"sender": "from"}):
@@ -115,12 +116,12 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Envelope:
             data.decode()
         envelope = _read(data)
         # Each level takes two brackets, so a short envelope cannot be deep.
-        is_deep = size > 2 * limits.depth and _is_deep(data, limits.depth)
+        excess = jsonrpc.excess(data, limits.depth) if size > 2 * limits.depth else ""
     except msgspec.ValidationError as error:
         raise _unreadable(f"not an envelope: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _unreadable("not valid JSON, or nested too deep") from None
-    because = f"nested deeper than {limits.depth}" if is_deep else _why_not(envelope, limits)
+    because = excess or _why_not(envelope, limits)
     if not because and len(_encoder.encode(envelope)) != size:
         because = _ambiguous(data)
     if because:
@@ -137,10 +138,6 @@ def _read(data: bytes) -> Envelope:
         *(read.protocol, read.id, read.sender, read.kind, read.payload),
         *(read.to or (), read.correlation_id or "", read.ts or ""),
     )
-
-
-def _is_deep(data: bytes, depth: int) -> bool:
-    return data.count(b"{") + data.count(b"[") > depth and deeper_than(depth, data)
 
 
 def _why_not(envelope: Envelope, limits: Limits) -> str:
@@ -195,9 +192,9 @@ def named(data: bytes) -> tuple[str, str]:
     so that its sender knows which one is meant."""
     try:
         found = _broken.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        id, kind = (jsonrpc.text(each) or "" for each in (found.id, found.kind))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MalformedMessage):
         return "", ""
-    id, kind = (each if isinstance(each, str) else "" for each in (found.id, found.kind))
     return (id if _is_name(id, 256) else ""), (kind if _is_kind(kind, 1_024) else "")
 
 

@@ -310,6 +310,17 @@ UPSTREAM_DOWN = Fault(
     face=Face(-32003, "ToolExecution", 503),
 )
 
+INTERRUPTED = Fault(
+    "jsonrpc",
+    -32603,
+    "interrupted",
+    "lifecycle",
+    retryable=True,
+    mgp=2000,
+    in_result=True,
+    face=Face(-32003, "ToolExecution", 503),
+)
+
 POLICY_UNKNOWN = Fault(
     "jsonrpc",
     -32603,

@@ -189,7 +189,7 @@ def subscribed_in(result: Raw | UnsetType) -> tuple[str, tuple[str, ...]]:
 
 def told_in(params: Raw | UnsetType) -> Told:
     """An event of a server's. Raises MalformedMessage."""
-    if params is not UNSET and jsonrpc.deeper_than(DEEPEST, bytes(params)):
+    if params is not UNSET and jsonrpc.excess(bytes(params), DEEPEST):
         raise MalformedMessage("an event is less deep", INVALID_PARAMS)
     found = _read(params, _Told, "an event")
     named = found.id if found.id is not None else found.event_id

@@ -58,6 +58,7 @@ class Row(msgspec.Struct, gc=False):
     checkpoint: CheckpointRow | None = None
     segment: SegmentRow | None = None
     comity_journal: int | None = None
+    exported_at: str = ""
     end: int | None = None
 
 

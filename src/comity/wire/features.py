@@ -154,8 +154,9 @@ OFFERED: Final[Mapping[str, object]] = {
     "modelInfo": True,
     "featureSets": True,
     "channels": dict.fromkeys(("register", "publish", "observe", "lifecycle", "streaming"), True),
+    "state": {"branching": True, "rollback": True},
 }
-"""All that Comity does as a host. (§5.2, D-74)"""
+"""All that Comity does as a host. (§5.2, §8, D-74) How `state` is said is ours."""
 
 OFFERED_TO_CALLERS: Final[Mapping[str, object]] = {"version": VERSION, "featureSets": True}
 """What is offered on the link of one client's calls: there scopes and state count, no more."""

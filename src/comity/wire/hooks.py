@@ -109,7 +109,7 @@ def injected_in(result: Raw) -> Injected:
     """What a server answers before. Raises MalformedMessage."""
     jsonrpc.value(result)
     try:
-        found = msgspec.json.decode(result, type=_Injected)
+        found = jsonrpc.shaped(result, _Injected)
     except msgspec.DecodeError as problem:
         raise MalformedMessage(f"{BEFORE}: {problem}", INVALID_PARAMS) from None
     if len(found.injections) > MOST_INJECTIONS:

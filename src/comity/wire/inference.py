@@ -128,7 +128,7 @@ def wanted_in(params: Raw) -> Wanted:
     """A request as a server wrote it. Raises MalformedMessage."""
     jsonrpc.value(params)
     try:
-        found = msgspec.json.decode(params, type=_Wanted)
+        found = jsonrpc.shaped(params, _Wanted)
     except msgspec.DecodeError as problem:
         raise MalformedMessage(f"{REQUEST}: {problem}", INVALID_PARAMS) from None
     if not 0 < len(found.messages) <= MOST_MESSAGES:
@@ -190,7 +190,7 @@ def sampled_in(params: Raw) -> Sampled:
     """MCP's `sampling/createMessage` as a server wrote it. Raises MalformedMessage."""
     jsonrpc.value(params)
     try:
-        found = msgspec.json.decode(params, type=_Sampled)
+        found = jsonrpc.shaped(params, _Sampled)
     except msgspec.DecodeError as problem:
         raise MalformedMessage(f"{SAMPLE}: {problem}", INVALID_PARAMS) from None
     if found.tools:

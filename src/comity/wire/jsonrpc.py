@@ -5,25 +5,27 @@ Rule 1: what is judged is what is sent on. A frame is decoded and encoded again,
 Rule 2: nobody's JSON library refuses duplicate keys, so they are found by arithmetic: encoding a
         decoded object never lengthens it, and only white space, escapes, unknown members and
         duplicates shorten it. Where the length is the same none of these is there, and the slow
-        look is spared.
+        look is spared. In a value decoded whole, the colons outside strings are counted instead.
 Rule 3: ids are compared by exact type and value; 1, 1.0, true and "1" are four things.
+Rule 4: a message is bounded in work before anything of it is built: in its bytes, its values, its
+        depth and its escapes. So no message holds the event loop for longer than its bytes do.
 """
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from functools import cache, cached_property
+from itertools import accumulate
+from math import isinf
+from typing import Literal, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from comity.wire.errors import INTERNAL_ERROR, INVALID_REQUEST, Fault, MalformedMessage
-from comity.wire.lines import BACKSLASH, NEWLINE, RETURN
+from comity.wire.lines import BEGINNING, NEWLINE, RETURN
 
 type Id = int | str
-type _Look = Callable[[list[tuple[str, object]]], dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,18 @@ class Limits:
 
     frame_bytes: int = 4 * 1024 * 1024
     depth: int = 64
+    values: int = 50_000
     string_bytes: int = 4 * 1024 * 1024
     id_characters: int = 256
     method_characters: int = 256
 
 
 LIMITS = Limits()
+"""Of what servers say. Its values are counted in 15 ms, and few of them are ever built."""
+
+FROM_CLIENTS = Limits(values=20_000)
+"""Arguments are built, examined and written down: 20,000 values take 50 ms, all in all."""
+
 LARGEST_ID = 2**53
 
 
@@ -55,6 +63,11 @@ class Frame(Struct, omit_defaults=True, dict=True):
     def parameters(self) -> dict[str, Raw]:
         """The members of `params`; several look at them on the way, and nobody changes them."""
         return {} if self.params is UNSET else members(self.params)
+
+    @cached_property
+    def problem(self) -> "ErrorBody | None":
+        """The error that a response carries, decoded once; nobody changes it."""
+        return None if self.error is UNSET else _error_in(self.error)
 
 
 class FrameWithMembers(Frame, omit_defaults=True, dict=True):
@@ -80,10 +93,7 @@ _encoder = msgspec.json.Encoder()
 _frame_decoder = msgspec.json.Decoder(Frame)
 _broken_decoder = msgspec.json.Decoder(_Broken)
 _members_decoder = msgspec.json.Decoder(dict[str, Raw])
-_error_decoder = msgspec.json.Decoder(ErrorBody)
 _value_decoder = msgspec.json.Decoder(object)
-# A fraction is written back as it stood: 1e3 would become 1000.0 and upset the sum of rule 2.
-_as_written_decoder = msgspec.json.Decoder(object, float_hook=Raw)
 _KNOWN = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 
 to_json = _encoder.encode
@@ -94,6 +104,9 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Frame:
     size = len(data)
     if size > limits.frame_bytes:
         raise MalformedMessage(f"message over {limits.frame_bytes} bytes", INVALID_REQUEST)
+    if size > _BEGINNING and _values_in(data[:_BEGINNING]) > limits.values:
+        # Most that holds too much need not be read to its end.
+        raise MalformedMessage(_too_many(limits.values), INVALID_REQUEST)
     frame = _parse(data)
     _check_shape(frame, limits)
     # Each level takes two brackets, so a short message cannot be deep.
@@ -108,7 +121,9 @@ def answers(data: bytes) -> Id | None:
     """Which question a refused message was meant to answer, where that much can be read."""
     try:
         broken = _broken_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except RecursionError:
+        return answers_from(data[:BEGINNING])
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return broken.id if broken.method is UNSET else None
 
@@ -144,10 +159,33 @@ def encode(frame: Frame) -> bytes:
 
 def members(raw: Raw | bytes) -> dict[str, Raw]:
     """The members of an object, each still raw; a repeated key is refused."""
+    if len(raw) <= _LONG_VALUE:
+        return _members(raw)
+    latest, found = _latest.read
+    if latest is not raw:
+        found = _members(raw)
+        _latest.read = raw, found
+    return {**found}
+
+
+class _Latest:
+    """The long object whose members were read last: several readers ask for them in turn."""
+
+    read: tuple[Raw | bytes, dict[str, Raw]] = (b"", {})
+
+
+_latest = _Latest()
+
+
+def _members(raw: Raw | bytes) -> dict[str, Raw]:
     try:
         found = _members_decoder.decode(raw)
+        if len(found) > _MOST_MEMBERS:
+            raise MalformedMessage(f"more than {_MOST_MEMBERS} members", INVALID_REQUEST)
         if len(_encoder.encode(found)) != len(raw):
-            _refuse_duplicates(bytes(raw), _tell_repeated)
+            bytes(raw).decode()
+            if len(_pairs_decoder.decode(raw)) > len(found):
+                raise _repeated()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedMessage("expected an object", INVALID_REQUEST) from None
     return found
@@ -161,22 +199,52 @@ def params_of(frame: Frame) -> dict[str, Raw]:
 def value(raw: Raw | bytes) -> object:
     """A raw member decoded whole; a repeated key is refused at every level.
 
-    Integers stay exact, up to the 4,300 digits that the interpreter converts in bounded time.
+    Integers stay exact, up to the 4,300 digits that the interpreter converts in bounded time; in
+    a long value up to 100, because the time that many of them take grows with their square.
     """
+    data = bytes(raw)
     try:
-        found = _value_decoder.decode(raw)
-        if type(found) in (dict, list):
-            as_written = _encoder.encode(_as_written_decoder.decode(raw))
-            if len(as_written) != len(raw):
-                _refuse_duplicates(bytes(raw), _refuse_repeated)
-        return found
+        if len(data) <= _LONG_VALUE:
+            found = _value_decoder.decode(data)
+        elif _holds_a_long_number(data):
+            raise MalformedMessage("a number is too long to be read", INVALID_REQUEST)
+        else:
+            found = shaped(data, object)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedMessage("not valid JSON", INVALID_REQUEST) from None
+    if type(found) in (dict, list):
+        named = _members_in(found)
+        if data.count(b":") != named and _outside_strings(data).count(b":") != named:
+            raise _repeated()
+    return found
+
+
+def shaped[T](raw: Raw | bytes, shape: type[T]) -> T:
+    """A raw member decoded to a shape of what a stranger may say; raises msgspec's DecodeError."""
+    return _decoder_of(shape).decode(raw)
+
+
+@cache
+def _decoder_of[T](shape: type[T]) -> msgspec.json.Decoder[T]:
+    # msgspec takes 15 us for a fraction near the end of what a double holds, and Python one.
+    return msgspec.json.Decoder(shape, float_hook=_fraction)
+
+
+def _fraction(written: str) -> float:
+    found = float(written)
+    if isinf(found):
+        raise msgspec.ValidationError("a number is out of range")
+    return found
+
+
+def scalar(raw: Raw | bytes | None) -> object:
+    """A raw member that should be a string or a number; None where it is an object or a list."""
+    return None if raw is None or _begins(raw) in b"{[" else value(raw)
 
 
 def text(raw: Raw | bytes | None) -> str | None:
     """A raw member that should be a string, or None where it is something else."""
-    found = None if raw is None else value(raw)
+    found = None if raw is None or _begins(raw) != b'"' else value(raw)
     return found if isinstance(found, str) else None
 
 
@@ -211,13 +279,28 @@ def failure(
 
 def error_of(frame: Frame) -> ErrorBody | None:
     """The error a response carries, or None; a misshapen one reads as an internal error."""
-    if frame.error is UNSET:
-        return None
+    return frame.problem
+
+
+def _error_in(raw: Raw) -> ErrorBody:
     try:
-        value(frame.error)
-        return _error_decoder.decode(frame.error)
-    except (msgspec.DecodeError, MalformedMessage):
-        return ErrorBody(INTERNAL_ERROR.code, "the peer sent an error of no known shape")
+        if _begins(raw) == b"{":
+            return _beginning_of(raw) if len(raw) > _LONG_ERROR else _whole(raw)
+    except (msgspec.ValidationError, MalformedMessage):
+        pass
+    return ErrorBody(INTERNAL_ERROR.code, "the peer sent an error of no known shape")
+
+
+def _whole(raw: Raw) -> ErrorBody:
+    return msgspec.convert(value(raw), ErrorBody)
+
+
+def _beginning_of(raw: Raw) -> ErrorBody:
+    """Of a long error only what every error has: nobody here reads such data."""
+    found = members(raw)
+    said = text(found.get("message"))
+    cut = None if said is None else said[:_LONGEST_MESSAGE]
+    return msgspec.convert({"code": scalar(found.get("code")), "message": cut}, ErrorBody)
 
 
 def with_id(frame: Frame, request_id: Id) -> Frame:
@@ -244,32 +327,107 @@ def is_response(frame: Frame) -> bool:
     return frame.method is UNSET
 
 
-def deeper_than(depth: int, data: bytes) -> bool:
-    """Whether brackets nest deeper in valid JSON; each pass peels one level, in C."""
-    plain = _ESCAPES.sub(b"", data) if BACKSLASH in data else data
-    # Two quotes side by side hold no bracket: most strings are gone before the slower look.
-    quoted = plain.translate(_ONE_BRACKET, _NOT_STRUCTURE).replace(b'""', b"")
-    brackets = _STRINGS.sub(b"", quoted)
-    for _ in range(depth):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"{}", b"")
-    return bool(brackets)
+def excess(data: bytes, depth: int, values: int = FROM_CLIENTS.values) -> str:
+    """What valid JSON has too much of, in words: levels, values or escapes; empty where nothing.
+
+    Nothing is built before this is known, and it takes as long as a look at each byte does.
+    """
+    if len(data) > _MOST_ESCAPES and data.count(b"\\") > _MOST_ESCAPES:
+        return f"more than {_MOST_ESCAPES} escapes"
+    opened = data.count(b"{") + data.count(b"[")
+    if opened <= depth and (len(data) <= values or opened + data.count(b",") <= values):
+        return ""
+    # Strings may hold brackets and commas, so only those outside of them are counted now. Each
+    # value has at most two strings, its name and itself; so it is known before they are cut out.
+    plain = _plain(data)
+    if plain.count(b'"') > 4 * values:
+        return _too_many(values)
+    outside = _without_strings(plain)
+    opened = outside.count(b"{") + outside.count(b"[")
+    if opened + outside.count(b",") > values:
+        return _too_many(values)
+    return f"nested deeper than {depth}" if opened > depth and _depth(outside) > depth else ""
+
+
+def _values_in(beginning: bytes) -> int:
+    """How many values begin in the beginning of a message."""
+    outside = _outside_strings(beginning)
+    return outside.count(b"{") + outside.count(b"[") + outside.count(b",")
+
+
+def _too_many(values: int) -> str:
+    return f"more than {values} values"
+
+
+def _depth(outside: bytes) -> int:
+    """How deep brackets nest that stand outside of strings."""
+    brackets = outside.translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)))
+
+
+def _plain(data: bytes) -> bytes:
+    """Valid JSON without what could be taken for the end of a string and is none."""
+    if b'\\"' not in data:
+        return data
+    return data.replace(b"\\\\", b"").replace(b'\\"', b"")
+
+
+def _outside_strings(data: bytes) -> bytes:
+    """All of valid JSON that stands in no string."""
+    return _without_strings(_plain(data))
+
+
+def _without_strings(plain: bytes) -> bytes:
+    return b"".join(plain.split(b'"')[::2])
+
+
+def _members_in(found: object) -> int:
+    """How many members the objects of a value have together."""
+    count, left = 0, [found]
+    while left:
+        each = left.pop()
+        if type(each) is dict:
+            values = cast("dict[str, object]", each).values()
+            count += len(values)
+            left += values
+        elif type(each) is list:
+            left += cast("list[object]", each)
+    return count
+
+
+def _holds_a_long_number(data: bytes) -> bool:
+    if _LONG_NUMBER not in data.translate(_ONE_DIGIT):
+        return False
+    return _LONG_NUMBER in _outside_strings(data).translate(_ONE_DIGIT)
+
+
+def _begins(raw: Raw | bytes) -> bytes:
+    """The first byte of a value, which tells of what kind it is."""
+    first = bytes(memoryview(raw)[:1])
+    return bytes(raw).lstrip()[:1] if first.isspace() else first
 
 
 _BEGINS_AS_ANSWER = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"result"'
 )
-_ONE_BRACKET = bytes.maketrans(b"[]", b"{}")
-_NOT_STRUCTURE = bytes(set(range(256)) - set(b'{}[]"'))
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+_STEPS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
+_LONG_NUMBER = b"0" * 101
+_LONG_VALUE = 32 * 1024
+_LONG_ERROR = 64 * 1024
+_LONGEST_MESSAGE = 8192
+_MOST_MEMBERS = 10_000
+_BEGINNING = 256 * 1024
+_MOST_ESCAPES = 1024 * 1024
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _ESCAPES = re.compile(rb"\\.")
 _STRINGS = re.compile(rb'"[^"]*"')
 
 
 def _check_bulk(data: bytes, limits: Limits) -> None:
-    if data.count(b"{") + data.count(b"[") > limits.depth and deeper_than(limits.depth, data):
-        raise MalformedMessage(f"nested deeper than {limits.depth}", INVALID_REQUEST)
+    if because := excess(data, limits.depth, limits.values):
+        raise MalformedMessage(because, INVALID_REQUEST)
     if len(data) > limits.string_bytes:
         _check_strings(data, limits.string_bytes)
 
@@ -302,8 +460,7 @@ def _look_closer(data: bytes) -> Frame:
     # What stays raw keeps its white space, and on stdio the end of a line ends a message: a line
     # inside the parameters would be a message of its own, which nobody had judged.
     data = data.translate(_ONE_LINE)
-    _refuse_duplicates(data, _tell_repeated)
-    found = _members_decoder.decode(data)
+    found = members(data)
     unknown = {name: raw for name, raw in found.items() if name not in _KNOWN}
     for name in unknown:
         if name.casefold() in _KNOWN:
@@ -318,30 +475,17 @@ def _look_closer(data: bytes) -> Frame:
     )
 
 
-def _refuse_duplicates(data: bytes, look: _Look) -> None:
-    """Refuse a repeated key at this level; deeper ones are refused when somebody reads them."""
-    try:
-        found = json.loads(data, object_pairs_hook=look, parse_int=str, parse_float=str)
-    except RecursionError:
-        raise MalformedMessage("nested too deep", INVALID_REQUEST) from None
-    if isinstance(found, _Repeated):
-        raise MalformedMessage("a key is repeated in an object", INVALID_REQUEST)
+class _Key:
+    """A key that equals no other, so that an object keeps all of its members."""
+
+    __slots__ = ()
 
 
-class _Repeated(dict[str, object]):
-    """An object in which a key stood twice."""
+def _repeated() -> MalformedMessage:
+    return MalformedMessage("a key is repeated in an object", INVALID_REQUEST)
 
 
-def _tell_repeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else _Repeated(found)
-
-
-def _refuse_repeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = _tell_repeated(pairs)
-    if isinstance(found, _Repeated):
-        raise MalformedMessage("a key is repeated in an object", INVALID_REQUEST)
-    return found
+_pairs_decoder = msgspec.json.Decoder(dict[_Key, Raw], dec_hook=lambda _, __: _Key())
 
 
 def _check_strings(data: bytes, limit: int) -> None:

@@ -38,7 +38,8 @@ class Actor:
 
     `permissions` are the most that this credential may do, whatever its party may; None is no such
     bound. A permission is a verb and a target, as in a grant. So are the requests of a key in a
-    minute and in an hour, where it has such limits of its own.
+    minute and in an hour, where it has such limits of its own. No verb that begins like one of
+    `excluded` is open to this credential, whatever its party was granted.
     """
 
     party: str
@@ -50,6 +51,17 @@ class Actor:
     requests_per_hour: int | None = None
     # Until when the credential counts: for those who stay longer than one request takes.
     expires_at: datetime | None = field(default=None, compare=False)
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the local user of a gateway in local mode, with its token or without."""
+        return self.credential in _LOCAL_CREDENTIALS
+
+    @property
+    def lacks_token(self) -> bool:
+        """Whether this is the local user without the operator token."""
+        return self.credential == LOCAL.credential
 
     @property
     def is_paced(self) -> bool:
@@ -84,5 +96,16 @@ GATEWAY: Final = "system:gateway"
 NOBODY: Final = Actor("", PartyKind.SYSTEM)
 """Who has shown no credentials where some are needed: no grant names it."""
 
-LOCAL: Final = Actor("person:local", PartyKind.PERSON, "local")
-"""Whoever runs the gateway for itself, on its own machine: the single-user mode on loopback."""
+LOCAL: Final = Actor(
+    "person:local", PartyKind.PERSON, "local", excluded=("admin/", "ask/", "feature/")
+)
+"""The user of a gateway in local mode, on its own machine, without any credential.
+
+Every process on the machine can be this actor, tool servers included. So it uses what servers
+offer, and is no operator: it administers nothing and answers no approval request.
+"""
+
+LOCAL_OPERATOR: Final = Actor("person:local", PartyKind.PERSON, "local:operator")
+"""The same person, who has shown the operator token that the gateway made when it started."""
+
+_LOCAL_CREDENTIALS: Final = frozenset({LOCAL.credential, LOCAL_OPERATOR.credential})

@@ -101,7 +101,7 @@ def push_in(server: str, params: Raw) -> Push:
     """An event as a server wrote it. Raises MalformedMessage."""
     jsonrpc.value(params)
     try:
-        found = msgspec.json.decode(params, type=_Pushed)
+        found = jsonrpc.shaped(params, _Pushed)
         at = datetime.fromisoformat(found.timestamp)
     except (msgspec.DecodeError, ValueError) as problem:
         raise MalformedMessage(f"{PUSH}: {problem!s:.200}", INVALID_PARAMS) from None

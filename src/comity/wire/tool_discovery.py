@@ -144,7 +144,7 @@ def search(params: Mapping[str, Raw], fault: Fault = INVALID_PARAMS) -> Search:
     said = _read(params, _Search, fault)
     queries = (*(() if said.query is None else (said.query,)), *said.queries)
     narrowed = said.filter
-    if not queries and not narrowed.categories:
+    if not queries and not narrowed.categories and said.strategy != "category":
         raise MalformedMessage("say in `query` what the tool should do", fault)
     if len(queries) > MOST_QUERIES:
         raise MalformedMessage(f"at most {MOST_QUERIES} queries at once", fault)

@@ -6,6 +6,7 @@ import pytest
 
 from comity.adapters.nats.addresses import Addresses, Server
 from comity.wire.errors import Misconfigured
+from tests.adapters.nats.test_credentials import a_file, a_seed
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,41 @@ def test_an_authority_is_a_file_that_can_be_read(tmp_path: Path) -> None:
             Addresses.of(["tls://a"], authority_file=tmp_path / name)
     assert Addresses.of(["tls://a"]).encryption is not None
     assert Addresses.of(["nats://a"]).encryption is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nats://127.0.0.1:4222",
+        "nats://127.9.9.9",
+        "nats://[::1]",
+        "nats://LocalHost",
+        "nats://ana:hidden@nats.example.org",
+        "tls://to-ken@10.0.0.1",
+    ],
+)
+def test_a_server_of_this_machine_or_with_a_login_is_not_open(url: str) -> None:
+    Addresses.of([url]).refuse_open_servers()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nats://10.0.0.1",
+        "tls://nats.example.org",
+        "nats://127.0.0.1.example.org",
+        "nats://0.0.0.0",
+        "nats://127.0.0.1,nats://10.0.0.1",
+        "nats://hidden@127.0.0.1,nats://10.0.0.1",
+    ],
+)
+def test_a_server_beyond_this_machine_without_a_login_is_refused_with_what_to_do(url: str) -> None:
+    with pytest.raises(Misconfigured, match="allow_open_nats = true") as refused:
+        Addresses.of([url]).refuse_open_servers()
+    assert "hidden" not in str(refused.value)
+    assert "127.0.0.1:" not in str(refused.value)
+
+
+def test_a_file_of_credentials_is_a_login(tmp_path: Path) -> None:
+    file = a_file(tmp_path, a_seed())
+    Addresses.of(["nats://10.0.0.1"], credentials_file=file).refuse_open_servers()

@@ -11,10 +11,11 @@ import pytest
 from comity.adapters.nats.addresses import Addresses
 from comity.adapters.nats.bus import NatsBus
 from comity.adapters.nats.link import MOST_WAITING
+from comity.adapters.nats.seals import SEAL_SIZE
 from comity.ports.clustering import Heard
 from comity.wire.errors import MalformedMessage, Unavailable
 from tests.adapters.nats.proxies import a_proxy
-from tests.cluster.nats_cluster import NatsCluster, a_nats_cluster
+from tests.cluster.nats_cluster import SECRET, NatsCluster, a_nats_cluster
 from tests.contracts.nodes import eventually
 from tests.interop.processes import free_port
 
@@ -23,7 +24,7 @@ KIB = b"x" * 1024
 
 @contextlib.asynccontextmanager
 async def a_bus(*urls: str) -> AsyncGenerator[NatsBus]:
-    bus = NatsBus(Addresses.of(urls))
+    bus = NatsBus(Addresses.of(urls), SECRET)
     await bus.open()
     try:
         yield bus
@@ -169,7 +170,7 @@ async def test_what_is_larger_than_nats_takes_is_refused_before_nats_cuts_us_off
         await other.subscribe("large.it", heard.append)
         with pytest.raises(MalformedMessage, match="max_payload"):
             bus.publish("large.it", KIB * 1024)
-        bus.publish("large.it", (KIB * 1024)[:-12])
+        bus.publish("large.it", (KIB * 1024)[:-SEAL_SIZE])
         await eventually(lambda: bool(heard))
         assert bus.is_connected
 
@@ -178,7 +179,7 @@ async def test_a_node_may_start_before_nats_and_finds_it_later(
     tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = NatsCluster(tmp_path_factory.mktemp("nats"), 1)
-    bus = NatsBus(Addresses.of([cluster.urls[0].replace("//", "//ana:hidden@")]))
+    bus = NatsBus(Addresses.of([cluster.urls[0].replace("//", "//ana:hidden@")]), SECRET)
     told: list[bool] = []
     bus.watch(told.append)
     await bus.open()

@@ -11,7 +11,7 @@ from comity.adapters.nats.addresses import Addresses
 from comity.adapters.nats.bus import NatsBus
 from comity.adapters.nats.credentials import Credentials
 from comity.wire.errors import Misconfigured
-from tests.cluster.nats_cluster import a_nats_cluster
+from tests.cluster.nats_cluster import SECRET, a_nats_cluster
 
 
 def a_seed() -> str:
@@ -35,11 +35,11 @@ async def test_nats_lets_in_whoever_holds_the_seed_and_nobody_else(tmp_path: Pat
     user = Credentials(file).public_key()
     stranger = a_file(tmp_path / "other", a_seed())
     with a_nats_cluster(tmp_path, 1, f"authorization {{ users: [ {{ nkey: {user} }} ] }}") as nats:
-        bus = NatsBus(Addresses.of(nats.urls, credentials_file=file))
+        bus = NatsBus(Addresses.of(nats.urls, credentials_file=file), SECRET)
         await bus.open()
         assert bus.is_connected
         await bus.close()
-        wrong = NatsBus(Addresses.of(nats.urls, credentials_file=stranger))
+        wrong = NatsBus(Addresses.of(nats.urls, credentials_file=stranger), SECRET)
         await wrong.open()
         assert not wrong.is_connected
         await wrong.close()

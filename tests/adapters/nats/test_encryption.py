@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from comity.adapters.nats.addresses import Addresses
 from comity.adapters.nats.bus import NatsBus
 from comity.ports.clustering import Heard
-from tests.cluster.nats_cluster import a_nats_cluster
+from tests.cluster.nats_cluster import SECRET, a_nats_cluster
 from tests.contracts.nodes import eventually
 
 
@@ -59,8 +59,8 @@ async def test_nodes_hear_each_other_encrypted_and_trust_nobody_else(
     with a_nats_cluster(folder / "nats", 1, f"tls {{ {files} }}") as nats:
         url = nats.urls[0].replace("nats://", "tls://")
         trusting = Addresses.of([url], authority_file=folder / "server.pem")
-        one, other = NatsBus(trusting), NatsBus(trusting)
-        wrong = NatsBus(Addresses.of([url], authority_file=folder / "stranger.pem"))
+        one, other = NatsBus(trusting, SECRET), NatsBus(trusting, SECRET)
+        wrong = NatsBus(Addresses.of([url], authority_file=folder / "stranger.pem"), SECRET)
         for bus in (one, other, wrong):
             await bus.open()
         try:

@@ -15,7 +15,7 @@ from comity.adapters.nats.leases import NatsLeases
 from comity.ports.clustering import Lease
 from comity.wire.errors import Unavailable
 from tests.adapters.nats.proxies import a_proxy
-from tests.cluster.nats_cluster import NatsCluster, a_nats_cluster
+from tests.cluster.nats_cluster import SECRET, NatsCluster, a_nats_cluster
 from tests.contracts.nodes import insist
 
 TEN = timedelta(seconds=10)
@@ -35,7 +35,7 @@ def _addresses(*urls: str) -> Addresses:
 
 @pytest.fixture
 async def bus(nats: NatsCluster) -> AsyncGenerator[NatsBus]:
-    bus = NatsBus(_addresses(*nats.urls))
+    bus = NatsBus(_addresses(*nats.urls), SECRET)
     await bus.open()
     yield bus
     await bus.close()
@@ -82,16 +82,27 @@ async def test_a_holder_counts_from_before_it_asked(bus: NatsBus) -> None:
     assert not await leases.renew(lease), "though nobody else has it"
 
 
-async def test_a_renewal_whose_answer_was_lost_costs_nobody_its_lease(bus: NatsBus) -> None:
+async def test_a_renewal_whose_answer_was_lost_costs_nobody_its_lease(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leases = NatsLeases(bus, TEN)
     lease = await _took(leases, "it", "n1")
-    js = JetStreamContext(bus.link)
-    value = b'{"holder":"n1","token":%d}' % lease.token
-    await js.publish(f"$KV.{leases.bucket}.it", value)
-    assert await leases.renew(lease)
-    assert await leases.holder("it") == lease
-    await js.publish(f"$KV.{leases.bucket}.it", value)
-    await leases.give_up(lease)
+    lost: list[str] = []
+    told = JetStreamContext.publish
+
+    async def publish(*said: Any, **more: Any) -> object:
+        ack = await told(*said, **more)
+        if lost:
+            raise TimeoutError(lost.pop())
+        return ack
+
+    monkeypatch.setattr(JetStreamContext, "publish", publish)
+    for ask in (leases.renew, leases.give_up):
+        lost.append("the answer")
+        with pytest.raises(Unavailable):
+            await leases.renew(lease)
+        assert await leases.holder("it") == lease
+        await ask(lease)
     assert await leases.holder("it") is None
 
 
@@ -108,19 +119,88 @@ async def test_a_bucket_that_is_made_anew_begins_above_the_one_before(bus: NatsB
     assert not await insist(lambda: leases.renew(lease), Unavailable)
 
 
-async def test_what_is_not_of_our_making_in_the_bucket_is_nobodys_lease(bus: NatsBus) -> None:
-    leases = NatsLeases(bus, TEN)
-    await _took(leases, "other", "n1")
+JUNK = (
+    *(b"", b"hello", b"[]", b"\xff", b'{"holder": 1}', b'{"holder":"n","token":"x"}'),
+    *(b'{"holder":""}', b'{"holder":"n9","token":1,"number":9999999999999,"seal":"00"}'),
+)
+"""What somebody may write into the bucket who is no node."""
+
+
+async def _written(bus: NatsBus, leases: NatsLeases, data: bytes) -> None:
+    await JetStreamContext(bus.link).publish(f"$KV.{leases.bucket}.it", data)
+
+
+async def _value(bus: NatsBus, leases: NatsLeases) -> bytes:
     js = JetStreamContext(bus.link)
-    for junk in (b"hello", b"[]", b'{"holder": 1}', b'{"holder":"n","token":"x"}'):
-        await js.publish(f"$KV.{leases.bucket}.it", junk)
-        with pytest.raises(Unavailable, match="not of our making"):
-            await leases.take("it", "n1")
+    return (await js.get_last_msg(leases.stream, f"$KV.{leases.bucket}.it")).data or b""
+
+
+async def test_a_forged_value_ends_no_lease_and_its_holder_writes_over_it(
+    bus: NatsBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, theirs = Clock(), Clock()
+    one, other = NatsLeases(bus, TEN, clock=clock), NatsLeases(bus, TEN, clock=theirs)
+    newcomer = NatsLeases(bus, TEN, clock=theirs)
+    lease = await _took(one, "it", "n1")
+    assert await other.holder("it") == lease
+    for junk in JUNK:
+        await _written(bus, one, junk)
+        assert await other.take("it", "n2") is None
+        assert await other.holder("it") == lease
+        assert await NatsLeases(bus, TEN, clock=theirs).take("it", "n3") is None
+        assert await newcomer.holder("it") in (None, lease)
+        assert await one.holder("it") == lease
+        assert await one.renew(lease)
+        assert await newcomer.holder("it") == lease
+    told = [each for each in caplog.records if "was not written by a node" in each.getMessage()]
+    assert len(told) == 1 + 1 + 1 + len(JUNK), "once for each that reads there"
+
+
+async def test_a_value_that_is_written_again_ends_no_lease(bus: NatsBus) -> None:
+    clock = Clock()
+    one, other = NatsLeases(bus, TEN, clock=clock), NatsLeases(bus, TEN, clock=clock)
+    seen: list[bytes] = []
+    first = await _took(one, "it", "n1")
+    seen.append(await _value(bus, one))
+    assert await one.renew(first)
+    seen.append(await _value(bus, one))
+    await one.give_up(first)
+    seen.append(await _value(bus, one))
+    lease = await _took(other, "it", "n2")
+    seen.append(await _value(bus, one))
+    assert await one.holder("it") == lease
+    for value in seen:
+        await _written(bus, one, value)
+        assert await one.take("it", "n1") is None
+        assert await one.holder("it") == lease
+        assert await other.renew(lease)
+
+
+async def test_forged_values_make_the_lease_of_a_dead_node_last_no_longer(bus: NatsBus) -> None:
+    clock = Clock()
+    one, other = NatsLeases(bus, TEN, clock=clock), NatsLeases(bus, TEN, clock=clock)
+    lease = await _took(one, "it", "n1")
+    value = await _value(bus, one)
+    assert await other.take("it", "n2") is None
+    for junk in (value, *JUNK):
+        clock.now += 1
+        await _written(bus, one, junk)
+        assert await other.take("it", "n2") is None
+    clock.now += 2
+    await _written(bus, one, value)
+    taken = await other.take("it", "n2")
+    assert taken is not None
+    assert taken.token > lease.token
+    newcomer = NatsLeases(bus, TEN, clock=clock)
+    await _written(bus, one, b"junk")
+    assert await newcomer.take("it", "n3") is None
+    clock.now += 11
+    assert await newcomer.take("it", "n3") is not None, "nobody held it for a lifetime"
 
 
 async def test_whoever_gets_no_answer_knows_so_within_seconds(nats: NatsCluster) -> None:
     async with a_proxy(nats.servers[0].port) as proxy:
-        bus = NatsBus(_addresses(f"nats://127.0.0.1:{proxy.port}"))
+        bus = NatsBus(_addresses(f"nats://127.0.0.1:{proxy.port}"), SECRET)
         await bus.open()
         try:
             leases = NatsLeases(bus, TEN)
@@ -144,7 +224,7 @@ async def test_three_servers_keep_it_three_times_and_one_once(
     await _took(leases, "it", "n1")
     assert await _copies(bus, leases) == 1
     with a_nats_cluster(tmp_path_factory.mktemp("nats"), 3) as three:
-        wide = NatsBus(_addresses(*three.urls))
+        wide = NatsBus(_addresses(*three.urls), SECRET)
         await wide.open()
         try:
             lease = await _took(NatsLeases(wide, TEN, replicas=1), "it", "n1")

@@ -55,7 +55,7 @@ async def link(script: Script) -> AsyncGenerator[Link]:
     def take(sid: int, subject: bytes, reply: bytes, data: bytes) -> None:
         taken.append((sid, subject, reply, data))
 
-    link = Link(take, b"mark")
+    link = Link(take)
     addresses = Addresses.of([f"nats://127.0.0.1:{script.port}"])
     await link.reach(addresses.servers[0], addresses)
     yield link
@@ -99,7 +99,7 @@ async def test_what_is_said_in_one_turn_goes_out_in_order(script: Script, link: 
     link.say(b"PUB a ", b"")
     await link.settled()
     said = bytes(script.given).partition(b"PUB")
-    expected = b" a 5\r\nmark1\r\nSUB b %d\r\nPUB a 4\r\nmark\r\nPING\r\n" % OURS
+    expected = b" a 1\r\n1\r\nSUB b %d\r\nPUB a 0\r\n\r\nPING\r\n" % OURS
     assert said[2] == expected
 
 

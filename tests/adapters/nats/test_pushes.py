@@ -15,7 +15,7 @@ from comity.adapters.nats.addresses import Addresses
 from comity.adapters.nats.bus import NatsBus
 from comity.adapters.nats.pushes import NatsFirsts
 from comity.wire.errors import Unavailable
-from tests.cluster.nats_cluster import NatsCluster, a_nats_cluster
+from tests.cluster.nats_cluster import SECRET, NatsCluster, a_nats_cluster
 from tests.contracts.nodes import insist
 
 
@@ -23,7 +23,7 @@ from tests.contracts.nodes import insist
 async def buses(nats: NatsCluster) -> AsyncGenerator[list[NatsBus]]:
     """Of two nodes of one deployment."""
     name = f"test_{secrets.token_hex(6)}"
-    found = [NatsBus(Addresses.of(nats.urls, name)) for _ in range(2)]
+    found = [NatsBus(Addresses.of(nats.urls, name), SECRET) for _ in range(2)]
     for bus in found:
         await bus.open()
     yield found
@@ -53,7 +53,7 @@ async def test_of_many_at_once_one_is_first(buses: list[NatsBus]) -> None:
 
 async def test_deployments_know_nothing_of_each_other(nats: NatsCluster) -> None:
     for _ in range(2):
-        bus = NatsBus(Addresses.of(nats.urls, f"test_{secrets.token_hex(6)}"))
+        bus = NatsBus(Addresses.of(nats.urls, f"test_{secrets.token_hex(6)}"), SECRET)
         await bus.open()
         assert await first(NatsFirsts(bus), "push:ci/1")
         await bus.close()
@@ -79,14 +79,14 @@ async def test_a_stream_that_is_gone_is_made_anew(buses: list[NatsBus]) -> None:
 
 
 async def test_without_nats_nothing_is_known() -> None:
-    bus = NatsBus(Addresses.of(["nats://127.0.0.1:1"], "test"))
+    bus = NatsBus(Addresses.of(["nats://127.0.0.1:1"], "test"), SECRET)
     with pytest.raises(Unavailable):
         await open_firsts(bus).is_first("push:ci/1")
 
 
 async def test_it_is_kept_three_times_and_known_though_a_server_dies(tmp_path: Path) -> None:
     with a_nats_cluster(tmp_path, 3) as cluster:
-        bus = NatsBus(Addresses.of(cluster.urls, "test"))
+        bus = NatsBus(Addresses.of(cluster.urls, "test"), SECRET)
         await bus.open()
         firsts = NatsFirsts(bus)
         assert await first(firsts, "push:ci/1")

@@ -22,7 +22,7 @@ from comity.adapters.sql.database import Database, Product, reached
 from comity.adapters.sql.tables import ASKS
 from comity.wire.asks import Answer, Ask, Kind, State, Verdict
 from comity.wire.errors import Unavailable
-from tests.architecture.rooms import ROOT
+from tests.architecture.sources import ROOT
 from tests.cluster.postgres import a_postgres
 from tests.contracts.stores import a_database
 

@@ -93,7 +93,7 @@ def _emit(given: dict[str, Any]) -> int:
     for named, (talk, channels) in list(subscriptions.items()):
         for event in given["events"]:
             if event["channel"] in channels or given.get("unasked"):
-                said = {"subscription_id": named, "timestamp": "2026-02-27T12:05:00.000Z", **event}
+                said = {"subscription_id": named, "timestamp": "2026-11-02T08:05:00.000Z", **event}
                 talk.tell(EVENT, said, STANDALONE)
                 told += 1
     return told

@@ -42,6 +42,12 @@ TOOLS = [
     _tool("read", None, path={"type": "string"}),
     _tool("plain", None, text={"type": "string"}),
     _tool("shell_command", None, command={"type": "string"}),
+    _tool(
+        "guarded",
+        {"risk_level": "moderate", "validator": "sandbox"},
+        command={"type": "string"},
+        count={"type": "integer"},
+    ),
     {"name": "bounded", "description": "bounded", "inputSchema": BOUNDED},
 ]
 
@@ -53,6 +59,9 @@ def _answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about}
     if method == "tools/list":
         return {"tools": TOOLS}
+    if params.get("name") == "guarded" and params["arguments"]["count"] == 13:
+        refusal = {"type": "text", "text": "the server itself refuses 13"}
+        return {"content": [refusal], "isError": True}
     said = json.dumps(params.get("arguments", {}), sort_keys=True)
     return {"content": [{"type": "text", "text": f"did {params.get('name')} {said}"}]}
 

@@ -7,35 +7,35 @@ from typing import Annotated, Literal
 
 from comity.rules.signatures import Constraints
 
-__all__ = ["FinancialAnalyzer", "big", "crash", "echo", "settle", "wait"]
+__all__ = ["TideForecast", "big", "crash", "echo", "settle", "wait"]
 
 
-class Analysis(StrEnum):
-    TECHNICAL = "technical"
-    FUNDAMENTAL = "fundamental"
-    SENTIMENT = "sentiment"
+class Datum(StrEnum):
+    MEAN = "mean"
+    LOWEST = "lowest"
+    HIGHEST = "highest"
 
 
 @dataclass
 class Report:
-    ticker_symbol: str
+    harbour: str
     score: float
-    analysis_type: Analysis
+    datum: Datum
 
 
-def FinancialAnalyzer(  # noqa: N802 - the name that the registry's document gives it
-    ticker_symbol: Annotated[str, Constraints(min_length=1, max_length=5, pattern="^[A-Z]{1,5}$")],
-    period_days: Annotated[int, Constraints(min_value=1, max_value=365)],
-    analysis_type: Analysis = Analysis.TECHNICAL,
+def TideForecast(  # noqa: N802 - names of tools may be in any case
+    harbour: Annotated[str, Constraints(min_length=1, max_length=5, pattern="^[A-Z]{1,5}$")],
+    days: Annotated[int, Constraints(min_value=1, max_value=365)],
+    datum: Datum = Datum.MEAN,
 ) -> Report:
-    """Analyzes stock data and returns investment recommendations
+    """Says when the water of a harbour is high
 
     Args:
-        ticker_symbol: Stock ticker symbol (e.g., AAPL)
-        period_days: Historical analysis period in days
-        analysis_type: Type of analysis
+        harbour: The harbour, in capitals
+        days: How many days from today
+        datum: Above which level
     """
-    return Report(ticker_symbol, period_days / 365, analysis_type)
+    return Report(harbour, days / 365, datum)
 
 
 def settle(

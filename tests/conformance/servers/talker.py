@@ -24,6 +24,8 @@ async def received(talk: Conversation, frame: Frame) -> None:
         talks.append(talk)
     talk.memory.setdefault("seen", []).append(frame)
     method = frame["method"]
+    if method in words.SILENT:
+        return
     if method == "tools/call":
         await _call(talk, frame)
     elif method in ("notifications/talker.go", "notifications/cancelled"):

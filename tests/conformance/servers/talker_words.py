@@ -25,6 +25,9 @@ MGP: Frame | None = json.loads(os.environ.get("TALKER_MGP", "null"))
 """What it says of MGP to whoever speaks of it first; None for a server of plain MCP."""
 
 HEALTH: Frame = json.loads(os.environ.get("TALKER_HEALTH", "{}"))
+SILENT: list[str] = json.loads(os.environ.get("TALKER_SILENT", "[]"))
+"""Requests that it never answers."""
+
 DIARY = os.environ.get("TALKER_DIARY", "")
 """Where it writes down that it was asked to shut down; without a diary it does not know how."""
 
@@ -35,7 +38,7 @@ INITIALIZED: Frame = {
 }
 
 EVERY_CONTENT: list[Frame] = [
-    {"type": "text", "text": "Tokyo: 22 °C, clear sky"},
+    {"type": "text", "text": "Oslo: 4 °C, sleet"},
     {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"},
     {"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"},
     {
@@ -44,11 +47,11 @@ EVERY_CONTENT: list[Frame] = [
     },
 ]
 
-_CITY: Frame = {"type": "string", "description": "City name, e.g. 'Paris' or 'Tokyo'"}
+_CITY: Frame = {"type": "string", "description": "Where, by its name"}
 WEATHER: Frame = {
     "name": "get_weather",
-    "title": "Get Weather",
-    "description": "Get current weather for a city. Returns temperature and conditions.",
+    "title": "Weather",
+    "description": "How warm it is in a city now, and what the sky is like.",
     "inputSchema": {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -65,8 +68,8 @@ WEATHER: Frame = {
 }
 DELETE: Frame = {
     "name": "delete_file",
-    "title": "Delete File",
-    "description": "Permanently delete a file at the given path.",
+    "title": "Remove",
+    "description": "Takes a file away for good.",
     "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}},
     "annotations": {
         "readOnlyHint": False,
@@ -106,15 +109,15 @@ TEMPLATES: list[Frame] = [
     }
 ]
 CONTENTS: dict[str, list[Frame]] = {
-    TEXT: [{"uri": TEXT, "mimeType": "text/x-rust", "text": 'fn main() {\n    print("ß");\n}'}],
+    TEXT: [{"uri": TEXT, "mimeType": "text/x-rust", "text": 'fn tide() {\n    print("ß");\n}'}],
     BLOB: [{"uri": BLOB, "mimeType": "image/png", "blob": "iVBORw0KGgo="}],
     FOLDER: [{"uri": f"{FOLDER}/a", "text": "a"}, {"uri": f"{FOLDER}/b", "blob": "Yg=="}],
 }
 PROMPTS: list[Frame] = [
     {
         "name": "review",
-        "title": "Code Review",
-        "description": "Review code for bugs",
+        "title": "Review",
+        "description": "Looks for mistakes in a program",
         "arguments": [
             {"name": "language", "description": "Programming language", "required": True},
             {"name": "focus", "required": False},

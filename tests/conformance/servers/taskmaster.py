@@ -1,4 +1,7 @@
-"""A handshake server whose calls become tasks: begun at once, done when told, kept for all."""
+"""A handshake server whose calls become tasks: begun at once, done when told, kept for all.
+
+A call's argument `says` holds what its task says of itself, one word each time it is asked after.
+"""
 
 import itertools
 
@@ -17,6 +20,7 @@ TOOL: Frame = {
 
 # Of the whole process: a task outlives the connection that began it.
 tasks: dict[str, Frame] = {}
+words: dict[str, list[str]] = {}
 _numbers = itertools.count(1)
 
 
@@ -45,6 +49,7 @@ def _begin(talk: Conversation, frame: Frame) -> None:
     moment = "2025-11-25T10:30:00Z"
     task: Frame = {"taskId": name, "status": "working", "createdAt": moment}
     tasks[name] = task | {"ttl": frame["params"]["task"]["ttl"], "lastUpdatedAt": moment}
+    words[name] = list(frame["params"].get("arguments", {}).get("says", []))
     talk.tell("notifications/tasks/status", tasks[name], during=frame["id"])
     talk.reply(frame, {"task": tasks[name], "_meta": {"kept": True}})
 
@@ -52,6 +57,8 @@ def _begin(talk: Conversation, frame: Frame) -> None:
 def _tend(talk: Conversation, frame: Frame, task: Frame) -> None:
     match frame["method"]:
         case "tasks/get":
+            if words[task["taskId"]]:
+                task["statusMessage"] = words[task["taskId"]].pop(0)
             talk.reply(frame, task)
         case "tasks/cancel":
             task["status"] = "cancelled"
@@ -59,7 +66,8 @@ def _tend(talk: Conversation, frame: Frame, task: Frame) -> None:
         case "tasks/result":
             task["status"] = "completed"
             about = {RELATED: {"taskId": task["taskId"]}}
-            done = {"content": [{"type": "text", "text": "done"}], "_meta": about}
+            said = task.get("statusMessage", "done")
+            done = {"content": [{"type": "text", "text": said}], "_meta": about}
             talk.reply(frame, done)
         case method:
             talk.fail(frame, {"code": -32601, "message": method})

@@ -18,7 +18,7 @@ from tests.interop.peers import ROOT, javascript, node, python_sdk_1
 
 MODERN = "2026-07-28"
 VERSION = "2025-11-25"
-SECONDS = 60.0
+SECONDS = 120.0
 IMPATIENT_SECONDS = 2.0
 
 type Said = dict[str, Any]

@@ -6,7 +6,6 @@ called off, and whom it told of a change, could not be told apart otherwise.
 
 import json
 import subprocess
-import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from tests.interop.governance import governed
 from tests.interop.matrix.cells import Cell, Outcomes
 from tests.interop.matrix.parties import Client, Plan, Server, servers
 from tests.interop.peers import ROOT
-from tests.interop.processes import accepts, comity, free_port, running
+from tests.interop.processes import accepts, comity, free_port, on_pipes, running
 
 # Servers that one client visits at the same time.
 TOGETHER = 4
@@ -30,7 +29,7 @@ STDIO = "stdio"
 OTHER_ERA = "other era"
 DOORS = (OWN_DOOR, OTHER_ERA, ONE_DOOR, STDIO)
 
-# `comity serve --stdio` is the door of all servers once more, started for each visit.
+# `comity serve --stdio` is the door of all servers once more, joined anew for each visit.
 OVER_STDIO = ("python1-stdio", "python2-http")
 
 # Servers that speak both eras, and that Comity is told to speak only one of them with: a client of
@@ -132,7 +131,7 @@ class Stage:
             return {**name, "over": "http", "url": url, "command": [], "plan": prefixed}
         config = self.folder / f"{server.id}.json"
         _write(config, {server.id: entry_of(server, self.origins)})
-        command = [*_comity(), "serve", str(config), "--stdio"]
+        command = on_pipes(config)
         return {**name, "over": "stdio", "url": "", "command": command, "plan": prefixed}
 
     def _url(self, server: Server) -> str:
@@ -235,7 +234,3 @@ def _drive(client: Client, rounds: list[list[Order]]) -> dict[str, Outcomes]:
     if done.returncode != 0 or {each["id"] for each in said} != set(expected):
         raise RuntimeError(f"{client.title} did not come through:\n{done.stderr[-8000:]}")
     return {each["id"]: each["outcomes"] for each in said}
-
-
-def _comity() -> list[str]:
-    return [str(Path(sys.executable).with_name("comity"))]

@@ -94,8 +94,8 @@ class Visitors:
             async with calling(door, era) as caller:
                 for _ in range(self._chance.randint(1, LONGEST_VISIT)):
                     # At its own door a client stays with its server.
-                    asked = ward if at_its_own else self._chance.choice(self._world.wards)
-                    await self._do_something(caller, asked, "" if at_its_own else f"{asked.name}__")
+                    ward = ward if at_its_own else self._chance.choice(self._world.wards)
+                    await self._do_something(caller, ward, "" if at_its_own else f"{ward.name}__")
                 if self._chance.random() < 0.5:
                     await _say_goodbye(caller)
         except (TimeoutError, ConnectionError, aiohttp.ClientError) as error:

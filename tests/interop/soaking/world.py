@@ -22,7 +22,7 @@ from tests.interop.crowds import (
     Gateway,
     processes_of,
 )
-from tests.interop.processes import Program, accepts, free_port, running
+from tests.interop.processes import Program, accepts, free_port, operator_headers, running
 
 GRACE = 2.0
 """How long after a fault its traces may still be met: a call may be on its way to where it was."""
@@ -132,13 +132,15 @@ class World:
             yield
 
     async def api(self, caller: Caller, path: str) -> Frame:
-        async with caller.http.get(f"{self.gateway.origin}/api/{path}") as reply:
+        url = f"{self.gateway.origin}/api/{path}"
+        async with caller.http.get(url, headers=operator_headers(self.gateway.origin)) as reply:
             return await reply.json()
 
     async def order(self, caller: Caller, ward: Ward, deed: str) -> None:
         """What an operator tells the gateway to do with a server."""
         url = f"{self.gateway.origin}/api/servers/{ward.name}/{deed}"
-        async with caller.http.post(url, json={}) as reply:
+        shown = operator_headers(self.gateway.origin)
+        async with caller.http.post(url, json={}, headers=shown) as reply:
             assert reply.status == 200, await reply.text()
 
     async def until_quiet(self, caller: Caller) -> None:

@@ -143,7 +143,7 @@ HANDSHAKES: dict[str, tuple[Request, int]] = {
     "a key of no base64": (partial(_changed, ANYTHING, {"sec_websocket_key": "?" * 24}), 400),
     "two keys": (partial(_repeated, "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="), 400),
     "no upgrade": (partial(_changed, ANYTHING, {"upgrade": None, "connection": None}), 426),
-    "an upgrade to something else": (partial(_changed, ANYTHING, {"upgrade": "h2c"}), 400),
+    "an upgrade to something else": (partial(_changed, ANYTHING, {"upgrade": "h2c"}), 426),
     "an upgrade without a connection": (partial(_changed, ANYTHING, {"connection": "close"}), 426),
     "a body": (partial(_repeated, "content-length: 5"), 400),
     "a body in chunks": (partial(_repeated, "transfer-encoding: chunked"), 400),

@@ -10,7 +10,7 @@ import itertools
 import logging
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from comity.ports.clustering import Hear, Heard, Interest
@@ -53,6 +53,10 @@ class MemoryBus:
     @property
     def is_connected(self) -> bool:
         return self._is_open and not self._is_cut_off
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        return {}
 
     async def open(self) -> None:
         self._hub.nodes.append(self)

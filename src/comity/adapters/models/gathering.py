@@ -116,7 +116,7 @@ def _number(found: object) -> int:
 def _use(id: str, name: str, written: str) -> ToolUse:
     raw = (written or "{}").encode("utf-8", "replace")
     try:
-        if jsonrpc.deeper_than(DEEPEST, raw):
+        if jsonrpc.excess(raw, DEEPEST):
             return ToolUse(id, name, {}, written[:_SHOWN_BROKEN])
         found = jsonrpc.value(raw)
     except MalformedMessage:

@@ -71,6 +71,8 @@ def http_client(spec: ModelSpec) -> httpx2.AsyncClient:
         logging.getLogger(name).setLevel(logging.WARNING)
     return httpx2.AsyncClient(
         verify=_tls(),
+        proxy=spec.proxy or None,
+        trust_env=False,
         timeout=httpx2.Timeout(spec.deadline.total_seconds(), connect=CONNECT_SECONDS),
         headers={"Accept-Encoding": "identity"},
         follow_redirects=False,

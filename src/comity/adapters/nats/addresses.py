@@ -3,8 +3,10 @@
 Rule 1: only the addresses that the operator wrote are used. What servers say of each other may be
         true only inside their own network, and costs a wait for each that is not.
 Rule 2: `tls://` means that nothing, credentials least of all, goes over it unencrypted.
+Rule 3: a server beyond loopback is used without a login only where the operator allows that.
 """
 
+import ipaddress
 import re
 import ssl
 from collections.abc import Sequence
@@ -30,6 +32,11 @@ class Server:
     is_encrypted: bool
     user: str = field(default="", repr=False)
     password: str | None = field(default=None, repr=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other machines may be able to use it without a login."""
+        return not self.user and not _is_loopback(self.host)
 
     @property
     def url(self) -> str:
@@ -86,9 +93,27 @@ class Addresses:
         encryption = _encryption(authority_file) if any(s.is_encrypted for s in servers) else None
         return cls(tuple(servers), deployment, credentials, encryption)
 
+    def refuse_open_servers(self) -> None:
+        """Raise Misconfigured where a server beyond this machine asks for no login."""
+        servers = [] if self.credentials else [each.url for each in self.servers if each.is_open]
+        if servers:
+            raise Misconfigured(
+                f"NATS at {', '.join(servers)} is used without a login, so others could use it too:"
+                " write user:password@ or token@ before the host, or name a credentials_file in"
+                " [cluster]. If only the nodes can reach it, set allow_open_nats = true in"
+                " [cluster]"
+            )
+
     @property
     def described(self) -> str:
         return ", ".join(server.url for server in self.servers)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _has_more(parts: SplitResult) -> bool:

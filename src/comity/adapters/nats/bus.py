@@ -4,6 +4,8 @@ Rule 1: nothing is published while there is no link, and nothing waits for the n
 Rule 2: subscriptions outlive links: a new link counts, and `watch` is told, once all are in force.
 Rule 3: whoever hears is called as messages come in. One that is too slow makes this node slow to
         read, until the server cuts it off and says so: nothing is dropped on this side.
+Rule 4: each message is sealed here, and opened here, whatever it is about. A message that no other
+        node sealed reaches nobody.
 """
 
 import asyncio
@@ -12,14 +14,14 @@ import functools
 import itertools
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from nats import errors
 
 from comity.adapters.nats.addresses import Addresses, Server
 from comity.adapters.nats.link import OURS, Link
-from comity.adapters.nats.marks import NODE_SIZE, Marks
+from comity.adapters.nats.seals import MessageSeals
 from comity.ports.clustering import Hear, Heard, Interest
 from comity.rules.subjects import is_pattern, is_subject
 from comity.wire.errors import UPSTREAM_DOWN, MalformedMessage, Misconfigured, Unavailable
@@ -35,9 +37,11 @@ _chance: Final = secrets.SystemRandom()
 
 
 class NatsBus:
-    def __init__(self, addresses: Addresses) -> None:
+    def __init__(self, addresses: Addresses, secret: bytes) -> None:
+        """All nodes of a cluster have the same secret, and nobody else has it."""
         self._addresses = addresses
-        self._marks = Marks(secrets.token_bytes(NODE_SIZE))
+        self.secret = secret
+        self._seals = MessageSeals(secret)
         self._link: Link | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._first = asyncio.Event()
@@ -65,6 +69,10 @@ class NatsBus:
             raise Unavailable(_AWAY, UPSTREAM_DOWN)
         return self._link
 
+    @property
+    def refused(self) -> Mapping[str, int]:
+        return self._seals.refused
+
     async def open(self) -> None:
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
         try:
@@ -91,7 +99,8 @@ class NatsBus:
         link = self._link
         if link is None or not link.is_open:
             raise Unavailable(_AWAY, UPSTREAM_DOWN)
-        link.say(_head(subject, reply), data)
+        head, to, back = _headed(subject, reply)
+        link.say(head, self._seals.seal(to, back, data))
 
     async def drained(self) -> None:
         await self.link.drained()
@@ -121,7 +130,7 @@ class NatsBus:
         interest = self._interests.get(sid)
         if interest is None:
             return
-        body = self._marks.body_of(data)
+        body = self._seals.open(sid, subject, reply, data)
         if body is None:
             return
         try:
@@ -159,7 +168,7 @@ class NatsBus:
         return None
 
     async def _linked(self, server: Server) -> Link | None:
-        link = Link(self._take, self._marks.next())
+        link = Link(self._take)
         is_made = False
         try:
             async with asyncio.timeout(_LINK_SECONDS):
@@ -217,8 +226,9 @@ def _unsubscribe(sid: int) -> bytes:
 
 
 @functools.lru_cache(4096)
-def _head(subject: str, reply: str) -> bytes:
-    """The command up to the size. What else a subject might hold would be read as commands."""
+def _headed(subject: str, reply: str) -> tuple[bytes, bytes, bytes]:
+    """The command up to the size, and both subjects, which could otherwise hold commands."""
     if not is_subject(subject) or (reply and not is_subject(reply)):
         raise MalformedMessage("not a subject to publish on")
-    return f"PUB {subject} {reply} ".encode() if reply else f"PUB {subject} ".encode()
+    head = f"PUB {subject} {reply} " if reply else f"PUB {subject} "
+    return head.encode(), subject.encode(), reply.encode()

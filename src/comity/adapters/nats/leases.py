@@ -6,9 +6,13 @@ Rule 1: no two clocks are compared. A holder counts from before it sent what mad
 Rule 2: the token is the revision at which the lease was made; renewals carry it on. A bucket that
         has to be made anew begins above every revision of the one before.
 Rule 3: what is not answered in two seconds is unknown, and said to be.
+Rule 4: what a node writes is sealed, with a number above that of the value before. A value without
+        a seal, or one written again, neither ends a lease nor makes it last: the last one that was
+        sealed counts, and its holder writes over the other.
 """
 
 import asyncio
+import hmac
 import logging
 import math
 import re
@@ -24,6 +28,7 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import APIError, BadRequestError, NotFoundError
 
 from comity.adapters.nats.bus import NatsBus
+from comity.adapters.nats.seals import derived
 from comity.ports.clustering import Lease
 from comity.wire.errors import UPSTREAM_DOWN, MalformedMessage, Unavailable
 
@@ -39,22 +44,30 @@ _LONGER: Final = 1.05
 _SAFE: Final = re.compile(rb"[A-Za-z0-9_-]")
 _MOVED_ON: Final = (10071, 10164)
 _NAME_IN_USE: Final = 10058
+_NO_ANSWER: Final = (errors.Error, OSError, ValueError, LookupError, TypeError)
+"""Also where an answer is none of JetStream's: nats-py takes whatever comes."""
 _NO_BUCKET: Final = 10059
-_OPERATION: Final = "KV-Operation"
+_UNSEALED: Final = -1
 
 
 class _Value(msgspec.Struct):
     holder: str
+    """Empty where it was given up."""
     token: int = 0
     """None yet in what makes a lease: it is the revision that this gets."""
+    number: int = 0
+    seal: str = ""
 
 
 class _Entry(NamedTuple):
-    """What the bucket has; nobody holds it where `holder` is empty."""
+    """What the bucket has, by the last value that was sealed; empty where nobody holds it."""
 
     revision: int
     holder: str = ""
     token: int = 0
+    number: int = 0
+    # The revision of that value: another one than the bucket's where somebody else wrote there.
+    sealed_at: int = 0
 
 
 class _Own(NamedTuple):
@@ -86,8 +99,11 @@ class NatsLeases:
         self.bucket = f"comity-leases-{bus.addresses.deployment}"
         self.stream = f"KV_{self.bucket}"
         self._is_made = False
+        self._key = derived(bus.secret, b"leases")
         self._own: dict[str, _Own] = {}
         self._seen: dict[str, _Seen] = {}
+        self._last: dict[str, _Entry] = {}
+        self._has_told = False
 
     @property
     def lifetime(self) -> timedelta:
@@ -104,8 +120,7 @@ class NatsLeases:
             elif not self._is_free(name, entry):
                 return None
             sent = self._clock()
-            value = msgspec.json.encode(_Value(holder))
-            revision = await self._write(js, name, value, entry.revision)
+            revision = await self._write(js, name, _Value(holder), entry.revision)
         if revision is None:
             return None
         lease = Lease(name, holder, revision)
@@ -118,9 +133,8 @@ class NatsLeases:
         if own is None or own.lease != lease or self._clock() >= own.until:
             return False
         sent = self._clock()
-        value = msgspec.json.encode(_Value(lease.holder, lease.token))
         async with self._asking() as js:
-            revision = await self._written_over(js, own, value)
+            revision = await self._written_over(js, own, _Value(lease.holder, lease.token))
         if revision is None:
             self._own.pop(lease.name, None)
             return False
@@ -135,13 +149,13 @@ class NatsLeases:
         # Whether or not it can be told, it is held here no longer.
         self._own[lease.name] = own._replace(until=-math.inf)
         async with self._asking() as js:
-            await self._written_over(js, own, b"")
+            await self._written_over(js, own, _Value(""))
         self._own.pop(lease.name, None)
 
     async def holder(self, name: str) -> Lease | None:
         async with self._asking() as js:
             entry = await self._read(js, name)
-        if self._is_free(name, entry):
+        if self._is_free(name, entry) or entry.sealed_at == _UNSEALED:
             return None
         own = self._own.get(name)
         if own is not None and _is_of(entry, own.lease) and self._clock() >= own.until:
@@ -149,17 +163,17 @@ class NatsLeases:
         return Lease(name, entry.holder, entry.token)
 
     def _is_free(self, name: str, entry: _Entry) -> bool:
-        """It is, once the same revision has been there for a whole lifetime."""
-        if not entry.holder:
+        """It is, once the same sealed revision has been there for a whole lifetime."""
+        if not entry.holder and entry.sealed_at != _UNSEALED:
             return True
         now = self._clock()
         seen = self._seen.get(name)
-        if seen is None or seen.revision != entry.revision:
-            self._seen[name] = _Seen(entry.revision, now)
+        if seen is None or seen.revision != entry.sealed_at:
+            self._seen[name] = _Seen(entry.sealed_at, now)
             return False
         return now - seen.since >= self._seconds * _LONGER
 
-    async def _written_over(self, js: JetStreamContext, own: _Own, value: bytes) -> int | None:
+    async def _written_over(self, js: JetStreamContext, own: _Own, value: _Value) -> int | None:
         """None where somebody else has it. A renewal whose answer was lost may have counted."""
         name = own.lease.name
         revision = await self._write(js, name, value, own.revision)
@@ -177,28 +191,60 @@ class NatsLeases:
             if missing.err_code == _NO_BUCKET:
                 raise
             return _Entry(0)
-        revision = found.seq or 0
-        if not found.data:
-            return _Entry(revision)
-        try:
-            value = msgspec.json.decode(found.data, type=_Value)
-        except msgspec.MsgspecError:
-            raise _unknown(f"what stands in {self.bucket} is not of our making") from None
-        return _Entry(revision, value.holder, value.token or revision)
+        return self._opened(name, found.seq or 0, found.data or b"")
 
-    async def _write(self, js: JetStreamContext, name: str, value: bytes, after: int) -> int | None:
+    def _opened(self, name: str, revision: int, data: bytes) -> _Entry:
+        """What a value says, if a node sealed it after the last one that is known here."""
+        last = self._last.get(name, _Entry(0, sealed_at=_UNSEALED))
+        if revision == last.sealed_at:
+            return last
+        try:
+            value = msgspec.json.decode(data, type=_Value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            value = _Value("")
+        is_sealed = hmac.compare_digest(value.seal.encode(), self._seal(name, value).encode())
+        if not is_sealed or value.number <= last.number:
+            self._tell_of_strangers()
+            return last._replace(revision=revision)
+        token = value.token or revision
+        entry = _Entry(revision, value.holder, token, value.number, revision)
+        self._last[name] = entry
+        return entry
+
+    def _seal(self, name: str, value: _Value) -> str:
+        said = msgspec.json.encode([name, value.holder, value.token, value.number])
+        return derived(self._key, said).hex()
+
+    def _tell_of_strangers(self) -> None:
+        if not self._has_told:
+            log.warning(
+                "what stands in %s was not written by a node of this cluster. Give each node the"
+                " same pepper, and let nobody else write there",
+                self.bucket,
+            )
+        self._has_told = True
+
+    async def _write(
+        self, js: JetStreamContext, name: str, value: _Value, after: int
+    ) -> int | None:
         """The new revision; None where it is no longer `after`."""
         headers = {str(api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value): str(after)}
-        if not value:
-            headers[_OPERATION] = "DEL"
+        last = self._last.get(name, _Entry(0))
+        # Another node may know a higher number of a value that the bucket no longer has. It began
+        # as a time too, and has grown more slowly.
+        least = 0 if after else time.time_ns() // 1_000_000
+        value.number = max(least, last.number + 1)
+        value.seal = self._seal(name, value)
+        data = msgspec.json.encode(value)
         try:
             written = await js.publish(
-                self._subject(name), value, headers=headers, stream=self.stream
+                self._subject(name), data, headers=headers, stream=self.stream
             )
         except APIError as refused:
             if refused.err_code in _MOVED_ON:
                 return None
             raise
+        self._opened(name, written.seq, data)
         return written.seq
 
     def _subject(self, name: str) -> str:
@@ -217,7 +263,9 @@ class NatsLeases:
                 yield js
         except TimeoutError:
             raise _unknown("NATS did not answer in time") from None
-        except (errors.Error, OSError) as failed:
+        except MalformedMessage:
+            raise
+        except _NO_ANSWER as failed:
             # The bucket may be what is missing, so it is looked for before anything else is asked.
             self._is_made = False
             raise _unknown(str(failed)) from failed

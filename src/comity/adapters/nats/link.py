@@ -41,11 +41,10 @@ type Take = Callable[[int, bytes, bytes, bytes], None]
 
 
 class Link(Client):
-    def __init__(self, take: Take, mark: bytes) -> None:
+    def __init__(self, take: Take) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._take = take
-        self._mark = mark
         self._must_encrypt = False
         self._out: list[bytes] = []
         self._out_size = 0
@@ -83,7 +82,7 @@ class Link(Client):
             raise errors.Error("nats: the server did not say that it is ready")
         self._stream = stream = self._writer().transport
         stream.set_write_buffer_limits(LITTLE_WAITING, LITTLE_WAITING // 4)
-        self._largest = self.max_payload - len(self._mark)
+        self._largest = self.max_payload
         self.is_open = True
 
     def say(self, head: bytes, data: bytes) -> None:
@@ -98,7 +97,7 @@ class Link(Client):
             raise Unavailable(_TOO_MUCH, UPSTREAM_DOWN)
         if size > self._largest:
             raise MalformedMessage("larger than NATS takes: raise its max_payload, on every server")
-        out += (head, b"%d\r\n" % (size + len(self._mark)), self._mark, data, b"\r\n")
+        out += (head, b"%d\r\n" % size, data, b"\r\n")
         self._out_size += size + _AROUND
         if self._out_size > _AT_ONCE:
             self.write_out()

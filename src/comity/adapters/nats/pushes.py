@@ -6,7 +6,6 @@ Rule 3: what is not answered in two seconds is unknown, and said to be.
 """
 
 import asyncio
-import hashlib
 import logging
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -16,6 +15,7 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import BadRequestError, NotFoundError
 
 from comity.adapters.nats.bus import NatsBus
+from comity.adapters.nats.seals import derived
 from comity.wire.errors import UPSTREAM_DOWN, Unavailable
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,8 @@ WINDOW: Final = timedelta(minutes=10)
 MOST_KEPT: Final = 1_000_000
 _SECONDS: Final = 2.0
 _NAME_IN_USE: Final = 10058
+_NO_ANSWER: Final = (errors.Error, OSError, ValueError, LookupError, TypeError)
+"""Also where an answer is none of JetStream's: nats-py takes whatever comes."""
 
 
 class NatsFirsts:
@@ -35,10 +37,12 @@ class NatsFirsts:
         self._replicas = bus.addresses.replicas if replicas is None else replicas
         self.stream = f"comity-pushes-{bus.addresses.deployment}"
         self._subject = f"{bus.addresses.deployment}.pushes"
+        self._key = derived(bus.secret, b"pushes")
         self._is_made = False
 
     async def is_first(self, key: str) -> bool:
-        id = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
+        # Nobody else can name a push before it is there, and have it taken for a repeat.
+        id = derived(self._key, key.encode(errors="surrogatepass")).hex()
         headers = {str(api.Header.MSG_ID.value): id}
         js = JetStreamContext(self._bus.link, timeout=_SECONDS)
         try:
@@ -47,7 +51,7 @@ class NatsFirsts:
                 written = await js.publish(self._subject, b"", headers=headers, stream=self.stream)
         except TimeoutError:
             raise _unknown("NATS did not answer in time") from None
-        except (errors.Error, OSError) as failed:
+        except _NO_ANSWER as failed:
             # The stream may be what is missing, so it is looked for before anything else is asked.
             self._is_made = False
             raise _unknown(str(failed)) from failed

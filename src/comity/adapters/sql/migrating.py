@@ -46,10 +46,15 @@ async def downgrade(engine: AsyncEngine, to: str) -> None:
     await _migrate(engine, lambda config: command.downgrade(config, to))
 
 
+def is_known(schema: str) -> bool:
+    """Whether this version of Comity can upgrade from it; a newer version made all others."""
+    return schema == NOTHING or any(step.revision == schema for step in _steps().walk_revisions())
+
+
 async def bring_up_to_date(engine: AsyncEngine) -> None:
     """Upgrade a store that is older; one that is newer is left as it is."""
     found = await current(engine)
-    if found != newest() and found in _known():
+    if found != newest() and is_known(found):
         await upgrade(engine)
 
 
@@ -60,7 +65,7 @@ async def refuse_another_schema(engine: AsyncEngine) -> None:
         return
     if found == NOTHING:
         raise Misconfigured("the store has no tables yet; run `comity store upgrade`")
-    if found in _known():
+    if is_known(found):
         raise Misconfigured(
             f"the store has schema {found}, and this version of Comity needs {known}; "
             "run `comity store upgrade`"
@@ -83,10 +88,6 @@ def _step(connection: Connection, step: Callable[[Config], None]) -> None:
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(STEPS).replace("%", "%%"))
     step(config)
-
-
-def _known() -> set[str]:
-    return {NOTHING, *(step.revision for step in _steps().walk_revisions())}
 
 
 def _steps() -> ScriptDirectory:

@@ -22,7 +22,15 @@ from comity.wire.errors import Unavailable
 
 type Containment = Literal["auto", "group", "namespace"]
 
-INHERITED = frozenset({"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER"})
+INHERITED = frozenset(
+    {
+        *("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER"),
+        # How the network is reached from here: without these `npx` and `uvx` fail behind a proxy.
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
+    }
+)
 
 _WISHES: Mapping[Containment, bytes] = {
     "auto": orders.WISH_AUTO,

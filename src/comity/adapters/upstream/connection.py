@@ -23,6 +23,8 @@ from comity.wire.errors import Unavailable
 
 MOST_HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 256
+PORTION_BYTES = 32 * 1024
+"""As much of a response as is looked at in one turn of the loop."""
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class Connection(asyncio.Protocol):
         "_heard",
         "_keep",
         "_keeper",
+        "_later",
         "_origin",
         "_parser",
         "_peer_finished",
@@ -76,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._quiet_bytes = 0  # read since the reader was last told something
         self._write_blocked = False  # some of the request is still in the transport's buffer
         self._peer_finished = False
+        self._later = b""  # read already, and waiting for a turn of its own
         self.is_reused = False
         self.is_spoiled = False  # the peer spoke before it was asked
         self.idle_generation = 0  # of its keeper, when it was last released
@@ -97,6 +101,8 @@ class Connection(asyncio.Protocol):
         if self._sending is sending and not self.transport.is_closing():
             if sending.paused:
                 self.transport.pause_reading()
+            elif self._later:
+                asyncio.get_running_loop().call_soon(self._go_on)
             else:
                 self.transport.resume_reading()
 
@@ -136,6 +142,26 @@ class Connection(asyncio.Protocol):
         self._write_blocked = False
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > PORTION_BYTES:
+            # A stream may hold thousands of small messages; between some of them others go on.
+            self._later = data[PORTION_BYTES:]
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+            data = data[:PORTION_BYTES]
+        self._take(data)
+
+    def _go_on(self) -> None:
+        sending = self._sending
+        if not self._later or (sending is not None and sending.paused):
+            return
+        data, self._later = self._later, b""
+        self.data_received(data)
+        if not self._later and not self.transport.is_closing():
+            paused = self._sending is not None and self._sending.paused
+            if not paused:
+                self.transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
         sending = self._sending
         if sending is None:
             self._refuse_unasked()
@@ -164,6 +190,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._later = b""
         del self._parser  # it holds our methods: without this only the collector would free us
         if self.farewell is not None and not self.farewell.done():
             self.farewell.set_result(None)
@@ -241,7 +268,7 @@ class Connection(asyncio.Protocol):
         self._sending = None
         self._quiet_bytes = 0
         self._told = False
-        if self._keep and not self._write_blocked:
+        if self._keep and not self._write_blocked and not self._later:
             if sending.paused:
                 self.transport.resume_reading()
             self.is_reused = True

@@ -11,7 +11,8 @@ from urllib.parse import unquote
 
 from comity.adapters.upstream.connection import Connection
 from comity.adapters.upstream.origin import Origin, split_url
-from comity.wire.errors import Misconfigured, Unavailable
+from comity.rules.proxies import Proxies
+from comity.wire.errors import UPSTREAM_DOWN, Misconfigured, Unavailable
 
 _TLS_FAREWELL_SECONDS = 2.0
 _MOST_PROXY_HEAD_BYTES = 16 * 1024
@@ -34,6 +35,12 @@ class Proxy:
         basic = base64.b64encode(pair)
         return cls(Origin.of_parts(parts), b"proxy-authorization: Basic %b\r\n" % basic)
 
+    def connect_request(self, origin: Origin) -> bytes:
+        """What asks this proxy for a tunnel to an origin."""
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
+        where = f"{host}:{origin.port}".encode()
+        return b"CONNECT %b HTTP/1.1\r\nhost: %b\r\n%b\r\n" % (where, where, self.credentials)
+
     def absolute_form(self, origin: Origin, head: bytes) -> bytes:
         """The head of a plain request as a proxy wants it: the target with its origin."""
         method, _, rest = head.partition(b" ")
@@ -41,7 +48,25 @@ class Proxy:
 
 
 type Find = Callable[[str], Awaitable[str]]
-"""The one address to connect to for a host; raises Unavailable where there is none to be used."""
+"""The one address to connect to for a host, empty where its name is not known here.
+
+Raises Unavailable where the host is not to be connected to.
+"""
+
+type ChooseProxy = Callable[[Origin], Proxy | None]
+"""The proxy through which an origin is reached; None where it is reached directly."""
+
+
+def chosen_by(proxies: Proxies) -> ChooseProxy | None:
+    """How the proxy of an origin is chosen; None where there is none at all."""
+    if not proxies:
+        return None
+    made = {url: Proxy.of(url) for url in {proxies.http, proxies.https} if url}
+
+    def choose(origin: Origin) -> Proxy | None:
+        return made.get(proxies.proxy_for(*origin))
+
+    return choose
 
 
 async def _as_named(host: str) -> str:
@@ -50,7 +75,11 @@ async def _as_named(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Dialler:
-    """The one way to open connections to one origin; never through a proxy where `find` decides."""
+    """The one way to open connections to one origin.
+
+    `find` names the address to connect to, or refuses. A proxy finds the address by itself: then
+    `find` can only refuse, and a name that is not known here is left to the proxy.
+    """
 
     origin: Origin
     tls: ssl.SSLContext | None
@@ -64,22 +93,32 @@ class Dialler:
     async def dial(self, make: Callable[[], Connection]) -> Connection:
         """An open connection; raises OSError, ValueError or Unavailable."""
         loop = asyncio.get_running_loop()
-        if self.origin.scheme == "https" and self.proxy is not None:
-            return await self._dial_through(self.proxy, make)
+        if self.proxy is not None:
+            await self.find(self.origin.host)
+            if self.origin.scheme == "https":
+                return await self._dial_through(self.proxy, make)
+            between = self.proxy.origin
+            _, connection = await loop.create_connection(make, between.host, between.port)
+            return connection
         if self.origin.scheme == "https":
             _, connection = await loop.create_connection(
                 make,
-                await self.find(self.origin.host),
+                await self._address(),
                 self.origin.port,
                 ssl=self.tls,
                 server_hostname=self.origin.host,
                 ssl_shutdown_timeout=_TLS_FAREWELL_SECONDS,
             )
             return connection
-        target = self.origin if self.proxy is None else self.proxy.origin
-        host = await self.find(target.host)
-        _, connection = await loop.create_connection(make, host, target.port)
+        address = await self._address()
+        _, connection = await loop.create_connection(make, address, self.origin.port)
         return connection
+
+    async def _address(self) -> str:
+        found = await self.find(self.origin.host)
+        if not found:
+            raise Unavailable(f"{self.origin.host:.200} cannot be resolved", UPSTREAM_DOWN)
+        return found
 
     async def _dial_through(self, proxy: Proxy, make: Callable[[], Connection]) -> Connection:
         loop = asyncio.get_running_loop()
@@ -110,13 +149,7 @@ class _Tunnel(asyncio.Protocol):
 
     def __init__(self, origin: Origin, proxy: Proxy) -> None:
         self._proxy = proxy
-        host = f"[{origin.host}]" if ":" in origin.host else origin.host
-        where = f"{host}:{origin.port}".encode()
-        self._request = b"CONNECT %b HTTP/1.1\r\nhost: %b\r\n%b\r\n" % (
-            where,
-            where,
-            proxy.credentials,
-        )
+        self._request = proxy.connect_request(origin)
         self._received = bytearray()
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

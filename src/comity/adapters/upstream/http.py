@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 FAREWELL_SECONDS: Final = 1.0
 LISTEN_SECONDS: Final = 1.0
+FLUSH_SECONDS: Final = 0.001
 LONGEST_WAIT_SECONDS: Final = 30.0
 
 _COMMON: Final = (
@@ -180,6 +181,18 @@ class HttpCarrier:
 
     def hints(self) -> Sequence[str]:
         return ()
+
+    async def flushed(self) -> None:
+        """Return once the server has taken every notice, and every question is on its way.
+
+        Whoever relays the words of somebody else keeps their order by this.
+        """
+        async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+            # A connection tells nobody that it has taken a request: it does so for every call.
+            while self._held is not None or any(each.is_unsent for each in self._open.values()):  # noqa: ASYNC110
+                await asyncio.sleep(FLUSH_SECONDS)
+            if self._telling:
+                await asyncio.wait(list(self._telling))
 
     # What the replies tell.
 

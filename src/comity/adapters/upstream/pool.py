@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from dataclasses import replace
 
-from comity.adapters.upstream.dialling import Dialler, Find, Proxy
+from comity.adapters.upstream.dialling import ChooseProxy, Dialler, Find, Proxy
 from comity.adapters.upstream.lane import Lane, Load, PoolLimits
 from comity.adapters.upstream.origin import Origin, header_line, request_head
 from comity.adapters.upstream.sending import HeadSending, ResponseReader, Sending
@@ -37,14 +37,14 @@ class Pool:
         self,
         tls: ssl.SSLContext | None = None,
         limits: PoolLimits = _DEFAULT_LIMITS,
-        proxy: Proxy | None = None,
+        choose_proxy: ChooseProxy | None = None,
         find: Find | None = None,
     ) -> None:
         if tls is not None:
             tls.set_alpn_protocols(["http/1.1"])
         self._tls = tls
         self._limits = limits
-        self._proxy = proxy
+        self._choose_proxy = choose_proxy
         self._find = find
         self._lanes: dict[Origin, Lane] = {}
         self._sweeping: asyncio.TimerHandle | None = None
@@ -65,8 +65,9 @@ class Pool:
         is sent once more, on a fresh one; without it, it fails and its outcome is unknown.
         """
         lane = self._lanes.get(origin) or self._new_lane(origin)
-        if self._proxy is not None and origin.scheme == "http":
-            head = self._proxy.absolute_form(origin, head)
+        if self._choose_proxy is not None and origin.scheme == "http":
+            proxy = self._choose_proxy(origin)
+            head = head if proxy is None else proxy.absolute_form(origin, head)
         if body or not head.startswith(_BODY_NOT_EXPECTED):
             payload = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
             sending = Sending(lane, payload, reader, may_repeat)
@@ -77,8 +78,8 @@ class Pool:
         return sending
 
     def like(self, find: Find) -> "Pool":
-        """Another with the same bounds, whose connections go where `find` says, and directly."""
-        return Pool(self._tls, self._limits, None, find)
+        """Another with the same bounds and proxies, whose connections `find` may refuse."""
+        return Pool(self._tls, self._limits, self._choose_proxy, find)
 
     def loads(self) -> dict[Origin, Load]:
         """What each origin holds of us now."""
@@ -94,7 +95,8 @@ class Pool:
             await asyncio.wait(leaving, timeout=_FAREWELL_SECONDS)
 
     def _new_lane(self, origin: Origin) -> Lane:
-        way = Dialler(origin, self._tls, self._proxy)
+        proxy = None if self._choose_proxy is None else self._choose_proxy(origin)
+        way = Dialler(origin, self._tls, proxy)
         way = way if self._find is None else replace(way, find=self._find)
         lane = Lane(way, self._limits, self._closed)
         self._lanes[origin] = lane

@@ -22,6 +22,8 @@ from comity.wire.lines import LINE_LIMIT, NEWLINE, RETURN, LineSplitter, Overlon
 # What SIGKILL has not ended by then hangs in the operating system; waiting longer helps nobody.
 _LAST_WAIT = timedelta(seconds=10)
 _LONGEST_HINT = 300
+PORTION_BYTES = 16 * 1024
+"""As much of a server's output as is looked at in one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,8 @@ class _Output(asyncio.Protocol):
         self.is_paused = False
         self.allowance = allowance
         self._hurries = False
+        self._rests = False
+        self._later = b""  # read already, and waiting for a turn of its own
         self._take = take
         self._lost = lost
 
@@ -266,14 +270,37 @@ class _Output(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.allowance.spend(len(data))
+        self._give(data)
+
+    def _give(self, data: bytes) -> None:
+        if len(data) > PORTION_BYTES and not self._hurries and self.transport is not None:
+            # It may be thousands of small messages; between some of them others go on.
+            self._later, data = data[PORTION_BYTES:], data[:PORTION_BYTES]
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
         self._take(data)
-        if self.allowance.is_spent and not self._hurries:
+        if self.allowance.is_spent and not self._hurries and not self._later:
             self._rest()
+
+    def _go_on(self) -> None:
+        """What waited for its turn; then more is read, unless somebody has it wait still."""
+        if self.is_paused or not self._later:
+            return
+        data, self._later = self._later, b""
+        self._give(data)
+        if not (self._later or self._rests or self.is_paused):
+            self.pause(False)
 
     def pause(self, paused: bool) -> None:
         self.is_paused = paused
-        if self.transport is not None and not self.transport.is_closing():
-            (self.transport.pause_reading if paused else self.transport.resume_reading)()
+        if self.transport is None or self.transport.is_closing():
+            return
+        if paused:
+            self.transport.pause_reading()
+        elif self._later:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self.transport.resume_reading()
 
     def _rest(self) -> None:
         """A flood waits in its own pipe, and stops whoever pours it; all others go on."""
@@ -281,6 +308,7 @@ class _Output(asyncio.Protocol):
         seconds = self.allowance.rest(loop.time())
         if seconds and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
+            self._rests = True
             loop.call_later(seconds, self._wake)
 
     def hurry(self) -> None:
@@ -289,10 +317,13 @@ class _Output(asyncio.Protocol):
         self._wake()
 
     def _wake(self) -> None:
+        self._rests = False
         if not self.is_paused:
             self.pause(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._later:
+            self._take(self._later)
         self.is_lost = True
         self._lost()
 

@@ -114,6 +114,11 @@ class Reply:
         refused = self._owner.may_be_forgotten(self._status)
         return refused and not self._retried and not self._resumptions
 
+    @property
+    def is_unsent(self) -> bool:
+        """Whether the question still waits for a connection."""
+        return self.sending is not None and bool(self.sending.payload)
+
     def abort(self) -> None:
         if self.sending is not None:
             self.sending.abort()

@@ -20,9 +20,8 @@ from comity.kernel.furnished import BuiltIn
 from comity.kernel.rooms import Room
 from comity.kernel.seats import Now, Said, Seat
 from comity.kernel.topics import Topics
-from comity.wire import envelope as wire
 from comity.wire.audit import stamp
-from comity.wire.envelope import CHAT, Envelope, Heading
+from comity.wire.envelope import CHAT, NOTICE, Envelope, Heading
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +112,7 @@ class TopicPlaces:
         room = self._topics.rooms.get(topic)
         seat = None if room is None else room.seats.get(party)
         if room is not None and seat is not None:
-            room.tell(seat, wire.NOTICE, {"notice": "turn", "message": message}, about)
+            room.tell(seat, NOTICE, {"notice": "turn", "message": message}, about)
 
     def _hear(self, room: Room, said: Said) -> None:
         envelope = said.envelope

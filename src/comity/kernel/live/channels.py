@@ -79,6 +79,11 @@ class Channels:
     def of(self, server: str) -> list[Descriptor]:
         return list(self._of.get(server, {}).values())
 
+    def named(self, server: str, label: str) -> str | None:
+        """The id of the one channel of a server that has this label."""
+        found = [each.id for each in self.of(server) if each.label == label]
+        return found[0] if len(found) == 1 else None
+
     def shown(self) -> list[Shown]:
         """All of them, in the order of their servers and ids."""
         return [

@@ -17,7 +17,7 @@ from comity.kernel.live.scopes import ANY_SET, Beyond, digest_of, shown
 from comity.rules import asks
 from comity.rules.paths import Ruling
 from comity.rules.permissions import SUBJECT
-from comity.rules.scopes import claimed, normal
+from comity.rules.scopes import claimed, is_denied, normal
 from comity.wire import features
 from comity.wire.asks import Ask, Kind, State
 from comity.wire.audit import Result, Type
@@ -26,7 +26,11 @@ from comity.wire.features import Scope
 from comity.wire.lifecycle import moment
 
 ENRICHED: Final = "dev.comity/scope"
-"""The member of a payload that is ours: how we read the label, and until when it is allowed."""
+"""The member of a payload that is ours: how we read the label, the channel that it names, and until
+when it is allowed."""
+
+type ChannelOf = Callable[[str, str], str | None]
+"""The id of the channel of a server that has this label; None where there is not just one."""
 
 _LONGEST_SHOWN: Final = 300
 
@@ -40,11 +44,13 @@ class Elevating:
         noting: Noting,
         redact: Callable[[object], object],
         key: bytes,
+        channel_of: ChannelOf = lambda server, label: None,
     ) -> None:
         self._approvals = approvals
         self._noting = noting
         self._redact = redact
         self._key = key
+        self._channel_of = channel_of
 
     async def answer(self, told: Told) -> Mapping[str, object]:
         name, scope = features.elevation_in(told.params)
@@ -54,13 +60,16 @@ class Elevating:
         if name not in by.enabled:
             raise MalformedMessage("Feature set not enabled", FEATURE_NOT_ENABLED)
         bounds = by.policy.scopes.get(name) or by.policy.scopes.get(ANY_SET)
+        channel = self._channel_of(by.server, scope.label)
         ruling = claimed(scope, bounds)
+        if channel is not None and bounds is not None and is_denied(channel, bounds.blacklist):
+            ruling = Ruling.DENIED
         if ruling is Ruling.OUTSIDE:
             return await self._asked(by.server, Beyond(name, scope))
         self._note(by.server, Beyond(name, scope), ruling, ruling is Ruling.ALLOWED)
         if ruling is Ruling.DENIED:
             return {"approved": False, "reason": "this scope is denied to the feature set"}
-        return {"approved": True, "payload": enriched(scope)}
+        return {"approved": True, "payload": enriched(scope, channel=channel)}
 
     async def _asked(self, server: str, beyond: Beyond) -> Mapping[str, object]:
         ask = await self._ask(server, beyond)
@@ -70,7 +79,9 @@ class Elevating:
         is_allowed = ask.state is State.ACCEPTED
         self._note(server, beyond, str(ask.state), is_allowed)
         if is_allowed:
-            return {"approved": True, "payload": enriched(beyond.scope, ask.expires_at)}
+            channel = self._channel_of(server, beyond.scope.label)
+            told = enriched(beyond.scope, ask.expires_at, channel)
+            return {"approved": True, "payload": told}
         said = next((each.reason for each in reversed(ask.answers) if each.reason), "")
         return {"approved": False, "reason": said or f"nobody allowed it: {ask.state}"}
 
@@ -107,7 +118,13 @@ class Elevating:
         self._noting.note(Type.SCOPE_DECIDED, deed, result)
 
 
-def enriched(scope: Scope, until: datetime | None = None) -> dict[str, object]:
+def enriched(
+    scope: Scope, until: datetime | None = None, channel: str | None = None
+) -> dict[str, object]:
     """The payload, with how the label was read and how long it is allowed. (§7.5)"""
-    ours = {"label": normal(scope.label), **({"until": moment(until)} if until else {})}
+    ours = {"label": normal(scope.label)}
+    if until is not None:
+        ours["until"] = moment(until)
+    if channel is not None:
+        ours["channelId"] = channel
     return {**scope.payload, ENRICHED: ours}

@@ -18,6 +18,7 @@ from typing import Final
 
 from comity.kernel.chores import Chores
 from comity.kernel.live.noting import Deed, Noting
+from comity.kernel.trouble_log import TroubleLog
 from comity.ports.pushes import Claim, PushRecords
 from comity.rules import pushes as rules
 from comity.rules.pushes import Patience
@@ -79,6 +80,7 @@ class Doing:
         # Whether more is due than this node has begun with.
         self._is_behind = False
         self._pruned_at: datetime | None = None
+        self._paused = TroubleLog(log, "Push delivery is paused: %s", "Push delivery goes on.")
 
     @property
     def has_room(self) -> bool:
@@ -103,8 +105,9 @@ class Doing:
         while True:
             try:
                 await self.look()
+                self._paused.end()
             except (Unavailable, Misconfigured) as problem:
-                log.warning("what follows from pushes cannot be done: %s", problem)
+                self._paused.begin(problem)
             except Exception:
                 log.exception("doing what follows from pushes ended in a bug")
             with suppress(TimeoutError):

@@ -59,7 +59,6 @@ class Taken(StrEnum):
     KEPT = "kept"
     KNOWN = "known"
     UNSIGNED = "unsigned"
-    NOBODYS = "nobodys"
     TOO_MANY = "too many"
 
 
@@ -82,7 +81,8 @@ class InboundHooks:
         signing = self._nobodys if hook is None else hook.signing
         is_right = is_signed(signing, headers, body, self._pushes.doing.clock())
         if hook is None:
-            return Taken.NOBODYS
+            # Which webhooks there are is for those to know who can sign one.
+            return Taken.UNSIGNED
         if not is_right:
             self._pushes.refused(hook.server, "", "unsigned")
             return Taken.UNSIGNED
@@ -112,8 +112,8 @@ class InboundHooks:
 
 
 def _read(body: bytes) -> object:
-    if jsonrpc.deeper_than(DEPTH, body):
-        raise MalformedMessage("nested too deep", INVALID_PARAMS)
+    if because := jsonrpc.excess(body, DEPTH):
+        raise MalformedMessage(because, INVALID_PARAMS)
     found = jsonrpc.value(body)
     if not isinstance(found, dict | list):
         raise MalformedMessage("the body is no JSON object or array", INVALID_PARAMS)

@@ -146,7 +146,7 @@ class Sampling:
             return _Wish(server, sampled, SUBJECT + server)
         tool = (call.tool or name_in(call.params))[:200]
         actor = call.outbox.actor
-        own = self._approvals.may_answer_own(actor)
+        own = self._approvals.is_own(actor)
         return _Wish(server, sampled, actor.party, tool, call.traced(), own)
 
     async def _run(self, question: Question, wish: _Wish) -> None:

@@ -212,7 +212,7 @@ class HeldScope(HeldCall):
             *(id, Kind.SCOPE, actor.party, offer.server, offer.name, self.digest),
             str(self.holding.redact(message)),
             *(shown(beyond, self.holding.redact), at, until),
-            own=self.approvals.may_answer_own(actor),
+            own=self.approvals.is_own(actor),
             trace=self.call.traced(),
         )
 

@@ -20,6 +20,7 @@ from comity.kernel.journal import Journal
 from comity.kernel.live.spending import Short, Spending, used_up
 from comity.ports.budgets import Amounts
 from comity.rules.permissions import SUBJECT
+from comity.rules.phrases import count_noun
 from comity.wire.asks import Ask, Kind, State
 from comity.wire.audit import Event, Result, Type
 from comity.wire.parties import GATEWAY, Actor, PartyKind
@@ -126,12 +127,12 @@ def _question(short: Short, digest: str) -> Callable[[str, datetime, datetime], 
     budget, account = short.budget, short.account
     tokens = _more(budget.tokens, short.wanted.tokens)
     money = _more(budget.money, short.wanted.money)
-    parts = [f"{tokens:,} tokens"] if tokens else []
+    parts = [count_noun(tokens, "token")] if tokens else []
     parts += [f"{money / 1_000_000:.2f} of money"] if money else []
-    party = short.spender.party
+    party, spent = short.spender.party, count_noun(account.spent.tokens, "token")
     message = (
         f"{party} has used up today's budget for {budget.feature} "
-        f"({account.spent.tokens:,} tokens spent). May it spend {' and '.join(parts)} more today?"
+        f"({spent} spent). May it spend {' and '.join(parts)} more today?"
     )
     about: dict[str, object] = {
         "party": party,

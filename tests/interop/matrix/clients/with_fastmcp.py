@@ -15,10 +15,15 @@ from fastmcp.client.transports import (
     StdioTransport,
     StreamableHttpTransport,
 )
+from mcp.client import session
 from mcp.client.subscriptions import listen
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from tests.interop.matrix.driving import NAME_GIVEN, POEM, POET, Answer, Stepped, Target, drive
+
+# A program that starts on a busy machine may need longer than the SDK's ten seconds to answer
+# `server/discover`; the client would then fall back to the handshake, and the cell would differ.
+session.DISCOVER_TIMEOUT_SECONDS = 60.0
 
 
 class Ears(MessageHandler):
