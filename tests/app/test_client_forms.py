@@ -42,9 +42,9 @@ def test_two_nodes_with_one_pepper_share_a_key_and_no_others_do() -> None:
 
 def test_the_best_form_comes_first_and_tasks_are_answered_for() -> None:
     holding = _holding()
-    put_to_clients(holding, PEPPER, Links(PEPPER))
+    own_tasks = put_to_clients(holding, PEPPER, Links(PEPPER))
     assert [type(form) for form in holding.forms] == [OwnRounds, StreamAsks, OwnTasks]
-    assert holding.admission.own_tasks is holding.forms[-1]
+    assert own_tasks is holding.forms[-1]
 
 
 def test_only_who_may_answer_gets_a_link_that_answers() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from comity.config import SERVER_SETTINGS, SETTINGS, ServerSettings, Settings, Supervision
 from comity.config.kinds import plain
-from comity.config.tables import TABLES
+from comity.config.tables import TABLES, default_of
 from comity.wire.errors import Misconfigured
 from tests.config.writing import from_text, one
 
@@ -114,7 +114,7 @@ def test_every_default_would_be_accepted_from_a_file(tmp_path: Path) -> None:
     lines = {"": "", **{table: f"[{table}]\n" for table in TABLES}}
     lines["servers"] = '[[servers]]\nid = "a"\ncommand = "x"\n'
     for setting in (*SETTINGS, *SERVER_SETTINGS):
-        value = setting.default
+        value = default_of(setting)
         if isinstance(value, timedelta):
             value = value.total_seconds()
         lines[setting.table] += f"{setting.name} = {json.dumps(value)}\n"
@@ -128,6 +128,6 @@ def test_every_setting_is_documented() -> None:
     ]
     assert rows == [
         f"| `{f'{each.table}.' if each.table else ''}{each.name}` "
-        f"| `{json.dumps(plain(each.default))}` | {each.help} |"
+        f"| `{json.dumps(plain(default_of(each)))}` | {each.help} |"
         for each in (*SETTINGS, *SERVER_SETTINGS)
     ]

@@ -8,10 +8,10 @@ from typing import Any
 
 from comity.adapters.memory.asks import MemoryAsks
 from comity.adapters.memory.journal import MemoryJournal
-from comity.kernel.admission import Tools
 from comity.kernel.approvals import Approvals
 from comity.kernel.call import Call
 from comity.kernel.catalog import Catalog, Kind, Offer
+from comity.kernel.catalog_access import Tools
 from comity.kernel.furnished import Furnished, Furnishing, Furniture
 from comity.kernel.grants import Grants
 from comity.kernel.journal import Journal, Pace

@@ -3,8 +3,13 @@
 from datetime import UTC, datetime, timedelta
 
 from comity.adapters.memory.journal import MemoryJournal
-from comity.kernel.happenings import Happenings
+from comity.kernel.audit_recorder import AuditRecorder
+from comity.kernel.definition_audit import DefinitionAudit
+from comity.kernel.grant_audit import GrantAudit
 from comity.kernel.journal import Journal
+from comity.kernel.key_audit import KeyAudit
+from comity.kernel.permission_audit import PermissionAudit
+from comity.kernel.server_audit import ServerAudit
 from comity.wire.audit import Event
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -24,7 +29,12 @@ class Noted:
         self.journal = Journal(MemoryJournal(), "n-1", clock=lambda: self.now)
         self.events: list[Event] = []
         self.journal.noted.append(self.events.append)
-        self.happenings = Happenings(self.journal, redact)
+        recorder = AuditRecorder(self.journal, redact)
+        self.servers = ServerAudit(recorder, lambda _: {})
+        self.permissions = PermissionAudit(recorder)
+        self.grants = GrantAudit(recorder)
+        self.keys = KeyAudit(recorder)
+        self.definitions = DefinitionAudit(recorder)
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)

@@ -203,6 +203,7 @@ class World:
             brought=None,
             retrying=None,
             is_concluded=False,
+            is_bridged=False,
             link=None,
             minted=0,
             record=None,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from comity.kernel.audit_recorder import AT_ONCE
 from comity.kernel.chronicle import Kept, TopicChronicle
-from comity.kernel.happenings import AT_ONCE
 from comity.wire.audit import Event, Result, Type
 from tests.kernel.journals import FailingStore, kept
 from tests.kernel.topic_house import ANA, BEA, CI, House

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 from msgspec import Raw
 
-from comity.kernel.admission import Standing
 from comity.kernel.catalog import Offer
+from comity.kernel.catalog_access import Standing
 from comity.kernel.recording import Arguments, Recorder
 from comity.kernel.retrying import Retries
 from comity.rules.policies import ServerPolicy, ToolPolicy

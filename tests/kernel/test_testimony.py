@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from comity.kernel import testimony
-from comity.kernel.happenings import AT_ONCE
+from comity.kernel.audit_recorder import AT_ONCE
 from comity.kernel.outbox import Outbox
 from comity.kernel.testimony import CLAIMED, DEEPEST, LONGEST_WORD, MOST_BYTES, read
 from comity.wire import jsonrpc, mcp

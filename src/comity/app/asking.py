@@ -11,12 +11,14 @@ from comity.app.journaling import Journaling, journaled
 from comity.app.reaching import proxies_of
 from comity.config import Settings
 from comity.kernel.administration import Administration
+from comity.kernel.admission import Admission
 from comity.kernel.approvals import Approvals, AskOptions
 from comity.kernel.ask_notices import Authorities, Notices
+from comity.kernel.audit_recorder import AuditRecorder
 from comity.kernel.certainty import Certainty
 from comity.kernel.gate import Gate
+from comity.kernel.grant_audit import GrantAudit
 from comity.kernel.grants import Grants
-from comity.kernel.happenings import Happenings
 from comity.kernel.held import Holding
 from comity.kernel.identity import Identity, Register
 from comity.kernel.inbox import Inbox
@@ -41,6 +43,7 @@ class Asking:
 
     approvals: Approvals
     holding: Holding
+    admission: Admission
     settings: Settings
     snapshot: Snapshot
     journal: Journal
@@ -54,7 +57,8 @@ class Asking:
     ) -> None:
         """Let authorities in: at /api/asks, on the page, and by notices to elsewhere."""
         links = Links(identity.pepper)
-        put_to_clients(self.holding, identity.pepper, links)
+        own_tasks = put_to_clients(self.holding, identity.pepper, links)
+        self.admission.own_tasks = own_tasks
         inbox = Inbox(self.approvals, links, identity.named, self.journal)
         self.stream = AsksStream(inbox)
         self.stream.recognise = reception.admit
@@ -95,7 +99,7 @@ def make_asking(
     holding = Holding(approvals, gate.admission, snapshot.grants, gate.catalog)
     holding.redact = journaling.redact
     gate.admission.asking = holding
-    return Asking(approvals, holding, settings, snapshot, journal)
+    return Asking(approvals, holding, gate.admission, settings, snapshot, journal)
 
 
 def options_of(settings: Settings) -> AskOptions:
@@ -152,5 +156,6 @@ def _stored(
     written = snapshot.records.grants
     administration = Administration(written, snapshot.grants, snapshot.refresh)
     if journaling is not None:
-        administration.happenings = Happenings(journaling.journal, journaling.redact)
+        recorder = AuditRecorder(journaling.journal, journaling.redact)
+        administration.audit = GrantAudit(recorder)
     return AsksApi(inbox, administration)

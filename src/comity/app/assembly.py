@@ -243,7 +243,7 @@ def _join(
     audit = audited(journaling, identity, servers, caring, governance, everything)
     asking.open(identity, administration, reception)
     conversing = converse(settings, snapshot, identity, journaling.journal, administration)
-    rooms = rooms_of(snapshot, identity.pepper, audit.happenings) | asking.rooms
+    rooms = rooms_of(snapshot, identity.pepper, audit.recorder) | asking.rooms
     rooms |= _rooms_of_tools(servers, gate, grants, caring, governance) | conversing.rooms
     rooms |= _rooms_of_grants(settings, catalog, caring, governance, journaling)
     doors |= asking.doors | conversing.doors

@@ -8,9 +8,13 @@ from comity.app.caring import Caring
 from comity.app.governing import Governance
 from comity.app.journaling import Journaling
 from comity.kernel.audit import Notices
+from comity.kernel.audit_recorder import AuditRecorder
 from comity.kernel.audit_servers import AuditServers
-from comity.kernel.happenings import Happenings
+from comity.kernel.definition_audit import DefinitionAudit
+from comity.kernel.grant_audit import GrantAudit
 from comity.kernel.identity import Identity
+from comity.kernel.permission_audit import PermissionAudit
+from comity.kernel.server_audit import ServerAudit
 from comity.kernel.servers import Servers
 from comity.kernel.switchboard import AllServers
 from comity.kernel.testimony import Testimony
@@ -26,7 +30,7 @@ KEY = "key:"
 class Auditing:
     """Who writes down what is no call, who is told of everything, and who hears servers."""
 
-    happenings: Happenings
+    recorder: AuditRecorder
     notices: Notices
     servers: AuditServers
     testimony: Testimony
@@ -43,12 +47,12 @@ def audited(
 ) -> Auditing:
     """Have everything written down that is about security, and told where that was agreed on."""
     journal, redact = journaling.journal, journaling.redact
-    happenings = Happenings(journal, redact)
-    happenings.describe = partial(_described, servers)
-    servers.watch(happenings.stepped)
+    recorder = AuditRecorder(journal, redact)
+    servers.watch(ServerAudit(recorder, partial(_described, servers)).stepped)
     journaling.recorder.known = partial(_known, caring.tools)
-    for each in (caring.tools, caring.tools.permits, governance.administration):
-        each.happenings = happenings
+    caring.tools.audit = DefinitionAudit(recorder)
+    caring.tools.permits.audit = PermissionAudit(recorder)
+    governance.administration.audit = GrantAudit(recorder)
 
     def counts(actor: Actor) -> bool:
         """Whether somebody who came in once would still be let in."""
@@ -60,7 +64,7 @@ def audited(
     everything.presence.audit = everything.subscriptions.audit = notices
     told = AuditServers(servers, lambda name: caring.policy(name).audit)
     journal.listeners += [notices.happened, told.happened]
-    return Auditing(happenings, notices, told, Testimony(journal, redact, servers), counts)
+    return Auditing(recorder, notices, told, Testimony(journal, redact, servers), counts)
 
 
 def _described(servers: Servers, name: str) -> Mapping[str, object]:

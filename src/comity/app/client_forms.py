@@ -11,13 +11,16 @@ from comity.wire.asks import Ask
 from comity.wire.parties import Actor
 
 
-def put_to_clients(holding: Holding, pepper: bytes, links: Links) -> None:
-    """Every node that has the pepper understands what another has put to a client."""
+def put_to_clients(holding: Holding, pepper: bytes, links: Links) -> OwnTasks:
+    """Every node that has the pepper understands what another has put to a client.
+
+    Returns what answers requests about the tasks of waiting calls.
+    """
     holding.key = mac(pepper, b"asks put to clients")
     holding.token_for = lambda ask, actor: _token(links, ask, actor)
     own = OwnTasks(TaskNames(mac(pepper, b"task names")), holding.approvals.clock)
-    holding.admission.own_tasks = own
     holding.forms = [OwnRounds(), StreamAsks(), own]
+    return own
 
 
 def _token(links: Links, ask: Ask, actor: Actor) -> str:

@@ -11,8 +11,9 @@ from comity.adapters.argument_schemas import ArgumentSchemas
 from comity.adapters.examining import Examiner
 from comity.adapters.names import Resolver
 from comity.config import Settings
-from comity.kernel.admission import Limits, Tools
+from comity.kernel.admission import Limits
 from comity.kernel.catalog import Catalog, Offer
+from comity.kernel.catalog_access import Tools
 from comity.kernel.gate import Gate
 from comity.kernel.grants import Judge
 from comity.kernel.inspection import PATHS, CodeSafety, Inspector

@@ -17,7 +17,7 @@ async def join_scopes(live: LiveParts) -> AsyncGenerator[None]:
     hosting.noting.attach(journaling.journal, journaling.redact)
     scopes = Scopes(hosting, parts.caring.live_policy, asking.holding)
     hosting.parts.bearers.append(scopes)
-    asking.holding.admission.reaching = scopes
+    asking.admission.reaching = scopes
     cluster = parts.residents.cluster
     if cluster is not None and cluster.gate is not None:
         hosting.is_elsewhere = cluster.is_elsewhere

@@ -9,7 +9,7 @@ from typing import Final
 from comity.adapters.token_counts import open_tokens
 from comity.app.live_parts import LiveParts
 from comity.config import Settings
-from comity.kernel.happenings import kind_of
+from comity.kernel.audit_recorder import kind_of
 from comity.kernel.identity import Identity
 from comity.kernel.live.hooks_after import After
 from comity.kernel.live.hooks_before import Before

@@ -56,7 +56,7 @@ def mount(
         *(asyncio.get_running_loop().time, approvals.clock),
     )
     known = Known(
-        *(holding.judge, holding.catalog, holding.admission.tools),
+        *(holding.judge, holding.catalog, asking.admission.tools),
         *(journaling.redact, holding.key),
     )
     proposals = Proposals(approvals, known, _actor_of(identity), journaling.journal)
@@ -69,7 +69,7 @@ def mount(
     snapshot.watch(Kept.GRANTS, furnishing.regranted)
     approvals.watchers += (proposals.heard, asks.heard)
     approvals.scruples[Kind.CONFIRM] = known.why_not
-    holding.admission.asking = InTopics(holding, holding.key)
+    asking.admission.asking = InTopics(holding, holding.key)
     holding.forms.insert(0, HeldInTopic())
     return Mounting(topics, furnishing, mounted, proposals, asks)
 

@@ -14,10 +14,11 @@ from comity.app.governing import decided_of, stored_grants_rooms
 from comity.app.recognising import demand_pepper, is_pepper_given, pepper_of
 from comity.app.retelling import stored_journal_rooms
 from comity.config import Settings
+from comity.kernel.audit_recorder import AuditRecorder
 from comity.kernel.certainty import Certainty
 from comity.kernel.grants import Grants
-from comity.kernel.happenings import Happenings
 from comity.kernel.identity import Register
+from comity.kernel.key_audit import KeyAudit
 from comity.kernel.keyring import Keyring
 from comity.kernel.last_use import LastUse
 from comity.kernel.snapshot import Snapshot
@@ -105,11 +106,12 @@ def _pepper_beside_store(settings: Settings) -> Path | None:
 
 
 def rooms_of(
-    snapshot: Snapshot, pepper: bytes, happenings: Happenings | None = None
+    snapshot: Snapshot, pepper: bytes, recorder: AuditRecorder | None = None
 ) -> dict[str, Room]:
     """What operators find of the records under /api; what they change is written down."""
     keyring = Keyring(snapshot.records, pepper, snapshot.refresh)
-    keyring.happenings = happenings
+    if recorder is not None:
+        keyring.audit = KeyAudit(recorder)
     return RecordsApi(keyring).rooms
 
 

@@ -15,8 +15,8 @@ from comity.app.eventing import Eventing
 from comity.app.journaling import Journaling
 from comity.app.reaching import proxies_of
 from comity.config import Settings
+from comity.kernel.audit_recorder import kind_of
 from comity.kernel.chores import Chores
-from comity.kernel.happenings import kind_of
 from comity.kernel.identity import Identity
 from comity.kernel.journal import Journal
 from comity.kernel.mcp_events import McpEvents

@@ -12,7 +12,7 @@ from typing import Final
 from comity.config.entries import TRANSPORTS, URL_KEYS
 from comity.config.kinds import plain
 from comity.config.setting import Setting
-from comity.config.tables import MGP_SETTINGS, SERVER_SETTINGS, SETTINGS, TABLES
+from comity.config.tables import MGP_SETTINGS, SERVER_SETTINGS, SETTINGS, TABLES, default_of
 
 type Schema = Mapping[str, object]
 
@@ -135,7 +135,7 @@ def _settings(table: str) -> dict[str, Schema]:
 
 
 def _described(setting: Setting) -> Schema:
-    about = {"description": setting.help, "default": plain(setting.default)}
+    about = {"description": setting.help, "default": plain(default_of(setting))}
     return {**setting.kind.schema, **about}
 
 

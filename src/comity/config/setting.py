@@ -1,10 +1,8 @@
 """One thing that an operator can decide: where it is written, how it is read, what it is for."""
 
 from dataclasses import dataclass
-from typing import Final
 
-from comity.config.kinds import Kind, Value
-from comity.config.settings import ServerSettings, Settings
+from comity.config.kinds import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +21,3 @@ class Setting:
     @property
     def field(self) -> str:
         return self.known_as or self.name
-
-    @property
-    def default(self) -> Value:
-        owners = (_SERVER, _SERVER.supervision) if self.table == "servers" else (_DEFAULTS,)
-        return next(getattr(each, self.field) for each in owners if hasattr(each, self.field))
-
-
-_DEFAULTS: Final = Settings()
-_SERVER: Final = ServerSettings("", "", "stdio")

@@ -14,6 +14,7 @@ from comity.config.kinds import (
     TEXT,
     TRUTH,
     Kind,
+    Value,
     number,
     one_of,
     texts,
@@ -26,7 +27,7 @@ from comity.config.pushes import PUSHES
 from comity.config.rates import RATES
 from comity.config.registration import REGISTRATION
 from comity.config.setting import Setting
-from comity.config.settings import Supervision
+from comity.config.settings import ServerSettings, Settings, Supervision
 from comity.config.states import STATES
 from comity.config.toolbelts import TOOLBELTS
 from comity.config.turns import TURNS
@@ -382,3 +383,12 @@ MGP_SETTINGS: Final[dict[str, tuple[str, Kind]]] = {
     "permissions_required": ("permissions_required", _NAMES),
     "extensions": ("extensions", _NAMES),
 }
+
+_DEFAULTS: Final = Settings()
+_SERVER: Final = ServerSettings("", "", "stdio")
+
+
+def default_of(setting: Setting) -> Value:
+    """The value of a setting that the configuration file does not mention."""
+    owners = (_SERVER, _SERVER.supervision) if setting.table == "servers" else (_DEFAULTS,)
+    return next(getattr(each, setting.field) for each in owners if hasattr(each, setting.field))

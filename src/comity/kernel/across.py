@@ -33,6 +33,8 @@ class Way:
 class Across(Call):
     """A call of ours at a server, in front of which a client's stands, or for now none."""
 
+    is_bridged = True
+
     def __init__(self, frame: Frame, front: Call, way: Way) -> None:
         super().__init__(frame, front.outbox, front.client, 0)
         self.front: Call | None = None
@@ -42,6 +44,10 @@ class Across(Call):
         self._way = way
         self._turn = 0
         self.stand(front)
+
+    @property
+    def client_call(self) -> Call | None:
+        return self.front
 
     @property
     def mgp(self) -> Terms | None:

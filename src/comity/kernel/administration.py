@@ -14,8 +14,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
+from comity.kernel.grant_audit import GrantAudit
 from comity.kernel.grants import Clock
-from comity.kernel.happenings import Happenings
 from comity.ports import PAGE
 from comity.rules import granting
 from comity.rules.access import OUR_VERBS, Access, Judgement
@@ -64,7 +64,7 @@ class Administration:
         self._refresh = refresh
         self._clock = clock
         # Who writes down who granted what to whom, beside the log.
-        self.happenings: Happenings | None = None
+        self.audit: GrantAudit | None = None
 
     @property
     def access(self) -> Access:
@@ -95,14 +95,14 @@ class Administration:
             self.demand(actor, ADMIN_WRITE, _administered(grant.verb, grant.target))
             _refuse_other(actor, grant.granted_by)
         except MalformedMessage:
-            if self.happenings is not None:
-                self.happenings.granted(actor, grant, trace, refused=True)
+            if self.audit is not None:
+                self.audit.granted(actor, grant, trace, refused=True)
             raise
         if grant.expires_at is not None and grant.expires_at <= now:
             raise MalformedMessage("expires_at is in the past", INVALID_PARAMS)
         (kept,) = await self._written.put(replace(grant, granted_by=actor.party, granted_at=now))
-        if self.happenings is not None:
-            self.happenings.granted(actor, kept, trace)
+        if self.audit is not None:
+            self.audit.granted(actor, kept, trace)
         await self._refresh()
         log.info("%s grants %s: %s on %s: %s", actor.party, *_kept_as(kept))
         return kept
@@ -123,12 +123,12 @@ class Administration:
         try:
             self.demand(actor, ADMIN_WRITE, _administered(verb, target))
         except MalformedMessage:
-            if self.happenings is not None:
-                self.happenings.revoked(actor, (subject, verb, target), trace, refused=True)
+            if self.audit is not None:
+                self.audit.revoked(actor, (subject, verb, target), trace, refused=True)
             raise
         was_there = await self._written.revoke(subject, verb, target, where)
-        if was_there and self.happenings is not None:
-            self.happenings.revoked(actor, (subject, verb, target), trace)
+        if was_there and self.audit is not None:
+            self.audit.revoked(actor, (subject, verb, target), trace)
         await self._refresh()
         log.info("%s revokes of %s: %s on %s: %s", actor.party, subject, verb, target, was_there)
         return was_there

@@ -5,14 +5,15 @@ person is asked only about a call that could go on at once, and an intent is wri
 one that does.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import timedelta
+from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
 from comity.kernel.call import Call
+from comity.kernel.call_hold import GoOn, Hold, Recording
 from comity.kernel.catalog import Offer
+from comity.kernel.catalog_access import Standing, Tools
 from comity.rules.patterns import Level
 from comity.rules.refusals import Refusal
 from comity.wire import jsonrpc
@@ -21,74 +22,9 @@ from comity.wire.grants import Effect, Grant
 from comity.wire.jsonrpc import Frame
 from comity.wire.mcp import CALL_TOOL
 from comity.wire.parties import Actor
-from comity.wire.security import Risk
-
-type GoOn = Callable[[], Coroutine[Any, Any, None]]
-"""Sends a call that the gate has let through; raises Unavailable, MalformedMessage."""
-
-
-class Hold(Protocol):
-    """A call that waits for a person."""
-
-    def begin(self, go_on: GoOn, patience: timedelta | None = None) -> None:
-        """Have it answered, or sent, when there is an answer; `patience` is the door's own."""
-        ...
-
 
 type Outcome = Refusal | Hold | None
 """Why a call may not go on, or not yet; None where it may."""
-
-
-class Standing(Protocol):
-    """What is known of one tool beside its definition."""
-
-    @property
-    def refusal(self) -> Refusal | None:
-        """Why nobody can call it just now: it has changed, or its server lacks a permission."""
-        ...
-
-    @property
-    def must_be_confirmed(self) -> bool:
-        """Whether a person has to say yes to each call, unless the tool itself was granted."""
-        ...
-
-    @property
-    def is_confirmed_always(self) -> bool:
-        """Whether a person has to say yes even then."""
-        ...
-
-    @property
-    def asked_each_time(self) -> str | None:
-        """Why no answer to one of its calls may stand for others; None where it may."""
-        ...
-
-    @property
-    def cost(self) -> int:
-        """How much of its caller's rate a call takes."""
-        ...
-
-    @property
-    def risk(self) -> Risk: ...
-
-    @property
-    def digest(self) -> str:
-        """Of the very definition that this is about."""
-        ...
-
-    @property
-    def quorum(self) -> int:
-        """How many people have to say yes, where any has to."""
-        ...
-
-
-class Tools(Protocol):
-    """Who knows how each tool stands."""
-
-    def standing(self, offer: Offer) -> Standing: ...
-
-    def as_shown(self, offer: Offer, entry: Mapping[str, Raw]) -> Offer:
-        """An offer as its server just described it to somebody."""
-        ...
 
 
 class Limits(Protocol):
@@ -145,20 +81,6 @@ class OwnTasks(Protocol):
     """Who knows the calls that wait for a person apart from their clients."""
 
     def answers(self, call: Call, frame: Frame) -> bool: ...
-
-
-class Recording(Protocol):
-    """Who writes down what calls do, before and after they do it."""
-
-    def intend(
-        self, call: Call, offer: Offer, standing: Standing, arguments: object
-    ) -> Refusal | Awaitable[Refusal | None] | None:
-        """Note that a call is about to leave: at once if it is safe, else when that is durable."""
-        ...
-
-    def missed(self, call: Call) -> None:
-        """It has not left, and begins anew."""
-        ...
 
 
 class Admission:

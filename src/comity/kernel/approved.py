@@ -11,10 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from comity.kernel.admission import Admission, GoOn, Standing
 from comity.kernel.approvals import Approvals
 from comity.kernel.call import Call
+from comity.kernel.call_hold import GoOn, LastSteps
 from comity.kernel.catalog import Catalog, Kind, Offer
+from comity.kernel.catalog_access import Standing
 from comity.kernel.certainty import AGAIN
 from comity.kernel.grants import Judge
 from comity.rules.examined import UNLISTED
@@ -49,7 +50,7 @@ class Approved:
         self.standing = standing
         self.arguments = arguments
 
-    def changed(self, judge: Judge, catalog: Catalog, admission: Admission) -> Refusal | None:
+    def changed(self, judge: Judge, catalog: Catalog, steps: LastSteps) -> Refusal | None:
         """Why what was asked about cannot be done any more. Nothing here waits."""
         offer = self.offer
         actor = self.call.outbox.actor
@@ -59,7 +60,7 @@ class Approved:
         now = catalog.offered(offer.server, Kind.TOOL, offer.name)
         if now is None and offer.definition != UNLISTED:
             return Refusal(TOOL_NOT_FOUND, "this tool is not offered just now")
-        tools = admission.tools
+        tools = steps.tools
         standing = None if tools is None else tools.standing(now or offer)
         if standing is None:
             return None
@@ -69,10 +70,10 @@ class Approved:
             return Refusal(TOOL_DISABLED, "the tool is not what it was when it was asked about")
         return None
 
-    async def intend(self, admission: Admission, ask: Ask) -> Refusal | None:
+    async def intend(self, steps: LastSteps, ask: Ask) -> Refusal | None:
         """Write down what is about to be done, and by whose word, before that word is used up."""
         self.call.answered_by = ask.id
-        kept = admission.intend(self.call, self.offer, self.standing, self.arguments)
+        kept = steps.intend(self.call, self.offer, self.standing, self.arguments)
         refusal = kept if kept is None or isinstance(kept, Refusal) else await kept
         self._note_left(False)
         return refusal
@@ -83,11 +84,11 @@ class Approved:
         record = self.call.record
         return "" if record is None else record.id
 
-    def miss(self, admission: Admission) -> None:
+    def miss(self, steps: LastSteps) -> None:
         """Another call had the answer first: this one has not left, and asks anew."""
         self.call.answered_by = ""
-        if admission.recording is not None:
-            admission.recording.missed(self.call)
+        if steps.recording is not None:
+            steps.recording.missed(self.call)
 
     async def send(self, approvals: Approvals, ask: Ask, go_on: GoOn) -> None:
         """Let it go; `ask` is used up by it."""

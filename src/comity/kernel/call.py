@@ -121,6 +121,9 @@ class Call:
     trace = ""
     retrying: Perseverance | None = None
     is_for_all_servers = False
+    # Whether it came from another node, or goes to a server of the other protocol version.
+    is_remote = False
+    is_bridged = False
     held: float | None = None
     asking = 0
     # What is told of it before its end, where its client can hear that; and whether its server
@@ -306,6 +309,11 @@ class Call:
         trace = self.outbox.trace
         named = None if found is not None or trace is None else trace.context
         return found if named is None else named.trace_id
+
+    @property
+    def client_call(self) -> "Call | None":
+        """The client's call that this one is made for; None while its client answers a question."""
+        return self
 
     def traced(self) -> str:
         """The same; from now on every call has one."""

@@ -21,7 +21,6 @@ from comity.kernel.inquiries import Asked, Inquiries, Inquiry, call_of
 from comity.kernel.listing import envelope
 from comity.kernel.pulse import Speaking
 from comity.kernel.question import Errand
-from comity.kernel.relayed import CarriedCall
 from comity.rules.callbacks import (
     KINDS,
     MOST_REMEMBERED,
@@ -178,7 +177,7 @@ def _negotiated(call: Call) -> bool:
     client is that node's business."""
     terms = call.terms() if call.speaks_mgp_with_server() else None
     is_agreed = terms is not None and Extension.BIDIRECTIONAL in terms.extensions
-    return is_agreed and not isinstance(call, CarriedCall)
+    return is_agreed and not call.is_remote
 
 
 def _call_back(callback: Callback, call: Call, ask: Ask) -> None:

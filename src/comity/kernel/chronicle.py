@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from comity.kernel.happenings import LEFT_OUT, Bound, kind_of
+from comity.kernel.audit_recorder import LEFT_OUT, Bound, kind_of
 from comity.kernel.journal import Journal
 from comity.kernel.seats import Seat
 from comity.rules.topics import Refusal

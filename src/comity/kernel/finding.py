@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Final
 
 from comity.kernel.catalog import Kind, Offer
-from comity.kernel.gate import Gate
+from comity.kernel.catalog_access import CatalogAccess
 from comity.kernel.searching import POOL, SPARE, Field, Search
 from comity.kernel.seen_tools import SeenTools
 from comity.kernel.tool_index import RISKS, ServerWords, ToolIndex, Usable, WordsOf, searchable
@@ -87,7 +87,7 @@ class Finder:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: CatalogAccess,
         similarity: Similarity | None = None,
         words_of: WordsOf = lambda _: ServerWords(),
         status_of: StatusOf = lambda _: "connected",

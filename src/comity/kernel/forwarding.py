@@ -14,7 +14,8 @@ from comity.kernel.admission import enforce
 from comity.kernel.bridge import Bridge
 from comity.kernel.call import Call
 from comity.kernel.catalog import Kind
-from comity.kernel.gate import Gate, Sees
+from comity.kernel.catalog_access import Sees
+from comity.kernel.gate import Gate
 from comity.kernel.links import Link
 from comity.kernel.listing import KEYS, KIND_OF_LIST
 from comity.kernel.outbox import Outbox

@@ -16,12 +16,12 @@ from typing import Final, Protocol
 
 from msgspec import Raw
 
-from comity.kernel.across import Across
-from comity.kernel.admission import Admission, GoOn, Hold, Standing
 from comity.kernel.approvals import Approvals
 from comity.kernel.approved import Approved, looked_at
 from comity.kernel.call import Call
+from comity.kernel.call_hold import GoOn, Hold, LastSteps
 from comity.kernel.catalog import Catalog, Offer
+from comity.kernel.catalog_access import Standing
 from comity.kernel.chores import Chores
 from comity.kernel.continuing import Continuing
 from comity.kernel.grants import Judge
@@ -67,10 +67,10 @@ class Holding:
     """Puts calls before people: the gate's last but one step."""
 
     def __init__(
-        self, approvals: Approvals, admission: Admission, judge: Judge, catalog: Catalog
+        self, approvals: Approvals, steps: LastSteps, judge: Judge, catalog: Catalog
     ) -> None:
         self.approvals = approvals
-        self.admission = admission
+        self.steps = steps
         self.judge = judge
         self.catalog = catalog
         self.forms: list[Form] = []
@@ -85,7 +85,7 @@ class Holding:
     def hold(
         self, call: Call, offer: Offer, standing: Standing, arguments: object, frame: Frame
     ) -> Hold | Refusal:
-        if isinstance(call, Across):
+        if call.is_bridged:
             return _NOT_INSTEAD
         return HeldCall(self, call, offer, standing, arguments, frame)
 
@@ -333,15 +333,15 @@ class HeldCall:
                 await self.approvals.withdraw(ask, refusal.because)
             self._turn_down(refusal)
             return True
-        admission, approved = self.holding.admission, self._approved
-        refusal = await approved.intend(admission, ask)
+        steps, approved = self.holding.steps, self._approved
+        refusal = await approved.intend(steps, ask)
         if refusal is not None:
             # The answer stands: whoever makes the call again finds it.
             self._turn_down(refusal)
             return True
         used = await self.approvals.use(ask, approved.name or ask.id)
         if used is None:
-            approved.miss(admission)
+            approved.miss(steps)
             return False
         await self._leave(used, go_on)
         return True
@@ -365,7 +365,7 @@ class HeldCall:
 
     def _changed_meanwhile(self) -> Refusal | None:
         holding = self.holding
-        return self._approved.changed(holding.judge, holding.catalog, holding.admission)
+        return self._approved.changed(holding.judge, holding.catalog, holding.steps)
 
     def pending(self, ask: Ask) -> Refusal:
         """What a client is told that cannot wait any longer."""

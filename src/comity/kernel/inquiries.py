@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from comity.kernel.across import Across
 from comity.kernel.approvals import Approvals
 from comity.kernel.call import Call
 from comity.kernel.chores import Chores
@@ -196,8 +195,6 @@ class Inquiries:
 
 def call_of(errand: Errand | None) -> Call | None:
     """The client's call that an errand at a server is made for; None where there is none."""
-    if isinstance(errand, Across):
-        return errand.front
     if not isinstance(errand, Call) or isinstance(errand, OwnCall):
         return None
-    return errand
+    return errand.client_call

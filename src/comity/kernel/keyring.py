@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from comity.kernel.happenings import Happenings
+from comity.kernel.key_audit import KeyAudit
 from comity.kernel.minting import mint
 from comity.ports import PAGE, Records
 from comity.rules import granting
@@ -54,7 +54,7 @@ class Keyring:
         self._refresh = refresh
         self._clock = clock
         # Who writes down what is done here, beside the log.
-        self.happenings: Happenings | None = None
+        self.audit: KeyAudit | None = None
 
     async def create(self, by: str, wanted: Key) -> NewKey:
         """A new key for a party, which comes to be known by it where it was not."""
@@ -132,19 +132,19 @@ class Keyring:
     async def _make(self, wanted: Key, now: datetime, replaces: str = "") -> NewKey:
         whole, record = mint(self._pepper, wanted)
         await self._records.keys.put(record, now)
-        if self.happenings is not None:
-            self.happenings.key_issued(record.created_by, record, replaces)
+        if self.audit is not None:
+            self.audit.issued(record.created_by, record, replaces)
         await self._refresh()
         log.info("%s: made key %s of %s", record.created_by, record.id, record.party)
         return NewKey(whole, record)
 
     def _revoked(self, by: str, key: Key, counts_until: datetime | None = None) -> None:
-        if self.happenings is not None:
-            self.happenings.key_revoked(by, key, counts_until)
+        if self.audit is not None:
+            self.audit.revoked(by, key, counts_until)
 
     def _changed(self, by: str, party: Party, change: str) -> None:
-        if self.happenings is not None:
-            self.happenings.party_changed(by, party, change)
+        if self.audit is not None:
+            self.audit.party_changed(by, party, change)
 
     async def _get(self, key_id: str) -> Key:
         key = await self._records.keys.get(key_id)

@@ -15,7 +15,7 @@ from typing import Final
 
 from comity.kernel.chores import Chores
 from comity.kernel.grants import Clock, Judge
-from comity.kernel.happenings import Happenings
+from comity.kernel.permission_audit import PermissionAudit
 from comity.rules.permissions import ALIASES, SUBJECT, ApprovalPolicy, Decided, decide, full_names
 from comity.rules.policies import OnDenied, ServerPolicy
 from comity.wire import jsonrpc
@@ -101,7 +101,7 @@ class Permits:
         # What somebody said that a server needs, beside what it says itself; no more than a wish.
         self.testified: dict[str, tuple[str, ...]] = {}
         # Who writes down what nobody has said just now, but follows.
-        self.happenings: Happenings | None = None
+        self.audit: PermissionAudit | None = None
 
     def watch(self, watcher: Callable[[str], None]) -> None:
         """Have a watcher told of each server whose permissions stand otherwise than before."""
@@ -149,8 +149,8 @@ class Permits:
 
     def forget(self, server: str) -> None:
         self._servers.pop(server, None)
-        if self.happenings is not None:
-            self.happenings.dismissed(server)
+        if self.audit is not None:
+            self.audit.dismissed(server)
 
     def look(self) -> None:
         """Have decisions made anew that are due, though nobody calls just now."""
@@ -178,8 +178,8 @@ class Permits:
         if decided == before and not is_new:
             return
         permit.generation += 1
-        if self.happenings is not None:
-            self.happenings.decided(permit.server, decided)
+        if self.audit is not None:
+            self.audit.decided(permit.server, decided)
         for watcher in self._watchers:
             watcher(permit.server)
         if not is_new and permit.speak is not None:
@@ -270,8 +270,8 @@ class Permits:
         except MalformedMessage:
             return
         log.warning("server %r answered with grants of its own: they count for nothing", server)
-        if self.happenings is not None:
-            self.happenings.claimed(server, {"grants": grants})
+        if self.audit is not None:
+            self.audit.claimed(server, {"grants": grants})
 
     def _new_id(self) -> str:
         self._questions += 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from comity.kernel.administration import Administration
-from comity.kernel.happenings import kind_of
+from comity.kernel.audit_recorder import kind_of
 from comity.kernel.topics import Topics
 from comity.rules.capabilities import is_capability, matches
 from comity.rules.entitlement import SEND

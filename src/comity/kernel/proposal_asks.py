@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from comity.kernel.admission import Standing, Tools, arguments_in
+from comity.kernel.admission import arguments_in
+from comity.kernel.audit_recorder import kind_of
 from comity.kernel.catalog import Catalog, Kind, Offer
+from comity.kernel.catalog_access import Standing, Tools
 from comity.kernel.furnished import Furnished
 from comity.kernel.grants import Judge
-from comity.kernel.happenings import kind_of
 from comity.rules import asks, topic_requests
 from comity.rules.proposals import LIFETIME, Proposal
 from comity.wire import mcp

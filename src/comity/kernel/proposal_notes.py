@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from comity.kernel.audit_recorder import kind_of
 from comity.kernel.furnished import Furnished
-from comity.kernel.happenings import kind_of
 from comity.kernel.journal import Journal
 from comity.kernel.proposal_asks import Pending
 from comity.wire.audit import Event, Result, Type

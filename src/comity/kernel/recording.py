@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from comity.kernel.admission import Standing
 from comity.kernel.call import Call
 from comity.kernel.catalog import Offer
+from comity.kernel.catalog_access import Standing
 from comity.kernel.journal import RETRY_AFTER, Journal
 from comity.kernel.tallies import CANCELLED, OK, name_in
 from comity.rules.asks import arguments_digest

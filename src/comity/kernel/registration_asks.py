@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from comity.kernel.admission import Admission, GoOn
 from comity.kernel.approvals import Approvals
 from comity.kernel.approved import Approved
+from comity.kernel.call_hold import GoOn, LastSteps
 from comity.kernel.catalog import Catalog, Offer
 from comity.kernel.grants import Judge
 from comity.kernel.held import HeldCall, Holding
@@ -53,15 +53,15 @@ class _Start(Approved):
 
     look: Look
 
-    def changed(self, judge: Judge, catalog: Catalog, admission: Admission) -> Refusal | None:
+    def changed(self, judge: Judge, catalog: Catalog, steps: LastSteps) -> Refusal | None:
         return self.look()
 
-    async def intend(self, admission: Admission, ask: Ask) -> Refusal | None:
+    async def intend(self, steps: LastSteps, ask: Ask) -> Refusal | None:
         """It is written down where it is started."""
         self.call.answered_by = ask.id
         return None
 
-    def miss(self, admission: Admission) -> None:
+    def miss(self, steps: LastSteps) -> None:
         self.call.answered_by = ""
 
     async def send(self, approvals: Approvals, ask: Ask, go_on: GoOn) -> None:

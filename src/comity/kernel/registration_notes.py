@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Mapping
 
-from comity.kernel.happenings import Redact
+from comity.kernel.audit_recorder import Redact
 from comity.kernel.journal import Journal
 from comity.rules import registering
 from comity.wire.audit import Event, Result, Type

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 from msgspec import Raw
 
-from comity.kernel.admission import Hold, Outcome
+from comity.kernel.admission import Outcome
 from comity.kernel.call import Call
+from comity.kernel.call_hold import Hold
 from comity.kernel.catalog import Kind, Offer
 from comity.kernel.exports import Exports, Wanted, reader
 from comity.kernel.gate import Gate

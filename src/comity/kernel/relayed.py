@@ -189,6 +189,7 @@ class CarriedCall(Call):
     """A call of another node's: why it was not done is told there, in the client's own words."""
 
     refused: Refusal | None = None
+    is_remote = True
 
     def turn_down(self, refusal: Refusal) -> None:
         self.refused = refusal

@@ -17,7 +17,7 @@ from itertools import batched, islice
 from typing import Final
 
 from comity.kernel.catalog import Kind, View
-from comity.kernel.gate import Gate
+from comity.kernel.catalog_access import CatalogAccess
 from comity.kernel.grants import StillHolds
 from comity.kernel.sight import Sight
 from comity.kernel.tool_index import ToolIndex
@@ -44,7 +44,7 @@ class Seen:
 class SeenTools:
     """The masks of those who searched last."""
 
-    def __init__(self, index: ToolIndex, gate: Gate) -> None:
+    def __init__(self, index: ToolIndex, gate: CatalogAccess) -> None:
         self._index = index
         self._gate = gate
         self._kept: OrderedDict[Who, Seen] = OrderedDict()

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from comity.kernel.across import Across
 from comity.kernel.call import Call
 from comity.kernel.links import Link
 from comity.kernel.question import Client, Question
@@ -190,7 +189,7 @@ def _asker(link: Link) -> Call | None:
 
 
 def _waits_for_its_client(call: Call) -> bool:
-    return isinstance(call, Across) and call.front is None
+    return call.client_call is None
 
 
 def _sole_caller(link: Link) -> Call | None:

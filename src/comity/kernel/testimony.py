@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
+from comity.kernel.audit_recorder import LEFT_OUT, Bound
 from comity.kernel.audit_servers import link_of
-from comity.kernel.happenings import LEFT_OUT, Bound
 from comity.kernel.journal import Journal
 from comity.kernel.pulse import Pulse, Speaking
 from comity.kernel.servers import Servers, Transition

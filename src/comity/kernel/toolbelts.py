@@ -15,7 +15,7 @@ from typing import Final
 
 from comity.kernel.call import Call
 from comity.kernel.catalog import Kind, Offer
-from comity.kernel.gate import Gate
+from comity.kernel.catalog_access import CatalogAccess
 from comity.kernel.sessions import Session
 from comity.ports.finding import Tokens
 from comity.rules.eras import handshake_tool
@@ -80,7 +80,7 @@ class Toolbelts:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: CatalogAccess,
         tokens: Tokens,
         now: Callable[[], float],
         outfit: Outfit = _PLAIN,

@@ -17,8 +17,8 @@ from msgspec import Raw
 from comity.kernel.breath import Breath
 from comity.kernel.catalog import Catalog, Kind, Offer
 from comity.kernel.chores import Chores
+from comity.kernel.definition_audit import DefinitionAudit
 from comity.kernel.grants import Clock
-from comity.kernel.happenings import Happenings
 from comity.kernel.permits import Permit, Permits
 from comity.kernel.pinned import Pinned
 from comity.kernel.trouble_log import TroubleLog
@@ -105,7 +105,7 @@ class ToolCare:
         self._vetting = asyncio.Lock()
         self._chores = Chores("the care for tools")
         # Who writes down what becomes of definitions; of each change that was told, its digest.
-        self.happenings: Happenings | None = None
+        self.audit: DefinitionAudit | None = None
         # Who is told of a server whose tools may stand otherwise, though it announced nothing.
         self.unsettled: Callable[[str], None] = lambda _: None
         self._told: dict[tuple[str, str], str] = {}
@@ -181,8 +181,8 @@ class ToolCare:
             if offer is not None and digest == self.standing(offer).digest and written:
                 pins.append(Pin(server, name, digest, written, by, self._clock()))
         await self.pins.accept_now(pins)
-        if self.happenings is not None and pins:
-            self.happenings.definitions_accepted(server, pins, by)
+        if self.audit is not None and pins:
+            self.audit.accepted(server, pins, by)
         self.refresh(server)
         return [pin.tool for pin in pins]
 
@@ -332,11 +332,11 @@ class ToolCare:
     def _tell(self, server: str, offers: Iterable[Offer]) -> None:
         """Have it written down what was accepted at sight, and what is other than was accepted."""
         accepted, self._at_sight = self._at_sight, []
-        if self.happenings is None:
+        if self.audit is None:
             return
         for name in dict.fromkeys(pin.server for pin in accepted):
             mine = (pin for pin in accepted if pin.server == name)
-            self.happenings.definitions_accepted(name, mine, GATEWAY)
+            self.audit.accepted(name, mine, GATEWAY)
         changed: dict[str, str] = {}
         for offer in offers:
             standing, place = self.standing(offer), (server, offer.name)
@@ -345,7 +345,7 @@ class ToolCare:
             elif self._told.get(place) != standing.digest:
                 self._told[place] = changed[offer.name] = standing.digest
         if changed:
-            self.happenings.definitions_changed(server, changed)
+            self.audit.changed(server, changed)
 
     def _findings(self, offer: Offer, seen: Examined, policy: ServerPolicy) -> tuple[Finding, ...]:
         found = list(seen.findings)

@@ -8,9 +8,11 @@ Rule 2: one that a person has approved as a proposal is not asked about again, a
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from comity.kernel.admission import Asking, Hold, Standing
+from comity.kernel.admission import Asking
 from comity.kernel.call import Call
+from comity.kernel.call_hold import Hold
 from comity.kernel.catalog import Offer
+from comity.kernel.catalog_access import Standing
 from comity.kernel.held import HeldCall
 from comity.kernel.outbox import Outbox
 from comity.rules import asks

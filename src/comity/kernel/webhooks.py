@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from comity.kernel.audit_recorder import Bound
 from comity.kernel.events import Events
 from comity.kernel.grants import Judge
-from comity.kernel.happenings import Bound
 from comity.kernel.journal import Journal
 from comity.ports.webhooks import PAGE, Poster, Sealer, WebhookRecords
 from comity.rules import events as wanting

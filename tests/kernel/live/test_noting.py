@@ -1,6 +1,6 @@
 """What is written down of live servers, without secrets, and not as often as one likes. (§13.2)"""
 
-from comity.kernel.happenings import AT_ONCE, LEFT_OUT
+from comity.kernel.audit_recorder import AT_ONCE, LEFT_OUT
 from comity.kernel.live.noting import Deed, Noting
 from comity.wire.audit import Event, Result, Type
 from comity.wire.parties import GATEWAY, PartyKind

@@ -18,9 +18,9 @@ from typing import Final
 
 from msgspec import Raw
 
+from comity.kernel.audit_recorder import Bound
 from comity.kernel.call import Call
 from comity.kernel.chores import Chores
-from comity.kernel.happenings import Bound
 from comity.kernel.live import bearing
 from comity.kernel.live.bearing import Bearer
 from comity.kernel.live.enabling import Enabling

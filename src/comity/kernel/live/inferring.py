@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from comity.kernel.happenings import LEFT_OUT, Bound, kind_of
+from comity.kernel.audit_recorder import LEFT_OUT, Bound, kind_of
 from comity.kernel.journal import Journal
 from comity.kernel.live.parts import Inferring
 from comity.kernel.live.routing import Circuits, Clock, Plan, Routing

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
 
-from comity.kernel.happenings import LEFT_OUT, Bound, kind_of
+from comity.kernel.audit_recorder import LEFT_OUT, Bound, kind_of
 from comity.kernel.journal import Journal
 from comity.rules.keeping import words
 from comity.rules.permissions import SUBJECT

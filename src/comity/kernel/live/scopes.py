@@ -15,10 +15,11 @@ from datetime import datetime
 from typing import Any, Final, cast
 
 from comity.kernel.across import Across
-from comity.kernel.admission import GoOn, Hold, Standing
 from comity.kernel.approved import looked_at
 from comity.kernel.call import Call
+from comity.kernel.call_hold import GoOn, Hold
 from comity.kernel.catalog import Offer
+from comity.kernel.catalog_access import Standing
 from comity.kernel.held import HeldCall, Holding
 from comity.kernel.live.hosted import Hosted
 from comity.kernel.live.hosting import Hosting
@@ -219,7 +220,7 @@ class HeldScope(HeldCall):
     async def _use(self, ask: Ask, go_on: GoOn) -> bool:
         refusal = await looked_at(self._changed_meanwhile)
         if refusal is None:
-            refusal = await self._approved.intend(self.holding.admission, ask)
+            refusal = await self._approved.intend(self.holding.steps, ask)
         if refusal is not None:
             self._turn_down(refusal)
         elif not self._is_over:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from comity.kernel.approvals import Approvals
-from comity.kernel.happenings import LEFT_OUT, Bound, kind_of
+from comity.kernel.audit_recorder import LEFT_OUT, Bound, kind_of
 from comity.kernel.journal import Journal
 from comity.kernel.live.spending import Short, Spending, used_up
 from comity.ports.budgets import Amounts

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from comity.kernel.happenings import AT_ONCE, MOST_NAMED, Bound, kind_of
+from comity.kernel.audit_recorder import AT_ONCE, MOST_NAMED, Bound, kind_of
 from comity.kernel.standing import Transition
 from comity.rules.permissions import Decided
 from comity.wire.audit import Result, Type, params_of
@@ -25,7 +25,7 @@ def step(previous: State, state: State, reason: str = "", **more: Any) -> Transi
 
 
 def connected(noted: Noted) -> None:
-    noted.happenings.stepped(step(State.CONNECTING, State.CONNECTED))
+    noted.servers.stepped(step(State.CONNECTING, State.CONNECTED))
     noted.take()
 
 
@@ -43,9 +43,9 @@ def test_a_partys_name_says_what_it_is(party: str, kind: PartyKind) -> None:
 def test_a_server_connects_by_itself_or_by_order() -> None:
     noted = Noted()
     for state in (State.CONNECTING, State.CONNECTED):
-        noted.happenings.stepped(step(State.REGISTERED, state))
+        noted.servers.stepped(step(State.REGISTERED, state))
     assert noted.told() == [(Type.SERVER_CONNECTED, GATEWAY, "files")]
-    noted.happenings.stepped(step(State.CONNECTING, State.CONNECTED, by=ANA.party))
+    noted.servers.stepped(step(State.CONNECTING, State.CONNECTED, by=ANA.party))
     assert noted.told() == [(Type.SERVER_CONNECTED, ANA.party, "files")]
 
 
@@ -64,9 +64,9 @@ def test_who_left_is_told_from_who_was_sent_away(
 ) -> None:
     noted = Noted()
     connected(noted)
-    noted.happenings.stepped(step(State.CONNECTED, State.DRAINING, reason, by=by))
-    noted.happenings.stepped(step(State.DRAINING, state, reason, by=by))
-    noted.happenings.stepped(step(state, State.CONNECTING, reason))
+    noted.servers.stepped(step(State.CONNECTED, State.DRAINING, reason, by=by))
+    noted.servers.stepped(step(State.DRAINING, state, reason, by=by))
+    noted.servers.stepped(step(state, State.CONNECTING, reason))
     (event,) = noted.take()
     assert (event.type, event.actor) == (Type.SERVER_DISCONNECTED, actor)
     assert event.details["reason"] == reason
@@ -74,8 +74,8 @@ def test_who_left_is_told_from_who_was_sent_away(
 
 def test_a_server_that_never_was_there_does_not_leave() -> None:
     noted = Noted()
-    noted.happenings.stepped(step(State.CONNECTING, State.ERROR, "no such file"))
-    noted.happenings.stepped(step(State.ERROR, State.RESTARTING, "no such file"))
+    noted.servers.stepped(step(State.CONNECTING, State.ERROR, "no such file"))
+    noted.servers.stepped(step(State.ERROR, State.RESTARTING, "no such file"))
     assert not noted.take()
 
 
@@ -84,9 +84,7 @@ def test_whoever_is_given_up_is_told_so_by_the_name_that_mgp_has_for_it(was_ther
     noted = Noted()
     if was_there:
         connected(noted)
-    noted.happenings.stepped(
-        step(State.CONNECTED, State.ERROR, f"died: {SECRET}", is_given_up=True)
-    )
+    noted.servers.stepped(step(State.CONNECTED, State.ERROR, f"died: {SECRET}", is_given_up=True))
     left, given_up = noted.take()
     assert left.type == Type.SERVER_DISCONNECTED
     assert left.actor == ("server:files" if was_there else GATEWAY)
@@ -129,9 +127,9 @@ def test_what_follows_without_anybodys_word_is_the_gateways(
 ) -> None:
     noted = Noted()
     if before is not None:
-        noted.happenings.decided("files", {"camera": before})
+        noted.permissions.decided("files", {"camera": before})
         noted.take()
-    noted.happenings.decided("files", {"camera": now})
+    noted.permissions.decided("files", {"camera": now})
     events = noted.take()
     assert [event.type for event in events] == ([] if told is None else [told])
     for event in events:
@@ -142,14 +140,14 @@ def test_what_follows_without_anybodys_word_is_the_gateways(
 
 def test_what_cannot_be_known_for_a_while_is_no_change() -> None:
     noted = Noted()
-    noted.happenings.decided("files", {"camera": policy(APPROVED)})
+    noted.permissions.decided("files", {"camera": policy(APPROVED)})
     noted.take()
     unknown = Decided(DEFERRED, GATEWAY, "what is allowed is not known just now")
     for now in (unknown, policy(APPROVED)):
-        noted.happenings.decided("files", {"camera": now})
+        noted.permissions.decided("files", {"camera": now})
     assert not noted.take()
-    noted.happenings.dismissed("files")
-    noted.happenings.decided("files", {"camera": policy(APPROVED)})
+    noted.permissions.dismissed("files")
+    noted.permissions.decided("files", {"camera": policy(APPROVED)})
     assert len(noted.take()) == 1
 
 
@@ -166,8 +164,8 @@ def test_a_grant_is_told_with_what_it_is_about(
 ) -> None:
     noted = Noted()
     grant = Grant("agent:ci", "tools/call", target, effect, justification=f"as {SECRET} said")
-    noted.happenings.granted(ANA, grant, "1f" * 16)
-    noted.happenings.revoked(ANA, ("agent:ci", "tools/call", target))
+    noted.grants.granted(ANA, grant, "1f" * 16)
+    noted.grants.revoked(ANA, ("agent:ci", "tools/call", target))
     granted, revoked = noted.take()
     assert (granted.type, granted.actor, granted.kind) == (
         Type.ACCESS_GRANTED,
@@ -185,8 +183,8 @@ def test_a_grant_is_told_with_what_it_is_about(
 def test_what_a_person_decides_of_a_permission_is_the_persons() -> None:
     noted = Noted()
     for effect in (Effect.ALLOW, Effect.DENY, Effect.ASK):
-        noted.happenings.granted(ANA, Grant("server:files", PERMISSION, "camera", effect))
-    noted.happenings.revoked(ANA, ("server:files", PERMISSION, "camera"))
+        noted.grants.granted(ANA, Grant("server:files", PERMISSION, "camera", effect))
+    noted.grants.revoked(ANA, ("server:files", PERMISSION, "camera"))
     events = noted.take()
     assert [event.type for event in events] == [
         Type.PERMISSION_GRANTED,
@@ -203,17 +201,17 @@ def test_what_a_person_decides_of_a_permission_is_the_persons() -> None:
 def test_who_was_not_let_is_told_as_blocked() -> None:
     noted = Noted()
     stranger = Actor("agent:ci")
-    noted.happenings.granted(stranger, Grant("agent:ci", "*", "*", Effect.ALLOW), refused=True)
-    noted.happenings.revoked(stranger, ("agent:ci", "*", "*"), refused=True)
+    noted.grants.granted(stranger, Grant("agent:ci", "*", "*", Effect.ALLOW), refused=True)
+    noted.grants.revoked(stranger, ("agent:ci", "*", "*"), refused=True)
     assert [event.result for event in noted.take()] == [Result.BLOCKED, Result.BLOCKED]
 
 
 def test_keys_and_their_holders_are_told_and_never_what_opens_a_door() -> None:
     noted = Noted()
     key = Key("k1", "agent:ci", b"mac", f"for {SECRET}", ("AdminRead",), expires_at=NOON)
-    noted.happenings.key_issued(ANA.party, key, "k0")
-    noted.happenings.key_revoked(ANA.party, key, NOON)
-    noted.happenings.party_changed(ANA.party, Party("agent:ci"), "disabled")
+    noted.keys.issued(ANA.party, key, "k0")
+    noted.keys.revoked(ANA.party, key, NOON)
+    noted.keys.party_changed(ANA.party, Party("agent:ci"), "disabled")
     issued, revoked, changed = noted.take()
     assert issued.details == {
         "key": "k1",
@@ -231,7 +229,7 @@ def test_keys_and_their_holders_are_told_and_never_what_opens_a_door() -> None:
 def test_many_tools_are_one_entry() -> None:
     noted = Noted()
     pins = [Pin("files", f"t{i}", "d", b"{}", GATEWAY, NOON) for i in range(MOST_NAMED + 5)]
-    noted.happenings.definitions_accepted("files", pins, GATEWAY)
+    noted.definitions.accepted("files", pins, GATEWAY)
     (event,) = noted.take()
     assert (event.details["number"], event.details["more"]) == (MOST_NAMED + 5, 5)
     assert event.type == Type.DEFINITION_ACCEPTED
@@ -240,12 +238,12 @@ def test_many_tools_are_one_entry() -> None:
 def test_what_a_server_changes_without_end_is_counted() -> None:
     noted = Noted()
     for _ in range(AT_ONCE + 7):
-        noted.happenings.definitions_changed("files", {"read": "d"})
+        noted.definitions.changed("files", {"read": "d"})
     events = noted.take()
     assert len(events) == AT_ONCE
     assert {event.actor for event in events} == {"server:files"}
     noted.pass_time(10)
-    noted.happenings.definitions_changed("files", {"read": "d"})
+    noted.definitions.changed("files", {"read": "d"})
     (event,) = noted.take()
     assert event.details["left_out"] == 7
 
@@ -264,7 +262,7 @@ def test_a_bound_is_for_each_name_by_itself() -> None:
 def test_every_entry_has_the_form_of_mgp() -> None:
     noted = Noted()
     connected(noted)
-    noted.happenings.stepped(step(State.CONNECTED, State.ERROR, "gone"))
+    noted.servers.stepped(step(State.CONNECTED, State.ERROR, "gone"))
     said = params_of(noted.take()[0])
     assert said.keys() == {
         *("timestamp", "trace_id", "event_type", "actor", "target", "result", "details"),
