@@ -344,20 +344,31 @@ class Project:
         full = f"{module}.{name}"
         if full in self.files:
             return ("module", full)
+        source = None if module.startswith("comity.sdk.") else self.source(module, name)
+        return ("symbol", module, name) if source is None else self.origin(*source)
+
+    def source(self, module, name):
+        """Where a module itself has a name from, if from another of ours."""
         file = self.files.get(module)
-        if file is not None and file.is_package:
-            for node in file.tree.body:
-                if isinstance(node, ast.ImportFrom) and is_own(node.module):
-                    for alias in node.names:
-                        if (alias.asname or alias.name) == name:
-                            return self.origin(node.module, alias.name)
-        return ("symbol", module, name)
+        if file is None:
+            return None
+        for node in file.tree.body:
+            if isinstance(node, ast.ImportFrom) and is_own(node.module):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return (node.module, alias.name)
+        return None
 
     def new_module(self, module):
         return self.plan.moves.get(module, module)
 
     def new_symbol(self, module, name):
-        return self.plan.renames.get((module, name), name)
+        found = self.plan.renames.get((module, name))
+        if found is None and module.startswith("comity.sdk."):
+            source = self.source(module, name)
+            if source is not None and f"{source[0]}.{source[1]}" not in self.files:
+                return self.new_symbol(*source)
+        return name if found is None else found
 
     def problem(self, text):
         self.problems.append(text)
@@ -508,7 +519,10 @@ class Project:
                         fresh = local if local != base else base
                     else:
                         fresh = base
-                        if base != local and base in all_names and new_locals.get(base) != new:
+                        is_taken = new_locals.get(base, new) != new
+                        if base != local and (
+                            is_taken or (base in all_names and new_locals.get(base) != new)
+                        ):
                             fresh = local
                             self.problem(f"{file.name}: `{base}` is taken; kept `as {local}`")
                     said[parent].append(base if fresh == base else f"{base} as {fresh}")

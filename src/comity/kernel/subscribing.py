@@ -16,9 +16,9 @@ from msgspec import Raw
 from comity.kernel.audit import Notices
 from comity.kernel.call import Call
 from comity.kernel.catalog import Kind
+from comity.kernel.catalog_access import CatalogAccess
 from comity.kernel.event_methods import EventMethods
 from comity.kernel.following import MOST_FOLLOWED, follow
-from comity.kernel.gate import Gate
 from comity.kernel.question import Errand
 from comity.kernel.reached import Reached
 from comity.kernel.servers import Servers
@@ -90,7 +90,7 @@ class Listener:
 class Subscriptions:
     """Every listener of the gateway's own, of both eras."""
 
-    def __init__(self, servers: Servers, gate: Gate) -> None:
+    def __init__(self, servers: Servers, gate: CatalogAccess) -> None:
         self._servers = servers
         self._gate = gate
         self._sessions: dict[Session, Place] = {}
