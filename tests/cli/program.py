@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support import fork_server
+
 COMITY = str(Path(sys.executable).with_name("comity"))
 SECONDS = 120.0
 EXAMPLE: dict[str, Any] = {"command": sys.executable, "args": ["-m", "comity.cli", "example"]}
@@ -53,15 +55,10 @@ class Desk:
         self.env = {**inherited, **state, "HOME": str(self.home), **env}
 
     def run(self, *arguments: str, said: str = "", **env: str) -> Ran:
-        done = subprocess.run(
-            [COMITY, *arguments],
-            cwd=self.folder,
-            env={**self.env, **env},
-            input=said,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
+        whole = {**self.env, **env}
+        can_be_forked = fork_server.arguments_of([COMITY], whole) is not None
+        done = (fork_server.run if can_be_forked else _run)(
+            list(arguments), cwd=str(self.folder), env=whole, said=said, timeout=SECONDS
         )
         assert "Traceback" not in done.stderr, done.stderr
         return Ran(done.returncode, done.stdout, done.stderr)
@@ -72,6 +69,21 @@ class Desk:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content, indent=2))
         return path
+
+
+def _run(
+    arguments: list[str], *, cwd: str, env: dict[str, str], said: str, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMITY, *arguments],
+        cwd=cwd,
+        env=env,
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 def _heed_interruptions() -> None:

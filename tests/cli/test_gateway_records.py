@@ -192,11 +192,13 @@ def test_two_gateways_leave_two_records_and_take_them_with_them(
 
 
 def test_a_gateway_that_was_killed_is_not_found(config: Path, environ: Mapping[str, str]) -> None:
-    with running([COMITY, "serve", str(config), "--port", "0"], environ) as gateway:
+    # A child of this process, not a forked one: it stays a zombie until somebody waits for it.
+    own = {**environ, "PYTHONUNBUFFERED": "1"}
+    with running([COMITY, "serve", str(config), "--port", "0"], own) as gateway:
         gateway.wait_for_line(LISTENING)
         assert find_gateway(config, environ) is not None
         os.kill(gateway.pid, signal.SIGKILL)
-        # It has ended, and whoever started it has not looked yet.
+        # It has ended, and its parent has not looked yet.
         os.waitid(os.P_PID, gateway.pid, os.WEXITED | os.WNOWAIT)
         assert find_gateway(config, environ) is None
     assert [*(state_folder(environ) / "gateways").iterdir()] == []

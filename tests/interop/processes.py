@@ -14,12 +14,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from comity.cli.gateway_records import find_gateway_by_url
 from tests.interop.peers import ROOT
+from tests.support import fork_server
 
 START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
+# A peer may wait for ever for the end of a stream; how it ends is nothing that a test is about.
+_PEER_STOP_SECONDS = 1.0
 _KEPT_LINES = 400
 
 
@@ -27,17 +31,9 @@ class Program:
     """A subprocess in its own process group, with the last lines it said on stderr."""
 
     def __init__(self, command: list[str], env: Mapping[str, str] | None = None) -> None:
-        self._process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        is_comity = any(Path(word).name in ("comity", "comity.cli") for word in command)
+        self._grace = _STOP_SECONDS if is_comity else _PEER_STOP_SECONDS
+        self._process, self._stderr = _start(command, {**os.environ, **(env or {})})
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._said = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -78,7 +74,7 @@ class Program:
 
     def stop(self) -> None:
         """Ask the whole group to end, then make it."""
-        for ending, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, _STOP_SECONDS)):
+        for ending, seconds in ((signal.SIGTERM, self._grace), (signal.SIGKILL, _STOP_SECONDS)):
             try:
                 os.killpg(self._process.pid, ending)
             except ProcessLookupError:
@@ -89,20 +85,46 @@ class Program:
                 continue
         self._process.wait(_STOP_SECONDS)
         self._reader.join(_STOP_SECONDS)
-        assert self._process.stderr is not None
-        self._process.stderr.close()
+        self._stderr.close()
 
     def _tail(self) -> str:
         return "\n".join(self._lines)
 
     def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        for line in self._stderr:
             with self._said:
                 self._lines.append(line.rstrip("\n"))
                 self._said.notify_all()
         with self._said:
             self._said.notify_all()
+
+
+def _start(
+    command: list[str], env: Mapping[str, str]
+) -> tuple["subprocess.Popen[str] | fork_server.ForkedProcess", IO[str]]:
+    """A program with its stderr; a `comity` is forked from one that is loaded already."""
+    arguments = fork_server.arguments_of(command, env)
+    if arguments is None:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        assert process.stderr is not None
+        return process, process.stderr
+    ours, theirs = os.pipe()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    streams = (nothing, nothing, theirs)
+    forked = fork_server.fork(arguments, cwd=str(ROOT), env=env, streams=streams)
+    os.close(nothing)
+    os.close(theirs)
+    return forked, os.fdopen(ours, encoding="utf-8", errors="replace")
 
 
 @contextmanager
