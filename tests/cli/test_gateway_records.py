@@ -192,9 +192,9 @@ def test_two_gateways_leave_two_records_and_take_them_with_them(
 
 
 def test_a_gateway_that_was_killed_is_not_found(config: Path, environ: Mapping[str, str]) -> None:
-    # A child of this process, not a forked one: it stays a zombie until somebody waits for it.
-    own = {**environ, "PYTHONUNBUFFERED": "1"}
-    with running([COMITY, "serve", str(config), "--port", "0"], own) as gateway:
+    # A child of this process: it stays a zombie until somebody waits for it.
+    serve = [COMITY, "serve", str(config), "--port", "0"]
+    with running(serve, environ, may_fork=False) as gateway:
         gateway.wait_for_line(LISTENING)
         assert find_gateway(config, environ) is not None
         os.kill(gateway.pid, signal.SIGKILL)

@@ -30,10 +30,14 @@ _KEPT_LINES = 400
 class Program:
     """A subprocess in its own process group, with the last lines it said on stderr."""
 
-    def __init__(self, command: list[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: list[str], env: Mapping[str, str] | None = None, *, may_fork: bool = True
+    ) -> None:
         is_comity = any(Path(word).name in ("comity", "comity.cli") for word in command)
         self._grace = _STOP_SECONDS if is_comity else _PEER_STOP_SECONDS
-        self._process, self._stderr = _start(command, {**os.environ, **(env or {})})
+        self._process, self._stderr = _start(
+            command, {**os.environ, **(env or {})}, may_fork=may_fork
+        )
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._said = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -100,10 +104,10 @@ class Program:
 
 
 def _start(
-    command: list[str], env: Mapping[str, str]
+    command: list[str], env: Mapping[str, str], *, may_fork: bool
 ) -> tuple["subprocess.Popen[str] | fork_server.ForkedProcess", IO[str]]:
     """A program with its stderr; a `comity` is forked from one that is loaded already."""
-    arguments = fork_server.arguments_of(command, env)
+    arguments = fork_server.arguments_of(command, env) if may_fork else None
     if arguments is None:
         process = subprocess.Popen(
             command,
@@ -128,8 +132,11 @@ def _start(
 
 
 @contextmanager
-def running(command: list[str], env: Mapping[str, str] | None = None) -> Generator[Program]:
-    program = Program(command, env)
+def running(
+    command: list[str], env: Mapping[str, str] | None = None, *, may_fork: bool = True
+) -> Generator[Program]:
+    """A program until the block ends; without `may_fork` it is a child of this process."""
+    program = Program(command, env, may_fork=may_fork)
     try:
         yield program
     finally:

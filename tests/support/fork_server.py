@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -51,14 +52,15 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(COMITY, timeout or 0)
-            said = os.read(self._status, _STATUS.size)
-            os.close(self._status)
-            # Its minder says nothing only if somebody killed that too.
-            self.returncode = _STATUS.unpack(said)[0] if said else -signal.SIGKILL
-        return self.returncode
+        if self.returncode is not None:
+            return self.returncode
+        if not select.select([self._status], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(COMITY, timeout or 0)
+        said = os.read(self._status, _STATUS.size)
+        os.close(self._status)
+        # Its minder says nothing only if somebody killed that too.
+        ended = self.returncode = _STATUS.unpack(said)[0] if said else -signal.SIGKILL
+        return ended
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -229,11 +231,12 @@ def _become(order: Any, streams: list[int]) -> NoReturn:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
     finally:
         # As an interpreter ends: threads first, then what wanted to be told.
-        threading._shutdown()  # type: ignore[attr-defined]  # there is no public way
-        atexit._run_exitfuncs()
+        # There is no public way to either.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
