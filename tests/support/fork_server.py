@@ -174,6 +174,7 @@ def serve(number: int) -> None:
 
 
 def _import_everything() -> None:
+    # The tests themselves need nothing of it.
     import comity
 
     for each in pkgutil.walk_packages(comity.__path__, "comity."):
@@ -213,6 +214,7 @@ def _mind(order: Any, fds: list[int]) -> NoReturn:
 
 def _become(order: Any, streams: list[int]) -> NoReturn:
     """Be the program that was wanted."""
+    # The tests themselves need nothing of it.
     from comity.cli.main import main
 
     os.setsid()

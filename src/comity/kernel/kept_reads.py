@@ -42,8 +42,8 @@ class KeptReads:
 
     def find(self, server: str, uri: str, party: str) -> Raw | None:
         """What this party was told there, or everybody; None where it has to be read."""
-        for reader in (party, FOR_EVERYBODY):
-            key = (server, uri, reader)
+        for who in (party, FOR_EVERYBODY):
+            key = (server, uri, who)
             read = self._reads.get(key)
             if read is not None and read.until > self._now():
                 return read.result
