@@ -12,12 +12,44 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+FULL = (
+    "/scale/",
+    "cluster/test_topics_chaos",
+    "interop/test_crowd",
+    "interop/test_matrix.py",
+    "interop/test_soak",
+)
+"""Soaks, chaos, sizes and whole matrices: only `scripts/test --full` runs them."""
+
+INTEGRATION = (
+    "/adapters/",
+    "/bench/",
+    "/cli/",
+    "/cluster/",
+    "/conformance/",
+    "/contracts/",
+    "/deploy/",
+    "/docs/",
+    "/interop/",
+    "/live/",
+    "/sdk/",
+    "/security/",
+    "/webhooks/",
+)
+"""What starts processes or needs an engine: `scripts/test --integration` and CI run it too."""
+
 LONGEST = (
     "test_soak",
     "test_matrix",
+    "test_pushes_once",
+    "test_live_guides",
+    "test_supervision",
+    "test_streaming",
     "test_approval_matrix",
     "test_crash_proof",
     "test_topics_chaos",
+    "test_bridge",
+    "test_stdio",
     "cluster/test_nodes",
     "test_hostile",
     "sql/test_asks",
@@ -60,8 +92,20 @@ def _end_gateways(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that nobody is left alone with it at the end."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    tiers = ("fast", "integration", "full")
+    parser.addoption("--tier", choices=tiers, default="full", help="how much of the tests to run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of higher tiers, and begin with those that take longest."""
+    left_out = {"fast": (*INTEGRATION, *FULL), "integration": FULL, "full": ()}
+    higher = left_out[str(config.getoption("--tier"))]
+    deselected = [item for item in items if any(part in item.path.as_posix() for part in higher)]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        skipped = set(map(id, deselected))
+        items[:] = [item for item in items if id(item) not in skipped]
     items.sort(key=_rank)
 
 

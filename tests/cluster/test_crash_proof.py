@@ -25,7 +25,7 @@ from comity.ports.journaling import Sought
 from comity.wire.asks import Ask, State
 from comity.wire.audit import Event, Result, Type, event_of
 from tests.cluster.postgres import Postgres, a_postgres
-from tests.interop.processes import Program, free_port, operator_headers, running
+from tests.interop.processes import Program, accepts, free_port, operator_headers, running
 
 KILLS = int(os.environ.get("COMITY_CRASH_KILLS", "2"))
 STORE_KILLS = int(os.environ.get("COMITY_CRASH_STORE_KILLS", "1"))
@@ -117,7 +117,8 @@ async def a_scene(postgres: Postgres, folder: Path) -> AsyncGenerator[Scene]:
     scene = Scene(postgres, folder, free_port(), folder / "effects")
     scene.effects.touch()
     command = ["-m", "tests.cluster.effects_server", str(scene.upstream), str(scene.effects)]
-    with running([sys.executable, *command]):
+    with running([sys.executable, *command]) as effects:
+        effects.wait_until(lambda: accepts(scene.upstream))
         try:
             await scene.start()
             yield scene

@@ -73,7 +73,7 @@ class Ledger:
             tests = ", ".join(self.record.rows[row_id].tests)
             yield f"both    {row_id}: {DEVIATIONS} gives a reason, and these tests name it: {tests}"
         if self.record.run is None:
-            yield "record  No full run is on record: scripts/test without arguments makes one."
+            yield "record  No full run is on record: `scripts/test --integration` makes one."
         elif not commit or self.record.run.commit != commit:
             there, here = self.record.run.commit or "no commit", commit or "no commit"
             yield f"record  The last full run was of {there}, and {here} is checked out."
@@ -117,7 +117,7 @@ def _print_table(ledger: Ledger) -> None:
         _say(f"{name:<10}{rows:>8}{proved:>10}{reasoned:>10}{still_open:>8}")
     run = ledger.record.run
     if run is None:
-        _say("No full run is on record: scripts/test without arguments makes one.")
+        _say("No full run is on record: `scripts/test --integration` makes one.")
     else:
         commit = run.commit[:12] or "no commit"
         _say(f"The {run.form} form ran on {run.date} at {commit} with Python {run.python}.")
