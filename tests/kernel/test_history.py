@@ -1,12 +1,14 @@
 """`kernel/history.py`: the journal read again, as a story's entries and as an export."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 from comity.adapters.memory.records import MemoryRecords
 from comity.adapters.signing import verify
 from comity.kernel import history
+from comity.kernel.ask_ids import ask_named
 from comity.kernel.history import History, Place
 from comity.ports.journaling import Sought
 from comity.rules.proof import Proof, Report
@@ -137,7 +139,7 @@ async def told(records: MemoryRecords) -> History:
             trace=TRACE,
         )
     )
-    return History(records.journal, records.asks)
+    return History(records.journal, partial(ask_named, records.asks))
 
 
 @pytest.mark.parametrize("name", [OTHER, "run-1"])

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 from comity.adapters.stores import open_store
 from comity.app.journaling import Journaling, make_signer, node_of, signing_key_file
 from comity.config import Settings
+from comity.kernel.ask_ids import ask_named
 from comity.kernel.history import History
 from comity.ports import Records
 from comity.surfaces.asked import Room
@@ -27,7 +29,9 @@ def journal_rooms(records: Records, journaling: Journaling) -> dict[str, Room]:
         }
 
     settle = None if journal.is_lasting else journal.flush
-    return JournalApi(History(records.journal, records.asks, settle=settle), about).rooms
+    return JournalApi(
+        History(records.journal, partial(ask_named, records.asks), settle=settle), about
+    ).rooms
 
 
 def stored_journal_rooms(records: Records, settings: Settings) -> dict[str, Room]:
@@ -38,7 +42,7 @@ def stored_journal_rooms(records: Records, settings: Settings) -> dict[str, Room
         key = None if signer is None else signer.key
         return {"node": node_of(settings, signer), "key": key, "signed_to": None, "waiting": 0}
 
-    return JournalApi(History(records.journal, records.asks), about).rooms
+    return JournalApi(History(records.journal, partial(ask_named, records.asks)), about).rooms
 
 
 @asynccontextmanager
@@ -51,7 +55,7 @@ async def history_of(settings: Settings) -> AsyncGenerator[History]:
     records = open_store(settings.store_url)
     try:
         await records.open()
-        yield History(records.journal, records.asks)
+        yield History(records.journal, partial(ask_named, records.asks))
     finally:
         await records.close()
 

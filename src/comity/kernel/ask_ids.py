@@ -28,3 +28,10 @@ async def ask_beginning(
             f"several asks begin with {beginning!r:.40}; say more of the id", INVALID_PARAMS
         )
     return found[0] if found else None
+
+
+async def ask_named(asks: AskRecords, name: str) -> Ask | None:
+    """The ask of that id, or the only one whose id begins so. Raises as `ask_beginning` does."""
+    if not LEAST_OF_AN_ID <= len(name) <= WHOLE_ID:
+        return None
+    return await (asks.get(name) if len(name) == WHOLE_ID else ask_beginning(asks, name))

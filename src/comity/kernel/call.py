@@ -19,7 +19,6 @@ from comity.kernel.shares import Shares
 from comity.kernel.tallies import CANCELLED, NO_ERROR, OK, ServerTallies, name_in, outcome_of
 from comity.rules import negotiation, refusals
 from comity.rules.access import Judgement
-from comity.rules.ask_forms import Brought
 from comity.rules.negotiation import Terms
 from comity.rules.refusals import Asked, Refusal
 from comity.wire import jsonrpc
@@ -114,7 +113,7 @@ class Call:
     share: tuple[Shares, str] | None = None
     beyond: Shares | None = None
     # What its client says to a question of our own, and who hears that it is asked one by a server.
-    brought: Brought | None = None
+    brought: object | None = None
     on_round: Callable[[Frame], None] | None = None
     # Whether it goes on apart from its client, which asks after it.
     is_detached = False

@@ -195,7 +195,8 @@ class HeldCall:
 
     async def _wait(self, go_on: GoOn) -> None:
         brought = self.call.brought
-        ask = await (self._ask() if brought is None else self._hear(brought))
+        is_reply = isinstance(brought, ask_forms.Brought)
+        ask = await (self._hear(brought) if is_reply else self._ask())
         self._take_form(ask)
         while not self._is_over:
             if ask.state is State.USED:

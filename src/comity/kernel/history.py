@@ -8,14 +8,11 @@ Rule 2: an export is the chains of all nodes in their order, page by page, whate
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from comity.kernel.ask_ids import LEAST_OF_AN_ID, WHOLE_ID, ask_beginning
-from comity.ports.asking import AskRecords
 from comity.ports.journaling import JournalStore, Sought
 from comity.rules.stories import asks_in
 from comity.wire import exported
-from comity.wire.asks import Ask
 from comity.wire.errors import NOTHING_HERE, MalformedMessage
 from comity.wire.journal import Checkpoint, Line, Segment
 
@@ -46,18 +43,31 @@ class Part:
     next: Place | None
 
 
+class TracedRequest(Protocol):
+    """An approval request, as far as it leads to entries."""
+
+    @property
+    def trace(self) -> str: ...
+    @property
+    def call(self) -> str: ...
+
+
+type FindRequest = Callable[[str], Awaitable[TracedRequest | None]]
+"""Finds an approval request by its id, or by as much of its beginning as no other has."""
+
+
 class History:
     """Reads a journal, and the asks that stand in it."""
 
     def __init__(
         self,
         journal: JournalStore,
-        asks: AskRecords | None = None,
+        find_request: FindRequest | None = None,
         clock: Clock = lambda: datetime.now(UTC),
         settle: Settle | None = None,
     ) -> None:
         self._journal = journal
-        self._asks = asks
+        self._find_request = find_request
         self._clock = clock
         # What has just happened may be on its way there still.
         self._settle = settle
@@ -94,19 +104,11 @@ class History:
         bare = name.replace("-", "").lower()
         if len(bare) == _TRACE_LENGTH and all(each in "0123456789abcdef" for each in bare):
             return [Sought(trace=bare)]
-        ask = await self._ask_named(name.lower())
-        of_ask = [] if ask is None else _sought_of(ask)
+        of_ask = await self._of_ask(name.lower())
         return of_ask or [Sought(call=name)] if name else []
 
-    async def _ask_named(self, name: str) -> Ask | None:
-        if self._asks is None or not LEAST_OF_AN_ID <= len(name) <= WHOLE_ID:
-            return None
-        if len(name) == WHOLE_ID:
-            return await self._asks.get(name)
-        return await ask_beginning(self._asks, name)
-
     async def _of_ask(self, id: str) -> list[Sought]:
-        ask = None if self._asks is None else await self._asks.get(id)
+        ask = None if self._find_request is None else await self._find_request(id)
         return [] if ask is None else _sought_of(ask)
 
     async def _add(self, found: dict[tuple[str, int], Line], sought: Sought) -> None:
@@ -182,6 +184,6 @@ def _woven(
     return [*woven, *map(exported.checkpoint, waiting[place:])] if is_last else woven
 
 
-def _sought_of(ask: Ask) -> list[Sought]:
+def _sought_of(ask: TracedRequest) -> list[Sought]:
     wanted = [Sought(trace=ask.trace)] if ask.trace else []
     return [*wanted, Sought(call=ask.call)] if ask.call else wanted

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from comity.kernel.key_audit import KeyAudit
 from comity.kernel.minting import mint
-from comity.ports import PAGE, Records
+from comity.ports import PAGE, KeyRecords, PartyRecords
 from comity.rules import granting
 from comity.rules.keys import bound_in
 from comity.wire.errors import INVALID_PARAMS, NOTHING_HERE, MalformedMessage
@@ -39,12 +39,21 @@ async def _nothing() -> None:
     """No snapshot stands beside the records."""
 
 
+class KeyringStores(Protocol):
+    """Where keys and their principals are stored."""
+
+    @property
+    def parties(self) -> PartyRecords: ...
+    @property
+    def keys(self) -> KeyRecords: ...
+
+
 class Keyring:
     """The keys and parties of the records, for whoever may administer them."""
 
     def __init__(
         self,
-        records: Records,
+        records: KeyringStores,
         pepper: bytes,
         refresh: Refresh = _nothing,
         clock: Clock = lambda: datetime.now(UTC),
