@@ -141,12 +141,10 @@ def _server() -> tuple[socket.socket, threading.Lock]:
         pass_fds=[theirs.fileno()],
     )
     theirs.close()
-
-    def end() -> None:
-        ours.close()
-        process.wait(30)
-
-    atexit.register(end)
+    # It leaves a server behind that is no child of the tests: some count their children. That ends
+    # when this process does.
+    process.wait(30)
+    atexit.register(ours.close)
     return ours, threading.Lock()
 
 
@@ -155,6 +153,8 @@ def _server() -> tuple[socket.socket, threading.Lock]:
 
 def serve(number: int) -> None:
     """Fork for each order, until nobody can give one any more."""
+    if os.fork():
+        os._exit(0)
     _import_everything()
     # What is imported by now is never collected, so children do not copy its pages.
     gc.freeze()
