@@ -8,7 +8,8 @@ from bench.eras import FIRST_CALL, call_body
 from bench.load import Caller, Stretch
 from bench.load_http import HttpTarget
 from bench.realm import TARGET, Realm, party, records
-from comity.wire.grants import CALL, Effect, Grant
+from comity.mcp.actors import CALL
+from comity.policy.grants import Effect, Grant
 
 CALLERS = 16
 _QUIET_SECONDS = 2.0

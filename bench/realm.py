@@ -10,13 +10,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from comity.adapters.sql import postgres, sqlite
-from comity.kernel.minting import mint
-from comity.ports import Records
-from comity.rules.asks import new_ask_id
-from comity.wire.asks import Ask, Kind
-from comity.wire.grants import CALL, Effect, Grant
-from comity.wire.parties import Key, Party
+from comity.app.records import RecordStores, open_store
+from comity.approvals.model import ApprovalKind, ApprovalRequest, new_request_id
+from comity.identity.keys import mint_key
+from comity.identity.principals import ApiKey, Principal
+from comity.mcp.actors import CALL
+from comity.policy.grants import Effect, Grant
 
 GRANTS_EACH = 10
 TARGET = "stub/echo"
@@ -46,9 +45,8 @@ def party(order: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def records(store: str) -> AsyncGenerator[Records]:
-    product = sqlite if store.startswith(sqlite.SCHEME) else postgres
-    opened = product.open_records(store)
+async def records(store: str) -> AsyncGenerator[RecordStores]:
+    opened = open_store(store)
     await opened.open()
     try:
         yield opened
@@ -62,7 +60,7 @@ async def settle(store: str, parties: int, callers: int) -> Realm:
     async with records(store) as kept:
         for first in range(0, parties, _AT_ONCE):
             some = range(first, min(parties, first + _AT_ONCE))
-            await kept.parties.put(*(Party(party(order)) for order in some))
+            await kept.parties.put(*(Principal(party(order)) for order in some))
             await kept.grants.put(*(grant for order in some for grant in _grants(order)))
         keys = [await _key(kept, pepper, order) for order in range(callers)]
     return Realm(store, pepper, parties, tuple(keys))
@@ -73,12 +71,17 @@ async def ask(realm: Realm, count: int) -> None:
     now = datetime.now(UTC)
     async with records(realm.store) as kept:
         for number in range(count):
-            asked = Ask(
-                *(new_ask_id(now, number.to_bytes(10)), Kind.CONFIRM, party(number), "stub"),
+            asked = ApprovalRequest(
+                *(
+                    new_request_id(now, number.to_bytes(10)),
+                    ApprovalKind.CONFIRM,
+                    party(number),
+                    "stub",
+                ),
                 *("other", f"{number:064x}", f"{party(number)} wants to call stub__other"),
                 *({"tool": "stub__other", "arguments": {"n": number}}, now, now + _A_DAY),
             )
-            await kept.asks.open(asked)
+            await kept.approval_requests.open(asked)
 
 
 def _grants(order: int) -> list[Grant]:
@@ -95,8 +98,8 @@ def _grants(order: int) -> list[Grant]:
     return [Grant(party(order), CALL, TARGET, Effect.ALLOW), *others]
 
 
-async def _key(kept: Records, pepper: str, order: int) -> str:
+async def _key(kept: RecordStores, pepper: str, order: int) -> str:
     now = datetime.now(UTC)
-    shown, key = mint(pepper.encode(), Key("", party(order), b"", created_at=now))
+    shown, key = mint_key(pepper.encode(), ApiKey("", party(order), b"", created_at=now))
     await kept.keys.put(key, now)
     return shown

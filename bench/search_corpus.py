@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.search_sets import collections
-from comity.kernel.catalog import Catalog, Kind, Offer
-from comity.kernel.tool_index import ServerWords
-from comity.rules.names import public_name
+from comity.catalog.catalog import Catalog
+from comity.catalog.search.tool_index import ServerDescription
+from comity.mcp.entries import CatalogEntry, EntryKind
+from comity.mcp.protocol import public_name
 
 PER_SERVER = 20
 
@@ -52,28 +53,30 @@ def queries(folders: Sequence[Path], count: int) -> list[str]:
     return [query for each in sets for query in each[:share]][:count]
 
 
-def offer_of(made: Made) -> Offer:
+def offer_of(made: Made) -> CatalogEntry:
     server = f"server-{made.server:05}"
     definition = {
         "name": public_name(server, made.name),
         "description": made.description,
         "inputSchema": made.schema,
     }
-    return Offer(public_name(server, made.name), server, made.name, json.dumps(definition).encode())
+    return CatalogEntry(
+        public_name(server, made.name), server, made.name, json.dumps(definition).encode()
+    )
 
 
 def fill(catalog: Catalog, folders: Sequence[Path], count: int) -> None:
     """Put so many tools on the shelves of their servers."""
-    shelf: list[Offer] = []
+    shelf: list[CatalogEntry] = []
     for made in tools(folders, count):
         offer = offer_of(made)
         if shelf and shelf[-1].server != offer.server:
-            catalog.put(shelf[-1].server, Kind.TOOL, shelf)
+            catalog.put(shelf[-1].server, EntryKind.TOOL, shelf)
             shelf = []
         shelf.append(offer)
     if shelf:
-        catalog.put(shelf[-1].server, Kind.TOOL, shelf)
+        catalog.put(shelf[-1].server, EntryKind.TOOL, shelf)
 
 
-def words_of(server: str) -> ServerWords:
-    return ServerWords(server, "")
+def words_of(server: str) -> ServerDescription:
+    return ServerDescription(server, "")

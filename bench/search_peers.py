@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from comity.kernel.tool_index import ToolIndex
-from comity.rules.search_index import Posting
-from comity.rules.search_scores import rarity
-from comity.rules.search_words import words
-from comity.rules.tool_facts import facts_of
+from comity.catalog.search.index import PostingList
+from comity.catalog.search.ranking import inverse_document_frequency
+from comity.catalog.search.tool_index import ToolIndex
+from comity.catalog.search.words import extract_facts, stem_words
 
 MOST = 8
 DIMENSIONS = 384
@@ -25,12 +24,12 @@ class Fts5:
             "create virtual table tools using fts5(name, description, parameters, texts, "
             "title, content='', tokenize='porter unicode61')"
         )
-        offers = [(slot, offer) for slot, offer in enumerate(index.offers) if offer is not None]
+        offers = [(slot, offer) for slot, offer in enumerate(index.entries) if offer is not None]
         for slot, offer in offers:
-            facts = facts_of(offer.name, offer.definition)
+            facts = extract_facts(offer.name, offer.definition)
             names = " ".join(name for name, _ in facts.parameters)
             texts = " ".join(text for _, text in facts.parameters)
-            spaced = " ".join(words(offer.name))
+            spaced = " ".join(stem_words(offer.name))
             row = (slot + 1, spaced, facts.description, names, texts, offer.server)
             self._database.execute(
                 "insert into tools(rowid, name, description, parameters, texts, title) "
@@ -39,7 +38,7 @@ class Fts5:
             )
 
     def search(self, text: str) -> list[int]:
-        sought = " OR ".join(f'"{word}"' for word in dict.fromkeys(words(text)))
+        sought = " OR ".join(f'"{word}"' for word in dict.fromkeys(stem_words(text)))
         if not sought:
             return []
         found = self._database.execute(
@@ -60,12 +59,12 @@ class BareWords:
         self._index = index
 
     def search(self, text: str) -> list[int]:
-        sums = np.zeros(len(self._index.offers))
-        for word in dict.fromkeys(words(text)):
-            posting = self._index.words.posting(word)
+        sums = np.zeros(len(self._index.entries))
+        for word in dict.fromkeys(stem_words(text)):
+            posting = self._index.words.find_posting(word)
             if posting is not None:
                 slots, impacts = _arrays(posting)
-                sums[slots] += rarity(len(slots), len(self._index)) * impacts
+                sums[slots] += inverse_document_frequency(len(slots), len(self._index)) * impacts
         best = np.argpartition(sums, -MOST)[-MOST:]
         return best[np.argsort(-sums[best])].tolist()
 
@@ -84,7 +83,7 @@ class BareVectors:
         return best[np.argsort(-cosines[best])].tolist()
 
 
-def _arrays(posting: Posting) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
+def _arrays(posting: PostingList) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
     return (
         np.frombuffer(posting.slots, dtype=np.uint32),
         np.frombuffer(posting.impacts, dtype=np.uint16),

@@ -10,21 +10,20 @@ from typing import Any
 
 from bench.progress import say
 from bench.search_sets import OWN, Collection, Row, collections
-from comity.adapters.embedders import open_meanings, open_minilm
-from comity.adapters.token_counts import open_tokens
-from comity.adapters.word_scores import fastest_scoring
-from comity.kernel.catalog import Catalog, Kind, Offer
-from comity.kernel.finding import Finder
-from comity.kernel.gate import Gate
-from comity.kernel.tool_index import ServerWords
-from comity.ports.finding import Similarity
-from comity.rules.meta_tools import DEFINITIONS, LISTED, MetaTool
-from comity.rules.names import public_name
-from comity.rules.search import MOST_FOUND, Query, Strategy
-from comity.wire.errors import Misconfigured
-from comity.wire.parties import Actor
+from comity.catalog.catalog import Catalog
+from comity.catalog.discovery_messages import DEFINITIONS, LISTED_TOOLS, MetaTool
+from comity.catalog.search.ranking import MAX_RESULTS, SearchQuery, SearchStrategy
+from comity.catalog.search.service import ToolSearch, fastest_scoring
+from comity.catalog.search.tool_index import ServerDescription, VectorIndex
+from comity.catalog.semantic.embedders import open_minilm, open_vector_index
+from comity.catalog.token_counter import open_token_counter
+from comity.errors import Misconfigured
+from comity.gateway.pipeline import CallGate
+from comity.mcp.actors import Actor
+from comity.mcp.entries import CatalogEntry, EntryKind
+from comity.mcp.protocol import public_name
 
-STRATEGIES = (Strategy.KEYWORD, Strategy.SEMANTIC, Strategy.HYBRID)
+STRATEGIES = (SearchStrategy.KEYWORD, SearchStrategy.SEMANTIC, SearchStrategy.HYBRID)
 _WHO = Actor("agent:bench")
 
 
@@ -94,7 +93,7 @@ async def _measure(plan: Plan, findings: Findings, collection: Collection) -> No
     say(f"{collection.name}: {len(tools)} tools")
     finder, ids = _finder(tools, similarity)
     try:
-        await finder.index.settle()
+        await finder.index.wait_until_indexed()
         if similarity is not None:
             say("vectors are made; once made they are kept where --vectors says")
             await _complete(similarity)
@@ -111,9 +110,9 @@ async def _measure(plan: Plan, findings: Findings, collection: Collection) -> No
             await similarity.close()
 
 
-def _similarity(plan: Plan, findings: Findings) -> Similarity | None:
+def _similarity(plan: Plan, findings: Findings) -> VectorIndex | None:
     try:
-        return open_meanings(open_minilm(), plan.vectors)
+        return open_vector_index(open_minilm(), plan.vectors)
     except Misconfigured as missing:
         said = f"semantic and hybrid: {missing}"
         if said not in findings.skipped:
@@ -121,17 +120,17 @@ def _similarity(plan: Plan, findings: Findings) -> Similarity | None:
         return None
 
 
-async def _complete(similarity: Similarity) -> None:
-    settled: Callable[[], Any] = getattr(similarity, "settled")  # noqa: B009 - of this adapter alone
+async def _complete(similarity: VectorIndex) -> None:
+    settled: Callable[[], Any] = getattr(similarity, "wait_until_complete")  # noqa: B009 - of this adapter alone
     while not similarity.is_complete:
         await settled()
 
 
-def _finder(tools: list[Row], similarity: Similarity | None) -> tuple[Finder, dict[str, str]]:
+def _finder(tools: list[Row], similarity: VectorIndex | None) -> tuple[ToolSearch, dict[str, str]]:
     """Every tool on the shelf of its server. A second one of the same name needs another server."""
     catalog = Catalog()
-    shelves: dict[str, list[Offer]] = {}
-    about: dict[str, ServerWords] = {}
+    shelves: dict[str, list[CatalogEntry]] = {}
+    about: dict[str, ServerDescription] = {}
     ids: dict[str, str] = {}
     held: set[tuple[str, str]] = set()
     for tool in tools:
@@ -140,54 +139,63 @@ def _finder(tools: list[Row], similarity: Similarity | None) -> tuple[Finder, di
             number += 1
             server = f"{tool['server']}.{number}"
         held.add((server, tool["name"]))
-        about[server] = ServerWords(tool["server_title"] or "", tool["server_description"] or "")
+        about[server] = ServerDescription(
+            tool["server_title"] or "", tool["server_description"] or ""
+        )
         offer = _offer(server, tool)
         shelves.setdefault(server, []).append(offer)
         ids[offer.key] = tool["id"]
     for server, offers in shelves.items():
-        catalog.put(server, Kind.TOOL, offers)
-    finder = Finder(Gate(catalog), similarity, about.__getitem__, scoring=fastest_scoring())
+        catalog.put(server, EntryKind.TOOL, offers)
+    finder = ToolSearch(CallGate(catalog), similarity, about.__getitem__, scorer=fastest_scoring())
     return finder, ids
 
 
-def _offer(server: str, tool: Row) -> Offer:
+def _offer(server: str, tool: Row) -> CatalogEntry:
     key = public_name(server, tool["name"])
     definition = {
         "name": key,
         "description": tool["description"] or "",
         "inputSchema": tool["inputSchema"] or {"type": "object"},
     }
-    return Offer(key, server, tool["name"], json.dumps(definition, ensure_ascii=False).encode())
+    return CatalogEntry(
+        key, server, tool["name"], json.dumps(definition, ensure_ascii=False).encode()
+    )
 
 
-async def _ask(finder: Finder, ids: dict[str, str], row: Row, strategy: Strategy) -> Asked:
-    findings = await finder.find(_WHO, Query(row["query"], strategy, MOST_FOUND))
-    found = [ids[each.offer.key] for each in findings.found]
+async def _ask(
+    finder: ToolSearch, ids: dict[str, str], row: Row, strategy: SearchStrategy
+) -> Asked:
+    findings = await finder.find(_WHO, SearchQuery(row["query"], strategy, MAX_RESULTS))
+    found = [ids[each.entry.key] for each in findings.hits]
     place = {tool: at for at, tool in reversed(list(enumerate(found)))}
     groups: list[list[str]] = row["gold_groups"]
     places = [
         min((place[each] for each in group if each in place), default=None) for group in groups
     ]
     right = {each for group in groups for each in group}
-    scores = [(each.score, ids[each.offer.key] in right) for each in findings.found[:10]]
+    scores = [(each.score, ids[each.entry.key] in right) for each in findings.hits[:10]]
     task_groups = row.get("task_gold_groups", [])
     return Asked(places, scores, found[:10], row.get("task_id", ""), task_groups)
 
 
 def _count_tokens(
-    findings: Findings, finder: Finder, ids: dict[str, str], collection: Collection
+    findings: Findings, finder: ToolSearch, ids: dict[str, str], collection: Collection
 ) -> None:
     """What all definitions cost in a context, beside the gateway's own and the five found."""
-    tokens = open_tokens(os.environ)
-    offers = [offer for offer in finder.index.offers if offer is not None]
+    tokens = open_token_counter(os.environ)
+    offers = [offer for offer in finder.index.entries if offer is not None]
     cost = {ids[offer.key]: tokens.count(offer.definition) for offer in offers}
     name = collection.sets[0]
-    asked = findings.asked.get((name, Strategy.HYBRID)) or findings.asked[name, Strategy.KEYWORD]
+    asked = (
+        findings.asked.get((name, SearchStrategy.HYBRID))
+        or findings.asked[name, SearchStrategy.KEYWORD]
+    )
     findings.costs[collection.name] = Cost(
         len(cost),
         sum(cost.values()),
         fmean(sum(cost[tool] for tool in each.found[:5]) for each in asked),
-        sum(tokens.count(DEFINITIONS[tool]) for tool in LISTED),
+        sum(tokens.count(DEFINITIONS[tool]) for tool in LISTED_TOOLS),
         tokens.count(DEFINITIONS[MetaTool.SEARCH]),
         tokens.method,
     )

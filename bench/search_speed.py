@@ -13,17 +13,15 @@ from bench.progress import say
 from bench.search_corpus import PER_SERVER, fill, offer_of, queries, tools, words_of
 from bench.search_peers import DIMENSIONS, BareVectors, BareWords, Fts5
 from bench.search_sets import OWN
-from comity.adapters.embedders import open_meanings
-from comity.adapters.word_scores import fastest_scoring
-from comity.kernel.catalog import Catalog, Kind, Offer
-from comity.kernel.finding import Finder
-from comity.kernel.gate import Gate
-from comity.kernel.grants import Grants
-from comity.rules.access import Access
-from comity.rules.search import Query, Strategy
-from comity.rules.search_scores import PlainScoring
-from comity.wire.grants import CALL, Effect, Grant
-from comity.wire.parties import Actor
+from comity.catalog.catalog import Catalog
+from comity.catalog.search.ranking import PythonScorer, SearchQuery, SearchStrategy
+from comity.catalog.search.service import ToolSearch, fastest_scoring
+from comity.catalog.semantic.embedders import open_vector_index
+from comity.gateway.pipeline import CallGate
+from comity.mcp.actors import CALL, Actor
+from comity.mcp.entries import CatalogEntry, EntryKind
+from comity.policy.grants import Effect, Grant, GrantSet
+from comity.policy.snapshot import GrantSnapshot
 
 ALL, FEW = Actor("agent:all"), Actor("agent:few")
 SEEN_ONE_IN = 100
@@ -101,17 +99,17 @@ async def _measure(plan: Plan, size: int) -> Cell:
     say(f"{size:,} tools")
     catalog, embedder = Catalog(), _MadeUp()
     fill(catalog, plan.folders, size)
-    similarity = open_meanings(embedder, None)
-    gate = Gate(catalog, Grants(Access.of(_grants(catalog))))
-    finder = Finder(gate, similarity, words_of, scoring=fastest_scoring())
+    similarity = open_vector_index(embedder, None)
+    gate = CallGate(catalog, GrantSnapshot(GrantSet.from_grants(_grants(catalog))))
+    finder = ToolSearch(gate, similarity, words_of, scorer=fastest_scoring())
     began = time.process_time()
-    await finder.index.settle()
+    await finder.index.wait_until_indexed()
     cell.build_seconds = time.process_time() - began
     while not similarity.is_complete:
-        await finder.find(ALL, Query("anything"))
+        await finder.find(ALL, SearchQuery("anything"))
     await _update(plan, cell, catalog, finder)
-    plain = Finder(gate, None, words_of, scoring=PlainScoring())
-    await plain.index.settle()
+    plain = ToolSearch(gate, None, words_of, scorer=PythonScorer())
+    await plain.index.wait_until_indexed()
     words, vectors = BareWords(finder.index), BareVectors(size, embedder.one)
     fts5 = Fts5(finder.index)
 
@@ -123,15 +121,15 @@ async def _measure(plan: Plan, size: int) -> Cell:
         plan,
         cell,
         {
-            "keyword": _by(finder, ALL, Strategy.KEYWORD),
-            "keyword, 99 % hidden": _by(finder, FEW, Strategy.KEYWORD),
+            "keyword": _by(finder, ALL, SearchStrategy.KEYWORD),
+            "keyword, 99 % hidden": _by(finder, FEW, SearchStrategy.KEYWORD),
             "FTS5": _bare(fts5.search),
             "bare postings": _bare(words.search),
-            "hybrid": _by(finder, ALL, Strategy.HYBRID),
-            "hybrid, 99 % hidden": _by(finder, FEW, Strategy.HYBRID),
+            "hybrid": _by(finder, ALL, SearchStrategy.HYBRID),
+            "hybrid, 99 % hidden": _by(finder, FEW, SearchStrategy.HYBRID),
             "bare postings and bare dot": bare_both,
-            "keyword without numpy": _by(plain, ALL, Strategy.KEYWORD),
-            "keyword without numpy, 99 % hidden": _by(plain, FEW, Strategy.KEYWORD),
+            "keyword without numpy": _by(plain, ALL, SearchStrategy.KEYWORD),
+            "keyword without numpy, 99 % hidden": _by(plain, FEW, SearchStrategy.KEYWORD),
         },
     )
     for each in (finder, plain):
@@ -143,7 +141,7 @@ async def _measure(plan: Plan, size: int) -> Cell:
 
 def _grants(catalog: Catalog) -> list[Grant]:
     """Everything to one party; to another one server in a hundred."""
-    few = catalog.servers(Kind.TOOL)[::SEEN_ONE_IN]
+    few = catalog.servers(EntryKind.TOOL)[::SEEN_ONE_IN]
     return [
         Grant(ALL.party, CALL, "*/*", Effect.ALLOW),
         *(Grant(FEW.party, CALL, f"{server}/*", Effect.ALLOW) for server in few),
@@ -165,25 +163,25 @@ async def _search(plan: Plan, cell: Cell, kinds: dict[str, Search]) -> None:
                 timed.wall.append(time.perf_counter() - wall)
 
 
-async def _update(plan: Plan, cell: Cell, catalog: Catalog, finder: Finder) -> None:
+async def _update(plan: Plan, cell: Cell, catalog: Catalog, finder: ToolSearch) -> None:
     """One server lists other tools than before: until the index holds them. An even number of
     times, so that those are there in the end that were there before."""
-    server = catalog.servers(Kind.TOOL)[len(catalog.servers(Kind.TOOL)) // 2]
-    before = list(catalog.offers(server, Kind.TOOL))
+    server = catalog.servers(EntryKind.TOOL)[len(catalog.servers(EntryKind.TOOL)) // 2]
+    before = list(catalog.entries(server, EntryKind.TOOL))
     others = [offer_of(made) for made in tools(plan.folders, PER_SERVER)]
-    there = [Offer(o.key, server, o.name, o.definition) for o in others][: len(before)]
+    there = [CatalogEntry(o.key, server, o.name, o.definition) for o in others][: len(before)]
     timed = cell.kinds["update"] = Timed()
     for number in range(plan.updates):
         cpu, wall = time.process_time(), time.perf_counter()
-        catalog.put(server, Kind.TOOL, before if number % 2 else there)
-        await finder.index.settle()
+        catalog.put(server, EntryKind.TOOL, before if number % 2 else there)
+        await finder.index.wait_until_indexed()
         timed.cpu.append(time.process_time() - cpu)
         timed.wall.append(time.perf_counter() - wall)
 
 
-def _by(finder: Finder, actor: Actor, strategy: Strategy) -> Search:
+def _by(finder: ToolSearch, actor: Actor, strategy: SearchStrategy) -> Search:
     async def search(text: str) -> None:
-        await finder.find(actor, Query(text, strategy))
+        await finder.find(actor, SearchQuery(text, strategy))
 
     return search
 

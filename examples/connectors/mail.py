@@ -18,7 +18,7 @@ from typing import Any, Final
 from letters import Letter, Thread, answer_to, read_letter
 from mailboxes import Box, Ledger, Postman
 
-from comity.sdk.server import Descriptor, Direction, Message, Post, Server, Use
+from comity.sdk.server import ChannelDescriptor, ChannelDirection, FeatureUse, Message, Post, Server
 
 log = logging.getLogger("mail")
 
@@ -59,7 +59,7 @@ class Office:
         self.ledger.sent(id, replace(thread, last=id))
         return id
 
-    def open(self, kind: str, address: Mapping[str, Any]) -> Descriptor | None:
+    def open(self, kind: str, address: Mapping[str, Any]) -> ChannelDescriptor | None:
         """A thread that we begin."""
         to = parseaddr(str(address.get("to", "")))[1]
         if kind != "mail" or "@" not in to:
@@ -71,12 +71,12 @@ class Office:
 
 def mail_server(office: Office, options: Options | None = None) -> Server:
     chosen, server = options or Options(), Server("mail")
-    server.feature("channels.publish", "Send letters", uses=[Use.PUBLISH], scoped=True)
-    server.feature("channels.observe", "Receive letters", uses=[Use.OBSERVE], scoped=True)
+    server.feature("channels.publish", "Send letters", uses=[FeatureUse.PUBLISH], scoped=True)
+    server.feature("channels.observe", "Receive letters", uses=[FeatureUse.OBSERVE], scoped=True)
     server.channels.on_publish(office.send)
 
     @server.channels.on_open
-    async def begin(kind: str, address: Mapping[str, Any]) -> Descriptor | None:
+    async def begin(kind: str, address: Mapping[str, Any]) -> ChannelDescriptor | None:
         return office.open(kind, address)
 
     @server.background
@@ -117,10 +117,10 @@ async def have_channels(server: Server, ledger: Ledger) -> None:
     await server.channels.change(added=now.values(), removed=gone)
 
 
-def described(thread: Thread) -> Descriptor:
+def described(thread: Thread) -> ChannelDescriptor:
     label = f"{thread.to}: {thread.subject}"[:200]
     address = {"to": thread.to, "subject": thread.subject}
-    return Descriptor(thread.channel, "mail", label, Direction.BOTH, address)
+    return ChannelDescriptor(thread.channel, "mail", label, ChannelDirection.BOTH, address)
 
 
 def message_of(letter: Letter, thread: Thread) -> Message:

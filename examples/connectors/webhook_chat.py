@@ -21,7 +21,7 @@ from threading import Thread
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from comity.sdk.server import Descriptor, Direction, Message, Post, Server, Use
+from comity.sdk.server import ChannelDescriptor, ChannelDirection, FeatureUse, Message, Post, Server
 
 log = logging.getLogger("chat")
 
@@ -129,15 +129,21 @@ def channel_of(name: str) -> str:
     return f"chat:{name}"
 
 
-def described(name: str) -> Descriptor:
+def described(name: str) -> ChannelDescriptor:
     address, metadata = {"channel": name}, {"delivery": "webhook"}
-    return Descriptor(channel_of(name), "chat", f"#{name}", Direction.BOTH, address, metadata)
+    return ChannelDescriptor(
+        channel_of(name), "chat", f"#{name}", ChannelDirection.BOTH, address, metadata
+    )
 
 
 def chat_server(port: int, token: str, outside: Outside, channels: Iterable[str]) -> Server:
     server = Server("chat")
-    server.feature("channels.publish", "Say things in the chat", uses=[Use.PUBLISH], scoped=True)
-    server.feature("channels.observe", "Hear what is said there", uses=[Use.OBSERVE], scoped=True)
+    server.feature(
+        "channels.publish", "Say things in the chat", uses=[FeatureUse.PUBLISH], scoped=True
+    )
+    server.feature(
+        "channels.observe", "Hear what is said there", uses=[FeatureUse.OBSERVE], scoped=True
+    )
     taken: set[str] = set()
 
     @server.channels.on_publish

@@ -18,7 +18,7 @@ from typing import Final
 
 from gitlab import Event, event_in, is_genuine
 
-from comity.sdk.server import Feature, Server, Use
+from comity.sdk.server import Feature, FeatureUse, Server
 
 log = logging.getLogger("gitlab")
 
@@ -77,7 +77,7 @@ class Receiver(BaseHTTPRequestHandler):
 def gitlab_server(port: int, token: str, host: str = "127.0.0.1") -> Server:
     server = Server("gitlab")
     notifications = server.feature(
-        "gitlab.notifications", "Tell what happens in GitLab", uses=[Use.PUSH]
+        "gitlab.notifications", "Tell what happens in GitLab", uses=[FeatureUse.PUSH]
     )
 
     @server.background

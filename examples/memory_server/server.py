@@ -19,15 +19,15 @@ from typing import Final
 from memories import Memories, Memory
 
 from comity.sdk.server import (
-    Absent,
     Feature,
+    FeatureUse,
+    HostRefusal,
+    HostRequestFailure,
+    HostUnavailable,
     Injection,
-    Lost,
-    Position,
-    Refused,
+    InjectionPosition,
     Server,
     Turn,
-    Use,
 )
 
 log = logging.getLogger("memory")
@@ -42,7 +42,7 @@ MANY: Final = 12
 class Options:
     """Where memories stand in a prompt, and whether each conversation has its own."""
 
-    position: Position = Position.BEFORE_USER
+    position: InjectionPosition = InjectionPosition.BEFORE_USER
     apart: bool = False
     many: int = MANY
 
@@ -84,7 +84,7 @@ def _retrieve(server: Server, memories: Memories, options: Options) -> None:
 def _extract(server: Server, memories: Memories, options: Options) -> None:
     extraction = server.feature("memory.extraction", "Remembers what is said")
     consolidation = server.feature(
-        "memory.consolidation", "Sums memories up with a model", uses=[Use.INFERENCE]
+        "memory.consolidation", "Sums memories up with a model", uses=[FeatureUse.INFERENCE]
     )
     busy = asyncio.Lock()
 
@@ -102,7 +102,7 @@ def _extract(server: Server, memories: Memories, options: Options) -> None:
                 return
             try:
                 summary = await _summed_up(consolidation, found, conversation)
-            except (Absent, Lost, Refused) as problem:
+            except (HostUnavailable, HostRequestFailure, HostRefusal) as problem:
                 log.warning("memories stay as they are: %s", problem)
                 return
             if summary:
@@ -117,7 +117,9 @@ async def _summed_up(consolidation: Feature, found: Sequence[Memory], conversati
 
 
 def _remind(server: Server, memories: Memories) -> None:
-    proactive = server.feature("memory.proactive", "Reminds when it is time", uses=[Use.PUSH])
+    proactive = server.feature(
+        "memory.proactive", "Reminds when it is time", uses=[FeatureUse.PUSH]
+    )
 
     @server.background
     async def remind() -> None:
@@ -140,12 +142,14 @@ def _remind(server: Server, memories: Memories) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A memory for every conversation.")
     parser.add_argument("file", help="where memories are kept")
-    parser.add_argument("--position", choices=[*Position], default=Position.BEFORE_USER)
+    parser.add_argument(
+        "--position", choices=[*InjectionPosition], default=InjectionPosition.BEFORE_USER
+    )
     parser.add_argument("--apart", action="store_true", help="a memory for each conversation")
     given = parser.parse_args()
     # Standard output is the protocol's.
     logging.basicConfig(stream=sys.stderr)
-    options = Options(Position(given.position), given.apart)
+    options = Options(InjectionPosition(given.position), given.apart)
     memory_server(Memories(given.file), options).run()
 
 

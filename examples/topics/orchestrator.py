@@ -8,9 +8,8 @@ Say in the topic `approve ID` or `decline ID` to a proposal, `always RULE` to a 
 import asyncio
 import sys
 
-from comity.sdk.learning import Bounds, Learning
-from comity.sdk.orchestrator import Orchestrator
-from comity.sdk.participant import Options, Participant, join
+from comity.sdk.topics.orchestrator import Orchestrator, OrchestratorLimits, RuleLearner
+from comity.sdk.topics.participant import Participant, ParticipantOptions, join_topic
 
 TOPIC = "ops"
 URL = "http://localhost:2664"
@@ -19,13 +18,13 @@ PEOPLE = ("local:ana",)
 
 
 def joined(url: str):
-    return join(url, TOPIC, options=Options(alias="orchestrator"))
+    return join_topic(url, TOPIC, options=ParticipantOptions(alias="orchestrator"))
 
 
 def made(me: Participant) -> Orchestrator:
     """It fulfils calls of tools alone, ten in a minute at most, and hears nobody but `PEOPLE`."""
-    bounds = Bounds(methods=("tools/call",), contexts=("write_*",), per_minute=10)
-    return Orchestrator(me, WORKER, PEOPLE, learning=Learning(bounds))
+    bounds = OrchestratorLimits(methods=("tools/call",), contexts=("write_*",), per_minute=10)
+    return Orchestrator(me, WORKER, PEOPLE, learning=RuleLearner(bounds))
 
 
 async def main(url: str) -> None:

@@ -7,8 +7,8 @@ import asyncio
 import sys
 from typing import Any
 
-from comity.sdk.participant import Options, Participant, join
-from comity.wire.errors import Unavailable
+from comity.errors import Unavailable
+from comity.sdk.topics.participant import Participant, ParticipantOptions, join_topic
 
 TOPIC = "ops"
 URL = "http://localhost:2664"
@@ -16,7 +16,7 @@ WORKER = "local:worker"
 
 
 def joined(url: str):
-    return join(url, TOPIC, options=Options(alias="proposer"))
+    return join_topic(url, TOPIC, options=ParticipantOptions(alias="proposer"))
 
 
 async def write(me: Participant, path: str, text: str) -> str:

@@ -13,9 +13,16 @@ import orchestrator
 import proposer
 import worker
 
-from comity.sdk.events import Chat, Event, Presence, Proposal, Request, Response
-from comity.sdk.participant import Options, Participant, join
-from comity.sdk.streams import Events
+from comity.sdk.topics.events import (
+    Chat,
+    Event,
+    ParticipantEventStream,
+    Presence,
+    Proposal,
+    Request,
+    Response,
+)
+from comity.sdk.topics.participant import Participant, ParticipantOptions, join_topic
 
 TOPIC = "ops"
 URL = "http://localhost:2664"
@@ -27,7 +34,7 @@ class Person:
 
     def __init__(self, me: Participant) -> None:
         self._me = me
-        self._events: Events[Event] = me.events()
+        self._events: ParticipantEventStream[Event] = me.events()
 
     async def says(self, text: str) -> None:
         print(f"ana> {text}")
@@ -78,7 +85,7 @@ async def taught(ana: Person, agent: Participant) -> None:
 
 async def main(url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        async with join(url, TOPIC, options=Options(alias="ana")) as me:
+        async with join_topic(url, TOPIC, options=ParticipantOptions(alias="ana")) as me:
             ana = Person(me)
             async with (
                 worker.joined(url, Path(folder)),

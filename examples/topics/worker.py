@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from comity.sdk.participant import Options, Participant, join
+from comity.sdk.topics.participant import Participant, ParticipantOptions, join_topic
 
 TOPIC = "ops"
 URL = "http://localhost:2664"
@@ -30,7 +30,7 @@ def joined(url: str, folder: Path):
         return await asyncio.to_thread(written, folder, path, text)
 
     tools = {"write_file": write_file}
-    return join(url, TOPIC, serves=tools, options=Options(alias="worker"))
+    return join_topic(url, TOPIC, serves=tools, options=ParticipantOptions(alias="worker"))
 
 
 async def main(url: str, folder: Path) -> None:

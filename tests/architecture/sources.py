@@ -23,7 +23,11 @@ def _name(path: Path) -> str:
 
 INITS = [path for path in _python_files(*CHECKED) if path.name == "__init__.py"]
 MODULES = [path for path in _python_files(SOURCE) if path not in INITS]
-PURE_MODULES = [path for path in MODULES if path.relative_to(SOURCE).parts[0] in ("wire", "rules")]
+PURE_MODULES = [
+    path
+    for path in MODULES
+    if path.stem in ("model", "rules", "messages") or path.parent == SOURCE / "mcp"
+]
 ALL_MODULES = [path for path in _python_files(*CHECKED) if path not in INITS]
 TEST_MODULES = [path for path in ALL_MODULES if path.name.startswith("test_")]
 

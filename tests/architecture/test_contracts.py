@@ -1,11 +1,9 @@
-"""The import contracts name every floor that is built, and the linter finds them kept."""
+"""The import contracts hold for every package, and name the modules that they are about."""
 
 import tomllib
 from typing import Any
 
-import pytest
-
-from tests.architecture.sources import ROOT, SOURCE
+from tests.architecture.sources import MODULES, ROOT, SOURCE
 
 
 def _contract(name: str) -> dict[str, Any]:
@@ -14,24 +12,22 @@ def _contract(name: str) -> dict[str, Any]:
     return next(each for each in contracts if each["name"] == name)
 
 
-def _is_built(floor: str) -> bool:
-    return (SOURCE / floor).is_dir() or (SOURCE / f"{floor}.py").is_file()
+def test_every_package_has_its_layer() -> None:
+    layers = _contract("Packages import downwards only")["layers"]
+    named = {name.strip() for layer in layers for name in layer.split("|")}
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert named == packages | {"errors"}
 
 
-@pytest.mark.parametrize("floor", ["adapters", "config", "sdk", "plugins"])
-def test_surfaces_are_kept_from_every_floor_they_may_not_name(floor: str) -> None:
-    contract = _contract("Surfaces import neither adapters nor config nor sdk")
-    assert (f"comity.{floor}" in contract["forbidden_modules"]) == _is_built(floor)
+def test_the_purity_contract_is_about_modules_that_exist() -> None:
+    patterns = _contract("Rules, models and messages do no I/O")["source_modules"]
+    stems = {pattern.rpartition(".")[2] for pattern in patterns if "**" in pattern}
+    assert stems <= {path.stem for path in MODULES}
 
 
-@pytest.mark.parametrize("floor", ["kernel", "ports"])
-def test_the_kernel_and_its_ports_are_kept_from_products(floor: str) -> None:
-    contract = _contract("Kernel and ports name no product")
-    assert (f"comity.{floor}" in contract["source_modules"]) == _is_built(floor)
-
-
-def test_brackets_mark_exactly_the_floors_that_are_not_built() -> None:
-    layers = _contract("Every arrow points down")["layers"]
-    names = [name.strip() for layer in layers for name in layer.split("|")]
-    planned = [name.strip("()") for name in names if name.startswith("(")]
-    assert planned == [name.strip("()") for name in names if not _is_built(name.strip("()"))]
+def test_only_stores_are_excepted_from_the_store_contract() -> None:
+    ignored = _contract("Only stores import SQLAlchemy")["ignore_imports"]
+    assert {line.partition(" -> ")[0] for line in ignored} == {
+        "comity.**.store",
+        "comity.storage.**",
+    }

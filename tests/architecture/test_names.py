@@ -1,11 +1,10 @@
 """The report of `scripts/names`, and the limits that `scripts/check` holds it against."""
 
-import pytest
-
 from tests.architecture import names
+from tests.support.cases import loop_over
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "words"),
     [
         ("ApprovalRequest", ["approval", "request"]),
@@ -18,12 +17,12 @@ def test_a_name_is_split_into_its_words(name: str, words: list[str]) -> None:
     assert names.words_of(name) == words
 
 
-@pytest.mark.parametrize("name", ["Held", "Caring", "turn_taking", "told", "HeldInTopicWaiting"])
+@loop_over("name", ["Held", "Caring", "turn_taking", "told", "HeldInTopicWaiting"])
 def test_a_gerund_or_participle_at_the_end_is_a_verb_form(name: str) -> None:
     assert names.is_verb_form(name)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "name", ["ToolRouting", "signing", "AcceptedDefinitions", "pending_calls", "feed", "string"]
 )
 def test_a_word_of_the_field_or_a_noun_is_no_verb_form(name: str) -> None:

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.architecture.sources import ROOT, tracked_files
+from tests.support.cases import loop_over
 
 # A home that is nobody's ("/home/user/…", as in the documents' own examples) tells nothing.
 MACHINE_PATH = re.compile(r"(?<![\w.$}>-])/(?:root|work|workspace|Users/\w+|home/(?!user/)\w+)/")
@@ -17,7 +16,7 @@ def _texts() -> list[tuple[str, str]]:
     return [(name, data.decode("utf-8")) for name, data in raw if b"\0" not in data]
 
 
-@pytest.mark.parametrize("pattern", [MACHINE_PATH, INDEX_HOST], ids=["path", "index"])
+@loop_over("pattern", [MACHINE_PATH, INDEX_HOST], ids=["path", "index"])
 def test_no_file_tells_where_it_was_made(pattern: re.Pattern[str]) -> None:
     assert [
         (name, found.group()) for name, text in _texts() if (found := pattern.search(text))
@@ -31,7 +30,7 @@ def test_no_file_names_this_checkout() -> None:
     assert [name for name, text in _texts() if here.search(text)] == []
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "tells"),
     [
         ("cd /" + "work/main", True),

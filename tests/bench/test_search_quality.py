@@ -10,8 +10,8 @@ from bench import search_quality
 from bench import search_quality_figures as figures
 from bench.search_quality import Asked, Cost, Findings, Plan, measure
 from bench.search_sets import OWN, Row, collections
-from comity.rules.search import Strategy
-from comity.wire.errors import Misconfigured
+from comity.catalog.search.ranking import SearchStrategy
+from comity.errors import Misconfigured
 
 FIRST = Asked([0], [(0.9, True), (0.2, False)], ["a", "b"])
 LATE = Asked([7, None], [(0.6, False), (0.1, True)], ["c", "d"])
@@ -105,7 +105,7 @@ async def test_sets_of_another_folder_are_measured_and_what_is_missing_is_told(
         lines = "\n".join(map(json.dumps, rows))
         (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     found = await measure(Plan((tmp_path,)))
-    assert list(found.asked) == [("some.step", Strategy.KEYWORD)]
-    assert figures.recall(found.asked["some.step", Strategy.KEYWORD], 1) == 1
+    assert list(found.asked) == [("some.step", SearchStrategy.KEYWORD)]
+    assert figures.recall(found.asked["some.step", SearchStrategy.KEYWORD], 1) == 1
     assert found.skipped == ["semantic and hybrid: no weights here"]
     assert "no weights here" in figures.text(found)

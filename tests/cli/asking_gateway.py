@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cli.program import COMITY, Desk, Ran
+from tests.cli.program import Desk, Ran
 from tests.interop.processes import Program, answers, running
+from tests.support.fork_server import COMITY
 
 ANA = "person:ana@example.org"
 NOBODY_THERE = {"COMITY_URL": "http://127.0.0.1:9"}

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support import fork_server
+from tests.support.fork_server import COMITY
 
-COMITY = str(Path(sys.executable).with_name("comity"))
 SECONDS = 120.0
 EXAMPLE: dict[str, Any] = {"command": sys.executable, "args": ["-m", "comity.cli", "example"]}
 # What would make one machine's answers differ from another's.

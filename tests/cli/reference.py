@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from comity.cli.ends import EXIT_STATUSES
+from comity.cli.exit_status import EXIT_STATUSES
 from comity.cli.main import COMMANDS, comity
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"

@@ -1,16 +1,33 @@
-"""The command itself: its words, its quickness, and how it ends."""
+"""The program itself: its commands, help, completion, reference and output."""
 
+import json
 import re
 import resource
+import shutil
 import subprocess
 import sys
+from datetime import timedelta
 
 import click
 import pytest
+from rich.console import Console
 
 from comity.cli.main import COMMANDS, comity
-from tests.cli.program import COMITY, SECONDS, Desk
+from comity.cli.output import (
+    build_table,
+    first_line,
+    format_duration,
+    line_text,
+    paragraph_text,
+    short_reason,
+    show_json,
+    state_text,
+)
+from tests.cli.program import EXAMPLE, SECONDS, Desk
+from tests.cli.reference import PAGE, page
 from tests.pace import here
+from tests.support.cases import loop_over
+from tests.support.fork_server import COMITY
 
 HEAVY = {"uvicorn", "uvloop", "msgspec", "rich", "httptools", "jsonschema_rs", "asyncio"}
 LISTING = """
@@ -58,7 +75,15 @@ def test_every_command_has_help(desk: Desk, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("dance",), ("--dance",), ("status", "--dance"), ("tools", "show")]
+    "arguments",
+    [
+        (),
+        ("dance",),
+        ("--dance",),
+        ("status", "--dance"),
+        ("tools", "show"),
+        ("serve", "x", "--port", "y"),
+    ],
 )
 def test_a_command_that_cannot_be_is_explained(desk: Desk, arguments: tuple[str, ...]) -> None:
     ran = desk.run(*arguments)
@@ -86,3 +111,203 @@ def test_a_reader_that_goes_away_is_no_failure_to_be_told(desk: Desk, gateway: s
     )
     # It may have finished before its reader was gone.
     assert (done.stderr, done.stdout.strip() in ("0", "141")) == ("", True)
+
+
+def completed(desk: Desk, line: str, **env: str) -> list[str]:
+    """What bash would be offered for the last word of this line."""
+    words = line.split(" ")
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    ran = desk.run(**{"_COMITY_COMPLETE": "bash_complete", **asked, **env})
+    assert (ran.status, ran.err) == (0, "")
+    return [each.partition(",")[2] for each in ran.lines if each]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("comity st", ["status", "state", "store"]),
+        ("comity s", ["serve", "status", "servers", "search", "state", "store"]),
+        ("comity servers re", ["restart"]),
+        ("comity completion z", ["zsh"]),
+        ("comity client connect cl", ["claude-desktop", "claude-code", "cline"]),
+        ("comity status --u", ["--url"]),
+        ("comity dance x", []),
+    ],
+)
+def test_words_are_completed(desk: Desk, line: str, offered: list[str]) -> None:
+    assert completed(desk, line) == offered
+
+
+def test_names_of_a_running_gateway_are_completed(desk: Desk, gateway: str) -> None:
+    assert completed(desk, "comity call example__c", COMITY_URL=gateway) == ["example__countdown"]
+    assert completed(desk, "comity servers show a", COMITY_URL=gateway) == ["absent"]
+    named = f"comity tools show --url {gateway} example__n"
+    assert completed(desk, named) == ["example__now"]
+
+
+def test_a_gateway_that_is_away_completes_nothing(desk: Desk) -> None:
+    assert completed(desk, "comity call e", COMITY_URL="http://127.0.0.1:9") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_can_read_its_script(desk: Desk, shell: str) -> None:
+    ran = desk.run("completion", shell)
+    assert (ran.status, "_COMITY_COMPLETE" in ran.out) == (0, True)
+    program = shutil.which(shell)
+    if program is not None:
+        command = [program, "-n"]
+        subprocess.run(command, input=ran.out, text=True, timeout=SECONDS, check=True)
+
+
+def test_bash_completes_a_word_by_that_script(desk: Desk) -> None:
+    bash = shutil.which("bash")
+    assert bash is not None
+    script = (
+        f'PATH="{COMITY.rpartition("/")[0]}:$PATH"; eval "$(comity completion bash)"; '
+        "COMP_WORDS=(comity sta); COMP_CWORD=1; _comity_completion comity sta comity; "
+        'echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        [bash, "-c", script],
+        env=desk.env,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    assert done.stdout.strip() == "status state"
+
+
+def test_the_reference_of_the_commands_is_what_they_are() -> None:
+    """Where it is not: .venv/bin/python -m tests.cli.reference"""
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+TABLE = PAGE.with_name("command-json.md").read_text(encoding="utf-8")
+PLAIN = {
+    found[1]: set(re.findall(r"`(\w+)`", found[2]))
+    for found in re.finditer(r"^\| `(comity [a-z ]+)` \| ((?:`\w+` ?)+) \|$", TABLE, re.MULTILINE)
+}
+
+
+def test_the_table_has_the_commands_whose_documents_are_their_own() -> None:
+    assert set(PLAIN) == {
+        *("comity init", "comity check", "comity doctor", "comity client", "comity tools show"),
+        *("comity client connect", "comity client disconnect", "comity store status"),
+        "comity new server",
+    }
+
+
+@pytest.mark.parametrize("command", PLAIN)
+def test_a_command_prints_the_members_that_the_reference_names(
+    desk: Desk, gateway: str, command: str
+) -> None:
+    desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE}})
+    desk.write("~/.cursor/mcp.json", {"mcpServers": {"example": EXAMPLE}})
+    named = {
+        "comity tools show": ("example__echo", "--url", gateway),
+        "comity client connect": ("cursor",),
+        "comity client disconnect": ("cursor",),
+        "comity new server": ("notes",),
+    }
+    words = command.split()[1:]
+    ran = desk.run(*words, *named.get(command, ()), "--json")
+    assert ran.status in (0, 1)
+    assert set(ran.json) == PLAIN[command]
+
+
+def test_each_part_of_a_document_has_the_members_that_the_reference_names(desk: Desk) -> None:
+    desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE}})
+    desk.write("~/.cursor/mcp.json", {"mcpServers": {"example": EXAMPLE}})
+    initial = desk.run("init", "--json").json
+    parts = {
+        "found": initial["found"][0],
+        "servers": initial["servers"][0],
+        "clients": desk.run("client", "--json").json["clients"][0],
+        "findings": desk.run("doctor", "--json").json["findings"][0],
+        "checked": desk.run("check", "mcp.json", "--json").json["servers"][0],
+        "mistakes": desk.run("check", "--json", COMITY_PORT="x").json["mistakes"][0],
+    }
+    prose = set(re.findall(r"`(\w+)`", TABLE.partition("`comity init`: ")[2]))
+    for name, part in parts.items():
+        assert set(part) <= prose, name
+
+
+HOSTILE = "\x1b]0;owned\x07red\x1b[31m [bold]text[/bold]\x9b2J\r\nnext"
+
+
+def test_no_word_of_a_stranger_steers_the_terminal() -> None:
+    for shown in (line_text(HOSTILE), paragraph_text(HOSTILE)):
+        assert "\x1b" not in shown.plain
+        assert "\x9b" not in shown.plain
+        assert "[bold]text[/bold]" in shown.plain
+    assert "\n" not in line_text(HOSTILE).plain
+    assert paragraph_text(HOSTILE).plain.count("\n") == 1
+
+
+def test_json_on_a_terminal_says_the_same_and_steers_nothing(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    said = HOSTILE + "\u202e\u2066\u200b\ufeff\U000e0041\ud800 caf\u00e9 \U0001f600"
+    show_json({"said": said})
+    shown = capfdbinary.readouterr().out.decode()
+    assert json.loads(shown) == {"said": said}
+    assert "caf\u00e9 \U0001f600" in shown
+    assert all(each.isprintable() for each in shown if each != "\n")
+
+
+def test_a_name_is_never_cut_and_the_last_column_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [("a-rather-long-name", "about " * 20), ("b", "short")]
+    console = Console(width=40)
+    with console.capture() as captured:
+        console.print(build_table(("NAME", "ABOUT"), rows, cut="ABOUT"))
+    lines = captured.get().splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("a-rather-long-name")
+    assert lines[1].rstrip().endswith("…")
+    with console.capture() as captured:
+        console.print(build_table(("NAME", "WHY"), rows))
+    assert "…" not in captured.get()
+
+
+@loop_over(
+    ("seconds", "said"),
+    [(-1, "0.0 s"), (0.25, "0.2 s"), (42, "42 s"), (119, "119 s"), (150, "2 min"), (7300, "2 h")],
+)
+def test_a_length_of_time_is_told_in_one_unit(seconds: float, said: str) -> None:
+    assert format_duration(timedelta(seconds=seconds)) == said
+
+
+def test_a_description_is_known_by_its_first_line() -> None:
+    assert first_line("\n\n  It looks.\nAnd more.") == "It looks."
+    assert first_line(None) == ""
+
+
+@loop_over(
+    ("said", "reason", "shown"),
+    [
+        ("connected", "", "connected"),
+        ("restarting", "operator_request", "restarting"),
+        ("restarting", "cannot start 'x': there is no such program", "failed"),
+        ("error", "restart_limit_exceeded", "failed"),
+        ("connecting", "it left", "connecting"),
+    ],
+)
+def test_a_server_that_failed_is_called_so_while_it_waits_for_its_next_start(
+    said: str, reason: str, shown: str
+) -> None:
+    assert state_text(said, reason).plain == shown
+
+
+@loop_over(
+    ("reason", "short"),
+    [
+        ("", ""),
+        ("cannot start 'x': no such program; check it", "cannot start 'x': no such program"),
+        ("it ended with status 3 | Traceback | ValueError", "it ended with status 3"),
+        ("it left (restart_limit_exceeded: started again 5 times in 300 s; start it)", "it left"),
+    ],
+)
+def test_a_short_reason_leaves_out_advice_and_last_words(reason: str, short: str) -> None:
+    assert short_reason(reason) == short

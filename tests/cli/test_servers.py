@@ -1,4 +1,4 @@
-"""`comity servers`: how each is, what it said, and whether it runs."""
+"""`comity servers` and `comity status`: how each server is, what it said, and whether it runs."""
 
 from collections.abc import Generator
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from comity.cli.servers import command, fresh, told_account
+from comity.servers.commands import describe_report, find_new_lines, servers_command
 from tests.cli.program import EXAMPLE, Desk
 from tests.interop.processes import comity
+from tests.support.cases import loop_over
 
 
 def test_servers_are_listed_with_their_states_and_reasons(desk: Desk, gateway: str) -> None:
@@ -68,9 +69,10 @@ def test_the_last_words_of_a_server_can_be_read(desk: Desk, gateway: str) -> Non
     assert logs == {"id": "example", "lines": []}
 
 
-@pytest.fixture
-def alone(desk: Desk) -> Generator[str]:
-    """A gateway that a test may give orders to."""
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """A gateway that tests may give orders to, each about a server of its own."""
+    desk = Desk(tmp_path_factory.mktemp("alone"))
     failing = {"command": "sh", "args": ["-c", "echo I am not well >&2; read line; exit 3"]}
     config = desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE, "failing": failing}})
     with comity(config) as origin:
@@ -98,7 +100,7 @@ def test_a_server_that_does_not_come_back_is_told_with_its_reason(desk: Desk, al
     assert "server 'failing'" not in shown, "whose reason it is stands above it"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "now", "new"),
     [
         ("", "", ""),
@@ -113,10 +115,10 @@ def test_a_server_that_does_not_come_back_is_told_with_its_reason(desk: Desk, al
     ],
 )
 def test_what_is_new_in_a_second_look_is_told_once(before: str, now: str, new: str) -> None:
-    assert fresh(list(before), list(now)) == list(new)
+    assert find_new_lines(list(before), list(now)) == list(new)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("account", "said"),
     [
         ({}, ""),
@@ -130,7 +132,7 @@ def test_what_is_new_in_a_second_look_is_told_once(before: str, now: str, new: s
     ],
 )
 def test_a_servers_own_word_of_its_health_is_one_line(account: dict[str, Any], said: str) -> None:
-    assert told_account(account) == said
+    assert describe_report(account) == said
 
 
 def test_who_registered_a_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +146,41 @@ def test_who_registered_a_server_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     def get(*_: object) -> dict[str, Any]:
         return {"servers": found}
 
-    monkeypatch.setattr("comity.cli.asking.Gateway.get", get)
-    ran = CliRunner().invoke(command, ["list"], standalone_mode=False)
+    monkeypatch.setattr("comity.cli.api_client.ApiClient.get", get)
+    ran = CliRunner().invoke(servers_command, ["list"], standalone_mode=False)
     lines = ran.output.splitlines()
     assert lines[0].split()[-2:] == ["REGISTERED", "BY"]
     assert lines[2].split()[-1] == "agent:maker"
     assert "agent:maker" not in lines[1]
+
+
+def test_the_status_of_a_gateway_fits_on_a_few_lines(desk: Desk, gateway: str) -> None:
+    ran = desk.run("status", "--url", gateway)
+    assert ran.status == 1, "one of its servers has failed"
+    assert gateway in ran.lines[0]
+    assert any(line.split() == ["tools", "4"] for line in ran.lines)
+    assert "no-such-program-anywhere" in ran.out
+    assert any(line.endswith("2 (1 connected, 1 failed)") for line in ran.lines)
+
+
+def test_a_program_reads_the_status_as_json(desk: Desk, gateway: str) -> None:
+    ran = desk.run("status", "--json", COMITY_URL=f"{gateway}/mcp")
+    assert (ran.status, ran.err) == (1, "")
+    assert (ran.json["url"], ran.json["tools"]) == (gateway, 4)
+    assert ran.json["servers"]["connected"] == 1
+    assert sum(ran.json["servers"].values()) == 2
+    assert [each["id"] for each in ran.json["troubled"]] == ["absent"]
+
+
+def test_a_gateway_that_is_not_there_is_told_apart_from_a_sick_one(desk: Desk) -> None:
+    ran = desk.run("status", "--url", "http://127.0.0.1:9")
+    assert (ran.status, ran.out) == (3, "")
+    assert "comity serve" in ran.err
+    assert "--url" in ran.err
+
+
+def test_an_address_that_cannot_be_is_the_operators_mistake(desk: Desk) -> None:
+    for url in ("ftp://127.0.0.1", "http://", "http://127.0.0.1:x"):
+        ran = desk.run("status", "--url", url)
+        assert (ran.status, ran.out) == (2, "")
+        assert "http://127.0.0.1:2664" in ran.err

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from comity.adapters import stores
+from comity.storage import stores
 from tests.cli.program import Desk
-from tests.contracts.stores import a_database
+from tests.contracts.stores import a_database, run_on
 
 MEMORY = 'port = 0\n[[servers]]\nid = "a"\ncommand = "true"\n'
+NEWER = "UPDATE comity_schema SET version_num = '9999'"
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def test_without_a_store_nothing_is_kept_and_that_is_told(desk: Desk) -> None:
     desk.write("comity.toml", MEMORY)
     ran = desk.run("store", "status")
     assert (ran.status, ran.err) == (0, "")
-    assert "in memory while it runs" in ran.out
+    assert "go when the gateway ends" in ran.out
     upgraded = desk.run("store", "upgrade")
     assert upgraded.status == 2
     assert "name a store first" in upgraded.err
@@ -54,8 +55,9 @@ async def test_a_database_is_brought_up_to_date_and_no_password_is_shown(
     after = desk.run("store", "status", "--json", **named)
     assert after.json["schema"] == after.json["newest"]
     assert "s3cret" not in before.out + ran.out + after.out
-    await stores.downgrade(database, "0001")
-    assert desk.run("store", "status", "--json", **named).json["schema"] == "0001"
+    await run_on(database, NEWER)
+    newer = desk.run("store", "status", "--json", **named)
+    assert (newer.status, newer.json["schema"]) == (1, "9999")
 
 
 async def test_serve_refuses_a_database_that_is_not_up_to_date(desk: Desk, database: str) -> None:
@@ -64,10 +66,11 @@ async def test_serve_refuses_a_database_that_is_not_up_to_date(desk: Desk, datab
     ran = await asyncio.to_thread(desk.run, "serve", **named)
     assert ran.status == 2
     assert "no tables yet; run `comity store upgrade`" in ran.err
-    await stores.upgrade(database, "0001")
+    await stores.upgrade_store(database)
+    await run_on(database, NEWER)
     ran = await asyncio.to_thread(desk.run, "serve", **named)
     assert ran.status == 2
-    assert "has schema 0001" in ran.err
+    assert "has schema 9999, which a newer version of Comity made" in ran.err
 
 
 def test_a_store_that_cannot_be_reached_is_told_so(desk: Desk) -> None:

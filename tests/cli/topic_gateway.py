@@ -19,16 +19,18 @@ from unittest import mock
 
 from websockets.sync.client import ClientConnection, connect
 
-from comity.app.assembly import assembled
+from comity.app.gateway import assemble_gateway
+from comity.app.settings import Settings
 from comity.cli.main import main
-from comity.config import Settings
-from comity.config.rooms import RoomSettings
-from comity.kernel.identity import Register
-from comity.surfaces.listener import event_loop
-from comity.wire.grants import Effect, Grant
-from tests.cli.program import COMITY, SECONDS, Ran
-from tests.surfaces.credentials import GivenOut
-from tests.surfaces.listening import Application, listening
+from comity.http.server import event_loop
+from comity.identity.authentication import IdentityDirectory
+from comity.policy.grants import Effect, Grant
+from comity.topics.settings import RoomSettings
+from tests.cli.program import SECONDS, Ran
+from tests.support.credentials import GivenOut
+from tests.support.fork_server import COMITY
+from tests.support.listening import Application, listening
+from tests.support.settings import settings_with
 
 ANA = "person:ana@example.org"
 BOT, WORKER = "agent:bot", "agent:worker"
@@ -139,7 +141,7 @@ class TopicHouse:
 class _Thread:
     """The gateway in a thread and an event loop of its own, so that a test may wait as it likes."""
 
-    def __init__(self, settings: Settings, register: Register | None) -> None:
+    def __init__(self, settings: Settings, register: IdentityDirectory | None) -> None:
         self._settings = settings
         self._register = register
         self._ready: Future[str] = Future()
@@ -167,8 +169,8 @@ class _Thread:
         ended = asyncio.Event()
         self._ended.set_result((asyncio.get_running_loop(), ended))
         async with (
-            assembled(self._settings, self._register) as parts,
-            listening(cast("Application", parts.gateway)) as place,
+            assemble_gateway(self._settings, self._register) as parts,
+            listening(cast("Application", parts.http_app)) as place,
         ):
             self._ready.set_result(place.address)
             await ended.wait()
@@ -179,10 +181,10 @@ def topic_house(**chosen: Any) -> Generator[TopicHouse]:
     """A gateway where everybody shows a key; with `identity_mode="local"`, where nobody does."""
     given_out = GivenOut()
     wanted: dict[str, Any] = {"identity_mode": "required", "grants": GRANTED, "servers": ()}
-    wanted |= {"topic_access": "public", "rooms": ROOMS, **chosen}
+    wanted |= {"topics_access": "public", "topics_rooms": ROOMS, **chosen}
     is_local = wanted["identity_mode"] == "local"
     thread = _Thread(
-        Settings(topic_messages=6000, topic_chats=6000, **wanted),
+        settings_with(topics_messages=6000, topics_chats=6000, **wanted),
         None if is_local else given_out.register,
     )
     try:

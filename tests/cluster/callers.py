@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from comity.rules.refusals import REFUSAL_KEY
+from comity.mcp.refusals import REFUSAL_KEY
 
 VERSION = "2026-07-28"
 SECONDS = 30.0

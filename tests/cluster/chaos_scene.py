@@ -10,24 +10,22 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 import aiohttp
 
-from comity.adapters import stores
-from comity.kernel.minting import mint
-from comity.wire.asks import ANSWER
-from comity.wire.grants import Effect, Grant
-from comity.wire.parties import Key, Party, PartyKind
+from comity.approvals.model import ANSWER_VERB
+from comity.policy.grants import Effect, Grant
+from comity.storage import stores
 from tests.cluster.namespaces import Namespace, a_namespace
 from tests.cluster.nats_cluster import NatsCluster
 from tests.cluster.postgres import Postgres, a_postgres
 from tests.cluster.topic_crowd import Member
 from tests.interop.peers import ROOT
 from tests.interop.processes import Program, free_port
+from tests.support.principals import add_principals
 
 ROUNDS = int(os.environ.get("COMITY_CHAOS_ROUNDS", "1"))
 MEMBERS = int(os.environ.get("COMITY_CHAOS_MEMBERS", "300" if ROUNDS > 1 else "90"))
@@ -146,26 +144,16 @@ class Scene:
 
     async def settle(self) -> None:
         """Every party, its key, and what it was granted."""
-        now = datetime.now(UTC)
-        await stores.upgrade(self.postgres.url)
-        records = stores.open_store(self.postgres.url)
-        await records.open()
+        await stores.upgrade_store(self.postgres.url)
         named = {f"agent:m{n}": f"room{n % TOPICS}" for n in range(MEMBERS)}
-        try:
-            for party in (*named, CALLER, PERSON):
-                shown, key = mint(self.pepper.encode(), Key("", party, b"", created_at=now))
-                self.keys[party] = shown
-                await records.parties.put(Party(party, PartyKind(party.partition(":")[0])))
-                await records.keys.put(key, now)
-            grants = [
-                Grant(party, "topic/send", f"{topic}/chat", Effect.ALLOW)
-                for party, topic in named.items()
-            ]
-            grants.append(Grant(CALLER, "tools/*", "fenced/*", Effect.ALLOW))
-            grants.append(Grant(PERSON, ANSWER, "*", Effect.ALLOW))
-            await records.grants.put(*grants)
-        finally:
-            await records.close()
+        grants = [
+            Grant(party, "topic/send", f"{topic}/chat", Effect.ALLOW)
+            for party, topic in named.items()
+        ]
+        grants.append(Grant(CALLER, "tools/*", "fenced/*", Effect.ALLOW))
+        grants.append(Grant(PERSON, ANSWER_VERB, "*", Effect.ALLOW))
+        parties = (*named, CALLER, PERSON)
+        self.keys |= await add_principals(self.postgres.url, self.pepper, parties, *grants)
         places = [node.place for node in self.nodes]
         for n, (party, topic) in enumerate(named.items()):
             member = Member(party, self.keys[party], topic, places, is_directed=n % 10 == 9)

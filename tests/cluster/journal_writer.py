@@ -9,29 +9,28 @@ import random
 import sys
 from datetime import UTC, datetime
 
-from comity.adapters import stores
-from comity.ports.journaling import Head, JournalStore
-from comity.rules import chain
-from comity.wire.audit import Event, Type, body_of
-from comity.wire.errors import Misconfigured, Unavailable
-from comity.wire.journal import Line, line_of
+from comity.app.records import open_store
+from comity.audit import chain
+from comity.audit.chain import AuditRecord, AuditStore, ChainHead, line_of
+from comity.audit.events import AuditEvent, AuditType, body_of
+from comity.errors import Misconfigured, Unavailable
 
 NODE = "node"
 
 
-def chained(head: Head, count: int) -> list[Line]:
-    lines, previous = list[Line](), head.hash
+def chained(head: ChainHead, count: int) -> list[AuditRecord]:
+    lines, previous = list[AuditRecord](), head.hash
     for seq in range(head.seq + 1, head.seq + 1 + count):
-        event = Event(
-            Type.SERVER_CONNECTED, "gateway", datetime.now(UTC), details={"pad": "x" * 300}
+        event = AuditEvent(
+            AuditType.SERVER_CONNECTED, "gateway", datetime.now(UTC), details={"pad": "x" * 300}
         )
         body = body_of(event)
-        previous = chain.link(previous, head.node.encode(), seq, body)
+        previous = chain.entry_hash(previous, head.node.encode(), seq, body)
         lines.append(line_of(event, head.node, seq, body, previous))
     return lines
 
 
-async def reopened(store: JournalStore, node: str = NODE) -> Head:
+async def reopened(store: AuditStore, node: str = NODE) -> ChainHead:
     while True:
         try:
             return await store.open(node)
@@ -40,12 +39,12 @@ async def reopened(store: JournalStore, node: str = NODE) -> Head:
 
 
 async def write(url: str) -> None:
-    store = stores.open_store(url).journal
+    store = open_store(url).audit_log
     head = await reopened(store)
     print("opened", head.node, head.seq, head.hash.hex(), flush=True)
     while True:
         lines = chained(head, random.choice((1, 2, 9, 10, 50)))  # noqa: S311
-        wanted = Head(head.node, lines[-1].seq, lines[-1].hash)
+        wanted = ChainHead(head.node, lines[-1].seq, lines[-1].hash)
         try:
             await store.append(lines)
             head = wanted

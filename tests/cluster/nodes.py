@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import aiohttp
 
-from comity.rules.refusals import REFUSAL_KEY
-from comity.wire.sse import EventParser
+from comity.mcp.framing import SseParser
+from comity.mcp.refusals import REFUSAL_KEY
 from tests.cli.program import EXAMPLE
-from tests.interop.processes import ROOT, Program, answers, running
+from tests.interop.peers import ROOT
+from tests.interop.processes import Program, answers, running
 
 SECONDS: Final = 120.0
 PEPPER: Final = "pepper-" * 8
@@ -45,13 +46,17 @@ class Setting:
 
     def written(self, name: str, urls: Sequence[str] | None = None) -> Path:
         path = self.folder / f"{name}.toml"
+        path.write_text(self.text(name, ",".join(urls or self.nats)), encoding="utf-8")
+        return path
+
+    def text(self, name: str, nats: str) -> str:
+        """The configuration of one node, which reaches NATS there."""
         example = ", ".join(f'"{each}"' for each in EXAMPLE["args"])
-        path.write_text(
-            f"""
+        return f"""
 [store]
 url = "{self.store}"
 [cluster]
-url = "{",".join(urls or self.nats)}"
+url = "{nats}"
 node = "{name}"
 heartbeat = "300ms"
 dead_after = "2s"
@@ -68,10 +73,7 @@ args = ["-m", "tests.cluster.fenced_server", "{self.notes}"]
 env = {{ PYTHONPATH = "{ROOT}" }}
 placement = "one"
 {self.more}
-""",
-            encoding="utf-8",
-        )
-        return path
+"""
 
 
 @dataclass
@@ -174,7 +176,7 @@ async def posted(
     ):
         told = {name.lower(): value for name, value in reply.headers.items()}
         if reply.content_type == "text/event-stream":
-            events = EventParser().feed(await reply.read())
+            events = SseParser().feed(await reply.read())
             return Said(reply.status, told, [json.loads(each.data) for each in events if each.data])
         data = await reply.read()
         return Said(reply.status, told, [json.loads(data)] if data else [])

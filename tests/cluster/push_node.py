@@ -9,42 +9,37 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from comity.app import live as plane
-from comity.app.live_parts import LiveParts
-from comity.app.live_turns import join_turns
 from comity.cli.main import main
-from comity.kernel.live import turn_errands
-from comity.kernel.live.parts import Errand, Taken
-from comity.ports.conversations import ConversationRecords
-from comity.wire.errors import Unavailable
+from comity.errors import Unavailable
+from comity.live import wiring as plane
+from comity.live.turns import model
+from comity.live.turns.model import TurnHandle, TurnRequest, TurnStore
+from comity.live.wiring import LiveParts
 
 
 class Begun:
     """Turns, up to where it is certain that each will be taken."""
 
     def __init__(self, live: LiveParts) -> None:
-        self._records: ConversationRecords = live.parts.snapshot.records.conversations
-        self._clock = live.parts.journaling.journal.clock
+        self._records: TurnStore = live.dependencies.snapshot.records.topic_messages
+        self._clock = live.dependencies.audit_log_components.audit_log.clock
 
-    async def begin(self, errand: Errand) -> Taken:
+    async def start(self, request: TurnRequest) -> TurnHandle:
         new = f"inf_{secrets.token_hex(12)}"
-        kept = turn_errands.kept(errand, new, self._clock(), 10_000)
+        kept = model.to_stored_turn(request, new, self._clock(), 10_000)
         begun = await self._records.begin(kept)
-        return Taken(begun.id, begun.conversation, is_new=begun.id == new)
+        return TurnHandle(begun.id, begun.conversation, is_new=begun.id == new)
 
-    async def finished(self, inference: str) -> str:
+    async def wait_for_output(self, inference: str) -> str:
         raise Unavailable(f"nobody takes {inference}")
 
 
 @asynccontextmanager
-async def begin_only(live: LiveParts) -> AsyncGenerator[None]:
-    live.turns = Begun(live)
-    yield
+async def begin_only(live: LiveParts) -> AsyncGenerator[Begun]:
+    yield Begun(live)
 
 
 if __name__ == "__main__":
-    joined = vars(plane)["_JOINS"]
-    taking = tuple(begin_only if each is join_turns else each for each in joined)
-    setattr(plane, "_JOINS", taking)  # noqa: B010  # it is private, and only a test changes it
+    setattr(plane, "run_turns", begin_only)  # noqa: B010  # only a test puts another in its place
     sys.argv = ["comity", "serve", sys.argv[1], "--port", "0"]
     main()

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from comity.rules.webhooks import heading
+from comity.events.webhooks.model import build_signature_headers
 from tests.cluster.nodes import modern
-from tests.interop.processes import ROOT, Program, answers
+from tests.interop.peers import ROOT
+from tests.interop.processes import Program, answers
 from tests.pace import here
 
 NAMES: Final = ("a", "b", "c")
@@ -209,7 +210,7 @@ class Storm:
 
     async def _post(self, origin: str, event: str) -> bool:
         body = json.dumps({"event": event}).encode()
-        headers = heading([SECRET], "", event, datetime.now(UTC), body)
+        headers = build_signature_headers([SECRET], "", event, datetime.now(UTC), body)
         try:
             url = f"{origin}/hooks/sensor"
             async with self.http.post(url, data=body, headers=headers) as reply:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,15 +12,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from comity.adapters import stores
-from comity.ports import Records
-from comity.ports.budgets import Account
-from tests.cluster.nats_cluster import NatsCluster, a_nats_cluster
+from comity.app.records import RecordStores, open_store
+from comity.inference.model import BudgetAccount
+from tests.cluster.nats_cluster import NatsCluster
 from tests.cluster.nodes import Node, Setting, modern, some_nodes
-from tests.cluster.postgres import a_postgres
-from tests.interop.processes import ROOT
-from tests.live.model_server import ModelServer, Said, serving
-from tests.live.model_speech import Asked
+from tests.cluster.postgres import Postgres
+from tests.interop.peers import ROOT
+from tests.live.model_server import ModelServer, serving
+from tests.live.model_speech import Asked, Said
 from tests.pace import at_length, here
 
 pytestmark = pytest.mark.timeout(900)
@@ -40,15 +39,13 @@ class Spenders(Setting):
     model: str = ""
     tokens: int = 0
 
-    def written(self, name: str, urls: Sequence[str] | None = None) -> Path:
-        path = self.folder / f"{name}.toml"
+    def text(self, name: str, nats: str) -> str:
         sets = json.dumps(json.dumps(SETS))
-        path.write_text(
-            f"""
+        return f"""
 [store]
 url = "{self.store}"
 [cluster]
-url = "{",".join(urls or self.nats)}"
+url = "{nats}"
 node = "{name}"
 [inference]
 deadline = "10m"
@@ -68,28 +65,12 @@ cwd = "{ROOT}"
 env = {{ PUSHING_SETS = {sets} }}
 [servers.live]
 enabled = ["memory.*"]
-""",
-            encoding="utf-8",
-        )
-        return path
-
-
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[NatsCluster]:
-    with a_nats_cluster(tmp_path_factory.mktemp("nats"), 1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def store() -> Generator[str]:
-    with a_postgres() as postgres:
-        asyncio.run(stores.upgrade(postgres.url))
-        yield postgres.url
+"""
 
 
 @pytest.fixture
-async def records(store: str) -> AsyncGenerator[Records]:
-    opened = stores.open_store(store)
+async def records(postgres: Postgres) -> AsyncGenerator[RecordStores]:
+    opened = open_store(postgres.url)
     await opened.open()
     yield opened
     await opened.close()
@@ -109,7 +90,7 @@ async def asked(http: aiohttp.ClientSession, node: Node, count: int) -> list[dic
     return json.loads(said.text)
 
 
-async def account_of(records: Records) -> Account:
+async def account_of(records: RecordStores) -> BudgetAccount:
     (account,) = await records.budgets.accounts(datetime.now(UTC).date())
     return account
 
@@ -136,13 +117,13 @@ async def all_at_once(models: ModelServer, count: int) -> None:
 
 @pytest.mark.requirement("MCPL-13.1-mitigate")
 async def test_a_budget_is_not_exceeded_by_many_requesters_on_three_nodes(
-    nats: NatsCluster, store: str, records: Records, tmp_path: Path
+    nats: NatsCluster, postgres: Postgres, records: RecordStores, tmp_path: Path
 ) -> None:
     # Room for the first round, and for some more.
     limit = REQUESTERS * 300
     held = [Said("x", hold=True, usage=(8, SAYS)) for _ in range(REQUESTERS)]
     async with serving(*held) as models, aiohttp.ClientSession() as http:
-        setting = Spenders(tmp_path, nats.urls, store, models.url, limit)
+        setting = Spenders(tmp_path, nats.urls, postgres.url, models.url, limit)
         with some_nodes(setting, "a", "b", "c") as nodes:
             first = asyncio.ensure_future(everybody(http, nodes))
             await all_at_once(models, REQUESTERS)
@@ -171,13 +152,13 @@ async def test_a_budget_is_not_exceeded_by_many_requesters_on_three_nodes(
 
 
 async def test_what_a_killed_node_had_held_is_not_spent_again(
-    nats: NatsCluster, store: str, records: Records, tmp_path: Path
+    nats: NatsCluster, postgres: Postgres, records: RecordStores, tmp_path: Path
 ) -> None:
     before = await records.budgets.accounts(datetime.now(UTC).date())
     limit = sum(each.spent.tokens for each in before) + 2_000
     held = [Said("x", hold=True, usage=(8, SAYS)) for _ in range(4)]
     async with serving(*held) as models, aiohttp.ClientSession() as http:
-        setting = Spenders(tmp_path, nats.urls, store, models.url, limit)
+        setting = Spenders(tmp_path, nats.urls, postgres.url, models.url, limit)
         with some_nodes(setting, "d", "e") as (first, second):
             doomed = asyncio.ensure_future(asked(http, first, 4))
             async with asyncio.timeout(here(120)):

@@ -11,7 +11,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +20,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from comity.adapters import stores
-from comity.ports.journaling import Sought
-from comity.wire.asks import Ask, State
-from comity.wire.audit import Event, Result, Type, event_of
-from tests.cluster.postgres import Postgres, a_postgres
+from comity.app.records import open_store
+from comity.approvals.model import ApprovalRequest, ApprovalState
+from comity.audit.chain import AuditFilter
+from comity.audit.events import AuditEvent, AuditResult, AuditType, event_of
+from tests.cluster.postgres import Postgres
 from tests.interop.processes import Program, accepts, free_port, operator_headers, running
 
 KILLS = int(os.environ.get("COMITY_CRASH_KILLS", "2"))
@@ -36,13 +36,6 @@ ASKERS = 4
 PEPPER = {"COMITY_PEPPER": "pepper-" * 8}
 
 pytestmark = pytest.mark.timeout(120 + 40 * (KILLS + STORE_KILLS))
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Generator[Postgres]:
-    with a_postgres() as server:
-        asyncio.run(stores.upgrade(server.url))
-        yield server
 
 
 @dataclass
@@ -185,26 +178,26 @@ async def keep_asking(
                 await asyncio.sleep(0.02)
 
 
-async def entries(postgres: Postgres) -> list[Event]:
-    found, sought = list[Event](), Sought()
-    records = stores.open_store(postgres.url)
+async def entries(postgres: Postgres) -> list[AuditEvent]:
+    found, sought = list[AuditEvent](), AuditFilter()
+    records = open_store(postgres.url)
     await records.open()
     try:
-        while page := await records.journal.find(sought, 2_000):
+        while page := await records.audit_log.find(sought, 2_000):
             found += [event_of(line.body) for line in page]
             last = page[-1]
-            sought = Sought(after=(last.at, last.node, last.seq))
+            sought = AuditFilter(after=(last.at, last.node, last.seq))
     finally:
         await records.close()
     return found
 
 
-async def asks(postgres: Postgres) -> dict[str, Ask]:
-    records = stores.open_store(postgres.url)
+async def asks(postgres: Postgres) -> dict[str, ApprovalRequest]:
+    records = open_store(postgres.url)
     await records.open()
-    found, after = dict[str, Ask](), ""
+    found, after = dict[str, ApprovalRequest](), ""
     try:
-        while page := await records.asks.page((), after):
+        while page := await records.approval_requests.page((), after):
             found |= {ask.id: ask for ask in page}
             after = page[-1].id
     finally:
@@ -255,12 +248,14 @@ async def test_nothing_is_lost_and_nothing_is_done_twice(
     ran, kept = scene.ran(), await asks(postgres)
     calls: dict[str, str] = {}
     for event in found:
-        if event.type == Type.CALL_INTENDED:
+        if event.type == AuditType.CALL_INTENDED:
             arguments: Any = event.details["arguments"]
             calls[event.call] = f"{event.tool} {arguments['n']}"
     intended = set(calls.values())
-    outcomes = [each for each in found if each.call in calls and each.type != Type.CALL_INTENDED]
-    told = {calls[each.call] for each in outcomes if each.result == Result.SUCCESS}
+    outcomes = [
+        each for each in found if each.call in calls and each.type != AuditType.CALL_INTENDED
+    ]
+    told = {calls[each.call] for each in outcomes if each.result == AuditResult.SUCCESS}
     # Nothing ran twice.
     assert [name for name, count in ran.items() if count > 1] == []
     # No dangerous call reached the server without a durable intent.
@@ -272,16 +267,20 @@ async def test_nothing_is_lost_and_nothing_is_done_twice(
     # Every intent has an ending, if only that nobody knows it; and what hid it was a death.
     settled = {each.call for each in outcomes}
     assert calls.keys() - settled == set()
-    unknown = {calls[each.call] for each in outcomes if each.type == Type.OUTCOME_UNKNOWN}
+    unknown = {calls[each.call] for each in outcomes if each.type == AuditType.OUTCOME_UNKNOWN}
     assert unknown & scene.done == set()
     # No ask and no answer was lost, and each authorised one call.
     assert scene.opened - kept.keys() == set()
-    lost = [id for id in scene.accepted if kept[id].state not in (State.ACCEPTED, State.USED)]
+    lost = [
+        id
+        for id in scene.accepted
+        if kept[id].state not in (ApprovalState.ACCEPTED, ApprovalState.USED)
+    ]
     assert lost == []
-    used = Counter(ask.call for ask in kept.values() if ask.state is State.USED)
+    used = Counter(ask.call for ask in kept.values() if ask.state is ApprovalState.USED)
     assert [call for call, count in used.items() if count > 1] == []
     wiped = [name for name in ran if name.startswith("wipe")]
-    assert len(wiped) <= len([ask for ask in kept.values() if ask.state is State.USED])
+    assert len(wiped) <= len([ask for ask in kept.values() if ask.state is ApprovalState.USED])
     print(
         f"\n  crash: {KILLS} + {STORE_KILLS} deaths, {len(scene.done)} answered, {len(ran)} ran, "
         f"{len(unknown)} unknown ({len(unknown & ran.keys())} of them ran), "

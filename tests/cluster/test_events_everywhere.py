@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from comity.adapters import stores
 from tests.cli.program import EXAMPLE
-from tests.cluster.nats_cluster import a_nats_cluster
+from tests.cluster.nats_cluster import NatsCluster
 from tests.cluster.nodes import SECONDS, Node, Setting, some_nodes, until
-from tests.cluster.postgres import a_postgres
+from tests.cluster.postgres import Postgres
 from tests.conformance.ways import Frame, House, Talk
 from tests.interop.peers import ROOT
 from tests.interop.processes import operator_headers
@@ -31,18 +30,16 @@ SERVERS = "tests.conformance.servers"
 class Told(Setting):
     """Nodes with a server of each's own, one that tells and one that asks, which run once."""
 
-    def written(self, name: str, urls: Sequence[str] | None = None) -> Path:
-        path = self.folder / f"{name}.toml"
+    def text(self, name: str, nats: str) -> str:
         example = ", ".join(f'"{each}"' for each in EXAMPLE["args"])
         once = "\n".join(_once(module) for module in ("eventful", "questioner"))
-        path.write_text(
-            f"""
+        return f"""
 [store]
 url = "{self.store}"
 [policy]
 require_approval = "never"
 [cluster]
-url = "{",".join(urls or self.nats)}"
+url = "{nats}"
 node = "{name}"
 heartbeat = "300ms"
 dead_after = "2s"
@@ -52,10 +49,7 @@ id = "local"
 command = "{EXAMPLE["command"]}"
 args = [{example}]
 {once}
-""",
-            encoding="utf-8",
-        )
-        return path
+"""
 
 
 def _once(module: str) -> str:
@@ -70,12 +64,12 @@ placement = "one"
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Generator[list[Node]]:
-    with a_nats_cluster(tmp_path_factory.mktemp("nats"), 1) as nats, a_postgres() as postgres:
-        asyncio.run(stores.upgrade(postgres.url))
-        setting = Told(tmp_path_factory.mktemp("told"), nats.urls, postgres.url)
-        with some_nodes(setting, "a", "b") as started:
-            yield started
+def nodes(
+    nats: NatsCluster, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[list[Node]]:
+    setting = Told(tmp_path_factory.mktemp("told"), nats.urls, postgres.url)
+    with some_nodes(setting, "a", "b") as started:
+        yield started
 
 
 @asynccontextmanager

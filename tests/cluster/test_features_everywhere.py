@@ -1,20 +1,18 @@
 """A live server that one node runs, asked at all of them: one host, and the same bounds."""
 
-import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from comity.adapters import stores
-from tests.cluster.nats_cluster import a_nats_cluster
+from tests.cluster.nats_cluster import NatsCluster
 from tests.cluster.nodes import Node, Setting, modern, some_nodes
-from tests.cluster.postgres import a_postgres
-from tests.interop.processes import ROOT
+from tests.cluster.postgres import Postgres
+from tests.interop.peers import ROOT
 from tests.live.talker_scene import BOUNDS, DECLARED, TOOLS, Scene, meanwhile, until
 
 pytestmark = pytest.mark.timeout(600)
@@ -26,15 +24,9 @@ ERAS = ("handshake", "modern")
 class Live(Setting):
     """Nodes before one live server of each era, which only one of them runs."""
 
-    def written(self, name: str, urls: Sequence[str] | None = None) -> Path:
-        path = self.folder / f"{name}.toml"
-        lines = [
-            f'[store]\nurl = "{self.store}"',
-            f'[cluster]\nurl = "{",".join(urls or self.nats)}"\nnode = "{name}"',
-            *(_server(era) for era in ERAS),
-        ]
-        path.write_text("\n".join(lines), encoding="utf-8")
-        return path
+    def text(self, name: str, nats: str) -> str:
+        shared = f'[store]\nurl = "{self.store}"\n[cluster]\nurl = "{nats}"\nnode = "{name}"\n'
+        return shared + "\n".join(_server(era) for era in ERAS)
 
 
 def _server(era: str) -> str:
@@ -56,12 +48,12 @@ enabled = ["files.edit"]
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Generator[list[Node]]:
-    folder = tmp_path_factory.mktemp("live-nodes")
-    with a_nats_cluster(folder / "nats", 1) as nats, a_postgres() as postgres:
-        asyncio.run(stores.upgrade(postgres.url))
-        with some_nodes(Live(folder, nats.urls, postgres.url), "a", "b") as started:
-            yield started
+def nodes(
+    nats: NatsCluster, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[list[Node]]:
+    setting = Live(tmp_path_factory.mktemp("live-nodes"), nats.urls, postgres.url)
+    with some_nodes(setting, "a", "b") as started:
+        yield started
 
 
 @pytest.fixture(params=ERAS)

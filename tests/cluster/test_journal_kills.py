@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from comity.adapters import stores
-from comity.adapters.sql import postgres as sql
-from comity.ports.journaling import Head, JournalStore
-from comity.rules import chain
-from comity.wire.errors import Unavailable
+from comity.app.records import open_store
+from comity.audit import chain
+from comity.audit.chain import AuditStore, ChainHead
+from comity.errors import Unavailable
+from comity.storage import postgres as sql
+from comity.storage import stores
 from tests.cluster.journal_writer import chained, reopened
 from tests.cluster.postgres import Postgres, a_postgres
 from tests.contracts.stores import run_on
@@ -91,17 +92,17 @@ def postgres() -> Generator[Postgres]:
 
 
 async def _prepare(url: str) -> None:
-    await stores.upgrade(url)
+    await stores.upgrade_store(url)
     # Whoever keeps a journal does not go by what is enough for others.
     await run_on(url, "ALTER DATABASE postgres SET synchronous_commit = off")
 
 
 async def _verify(url: str, kept: list[tuple[str, int, bytes]]) -> None:
-    records = stores.open_store(url)
+    records = open_store(url)
     await records.open()
     try:
         found = {
-            node: await _hashes(records.journal, node) for node in await records.journal.nodes()
+            node: await _hashes(records.audit_log, node) for node in await records.audit_log.nodes()
         }
     finally:
         await records.close()
@@ -109,14 +110,14 @@ async def _verify(url: str, kept: list[tuple[str, int, bytes]]) -> None:
     assert missing == []
 
 
-async def _hashes(journal: JournalStore, node: str) -> dict[int, bytes]:
+async def _hashes(journal: AuditStore, node: str) -> dict[int, bytes]:
     """Of one chain, each entry of which follows the one before."""
     seq, previous, found = 0, chain.GENESIS, dict[int, bytes]()
     while page := await journal.page(node, after=seq):
         for line in page:
             assert line.seq == seq + 1
-            assert line.hash == chain.link(previous, node.encode(), line.seq, line.body)
-            assert chain.agrees(line)
+            assert line.hash == chain.entry_hash(previous, node.encode(), line.seq, line.body)
+            assert chain.has_matching_body(line)
             seq, previous = line.seq, line.hash
             found[seq] = previous
     return found
@@ -145,7 +146,7 @@ def test_nothing_is_lost_when_postgres_and_the_writer_are_killed(postgres: Postg
 
 def test_nothing_is_lost_of_a_file_when_the_writer_is_killed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    asyncio.run(stores.upgrade(url))
+    asyncio.run(stores.upgrade_store(url))
     _killed_again_and_again(url, lambda: None)
 
 
@@ -154,11 +155,11 @@ async def test_a_server_that_falls_silent_is_noticed_and_the_chain_goes_on(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(sql, "PATIENCE_SECONDS", 1.0)
-    records = stores.open_store(postgres.url)
-    journal, node = records.journal, f"silent-{count}"
+    records = open_store(postgres.url)
+    journal, node = records.audit_log, f"silent-{count}"
     lines = chained(await journal.open(node), count)
     await journal.append(lines)
-    more = chained(Head(node, lines[-1].seq, lines[-1].hash), count)
+    more = chained(ChainHead(node, lines[-1].seq, lines[-1].hash), count)
     postgres.fall_silent()
     try:
         async with asyncio.timeout(SECONDS):

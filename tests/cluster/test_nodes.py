@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import aiohttp
 import pytest
 
-from comity.adapters import stores
-from comity.wire.sse import EventParser
+from comity.mcp.framing import SseParser
 from tests.cluster.nats_cluster import NatsCluster, a_nats_cluster
 from tests.cluster.nodes import (
     SECONDS,
@@ -29,7 +27,7 @@ from tests.cluster.nodes import (
     some_nodes,
     until,
 )
-from tests.cluster.postgres import a_postgres
+from tests.cluster.postgres import Postgres
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -41,11 +39,10 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[NatsCluster]:
 
 
 @pytest.fixture(scope="module")
-def setting(nats: NatsCluster, tmp_path_factory: pytest.TempPathFactory) -> Generator[Setting]:
-    with a_postgres() as postgres:
-        asyncio.run(stores.upgrade(postgres.url))
-        folder: Path = tmp_path_factory.mktemp("nodes")
-        yield Setting(folder, nats.urls, postgres.url)
+def setting(
+    nats: NatsCluster, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> Setting:
+    return Setting(tmp_path_factory.mktemp("nodes"), nats.urls, postgres.url)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +124,7 @@ async def test_a_session_is_at_home_at_one_node_and_served_through_all(
             c, "tools/call", name="fenced__learn", arguments={"n": "session"}
         )
         assert learning.text
-        parser, heard = EventParser(), ""
+        parser, heard = SseParser(), ""
         while "notifications/tools/list_changed" not in heard:
             events = parser.feed(await stream.content.readany())
             heard += "".join(each.data.decode() for each in events)

@@ -5,10 +5,9 @@ import itertools
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -17,18 +16,14 @@ import pytest
 from nats.aio.client import Client as Nats
 from nats.aio.msg import Msg
 
-from comity.adapters import stores
-from comity.adapters.nats.seals import MessageSeals
-from comity.kernel.minting import mint
-from comity.rules.keys import mac
-from comity.wire import carried, nodes
-from comity.wire.asks import ANSWER
-from comity.wire.carried import Act, Opening, Piece, RelayHead
-from comity.wire.grants import Effect, Grant
-from comity.wire.nodes import Beat
-from comity.wire.parties import Key, Party, PartyKind
-from tests.adapters.issuing import AUDIENCE, IssuerServer, SigningKey, issuing
-from tests.cluster.nats_cluster import NatsCluster, a_nats_cluster
+from comity.approvals.model import ANSWER_VERB
+from comity.cluster import nodes, streams
+from comity.cluster.nats.seals import MessageSeals
+from comity.cluster.nodes import NodeHeartbeat
+from comity.cluster.streams import RemoteCallHeader, StreamAction, StreamFrame, StreamOpen
+from comity.identity.keys import mac_of_key
+from comity.policy.grants import Effect, Grant
+from tests.cluster.nats_cluster import NatsCluster
 from tests.cluster.nodes import (
     PEPPER,
     SECONDS,
@@ -42,8 +37,10 @@ from tests.cluster.nodes import (
     some_nodes,
     until,
 )
-from tests.cluster.postgres import Postgres, a_postgres
+from tests.cluster.postgres import Postgres
 from tests.cluster.topic_crowd import Member
+from tests.support.issuing import AUDIENCE, IssuerServer, SigningKey, issuing
+from tests.support.principals import add_principals
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -74,7 +71,7 @@ class Scene:
     opened: list[bytes] = field(default_factory=list[bytes])
     # As a node would read: it is among those who know the pepper.
     seals: MessageSeals = field(
-        default_factory=lambda: MessageSeals(mac(PEPPER.encode(), b"nodes of comity"))
+        default_factory=lambda: MessageSeals(mac_of_key(PEPPER.encode(), b"nodes of comity"))
     )
 
     async def hear(self, message: Msg) -> None:
@@ -109,43 +106,20 @@ class Scene:
         return aiohttp.ClientSession(headers={**shown, **hidden})
 
 
-@pytest.fixture(scope="module")
-def open_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[NatsCluster]:
-    with a_nats_cluster(tmp_path_factory.mktemp("nats"), 1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Generator[Postgres]:
-    with a_postgres() as server:
-        asyncio.run(stores.upgrade(server.url))
-        yield server
-
-
 async def settle(url: str) -> dict[str, str]:
     """Every principal, its key, and its grants."""
-    records = stores.open_store(url)
-    await records.open()
-    keys: dict[str, str] = {}
-    now = datetime.now(UTC)
-    try:
-        for party in (AGENT, OPERATOR, *TALKERS):
-            keys[party], record = mint(PEPPER.encode(), Key("", party, b"", created_at=now))
-            await records.parties.put(Party(party, PartyKind(party.partition(":")[0])))
-            await records.keys.put(record, now)
-        grants = [Grant(party, "topic/send", f"{TOPIC}/chat", Effect.ALLOW) for party in TALKERS]
-        calls = [Grant(party, "tools/*", "*", Effect.ALLOW) for party in (AGENT, TOKEN_HOLDER)]
-        asks = (Grant(OPERATOR, ANSWER, "*", Effect.ALLOW),)
-        await records.grants.put(*grants, *calls, *asks)
-    finally:
-        await records.close()
-    return keys
+    return await add_principals(
+        url,
+        PEPPER,
+        (AGENT, OPERATOR, *TALKERS),
+        *(Grant(party, "topic/send", f"{TOPIC}/chat", Effect.ALLOW) for party in TALKERS),
+        *(Grant(party, "tools/*", "*", Effect.ALLOW) for party in (AGENT, TOKEN_HOLDER)),
+        Grant(OPERATOR, ANSWER_VERB, "*", Effect.ALLOW),
+    )
 
 
 @asynccontextmanager
-async def a_scene(
-    open_nats: NatsCluster, postgres: Postgres, folder: Path
-) -> AsyncGenerator[Scene]:
+async def a_scene(nats: NatsCluster, postgres: Postgres, folder: Path) -> AsyncGenerator[Scene]:
     keys = await settle(postgres.url)
     async with AsyncExitStack() as stack:
         issuer = stack.enter_context(issuing(SigningKey("one", "ES256")))
@@ -159,9 +133,9 @@ audience = "{AUDIENCE}"
 party_prefix = "person:"
 algorithms = ["ES256"]
 """
-        setting = Setting(folder, open_nats.urls, postgres.url, tables=tables, more=MORE)
+        setting = Setting(folder, nats.urls, postgres.url, tables=tables, more=MORE)
         wire = Nats()
-        await wire.connect(open_nats.urls[0])
+        await wire.connect(nats.urls[0])
         stack.push_async_callback(wire.close)
         scene = Scene([], Notes(setting.notes), keys, issuer, wire)
         await cast("Any", wire).subscribe(">", cb=scene.hear)
@@ -267,12 +241,12 @@ def forgeries(scene: Scene) -> list[Callable[[], bytes]]:
     """What somebody could say who knows how nodes speak, but not their secret."""
     chance = random.Random(7)  # noqa: S311  # chance, no secret
     ids = sorted({each.subject.split(".")[2] for each in scene.heard if ".to." in each.subject})
-    head = carried.encode(RelayHead("fenced", (), AGENT, "agent"))
+    head = streams.encode_message(RemoteCallHeader("fenced", (), AGENT, "agent"))
     frame = (
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"write","arguments":'
         b'{"n":"forged"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}'
     )
-    opening = carried.encode(Opening("mcp", head, None, frame))
+    opening = streams.encode_message(StreamOpen("mcp", head, None, frame))
 
     def marked(data: bytes) -> bytes:
         return b"\x01" + chance.randbytes(7) + b"\x7f" * 4 + data
@@ -280,10 +254,18 @@ def forgeries(scene: Scene) -> list[Callable[[], bytes]]:
     said = [b"", b"\x01", b"\x02", b"hello", bytes(100_000), b"\x02" + bytes(64), b"\xff" * 200]
     for number, id in enumerate(ids):
         name, _, epoch = id.rpartition("-")
-        said.append(nodes.encode(Beat(name, epoch, leaves=True)))
-        said.append(carried.encode(Piece(Act.OPEN, id, 900 + number, True, data=opening)))
-        said.append(carried.encode(Piece(Act.OPEN, "no subject\r\n", 5, True, data=opening)))
-        said.append(carried.encode(Piece(Act.SUMS, id, data=b"\xc1")))
+        said.append(nodes.encode_heartbeat(NodeHeartbeat(name, epoch, leaves=True)))
+        said.append(
+            streams.encode_message(
+                StreamFrame(StreamAction.OPEN, id, 900 + number, True, data=opening)
+            )
+        )
+        said.append(
+            streams.encode_message(
+                StreamFrame(StreamAction.OPEN, "no subject\r\n", 5, True, data=opening)
+            )
+        )
+        said.append(streams.encode_message(StreamFrame(StreamAction.SUMS, id, data=b"\xc1")))
     plain: list[Callable[[], bytes]] = [lambda data=data: data for data in said]
     return [*plain, *(lambda data=data: marked(data) for data in said)]
 
@@ -310,10 +292,10 @@ async def attack(scene: Scene, captured: list[Msg]) -> None:
 
 
 async def test_captured_messages_tell_nobody_anything_and_replayed_or_forged_ones_do_nothing(
-    open_nats: NatsCluster, postgres: Postgres, tmp_path: Path
+    nats: NatsCluster, postgres: Postgres, tmp_path: Path
 ) -> None:
     async with (
-        a_scene(open_nats, postgres, tmp_path) as scene,
+        a_scene(nats, postgres, tmp_path) as scene,
         AsyncExitStack() as stack,
     ):
         sessions, members = await work(scene, stack)

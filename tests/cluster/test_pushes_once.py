@@ -11,15 +11,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from comity.adapters import stores
+from comity.storage import stores
 from tests.cluster.nats_cluster import a_nats_cluster
 from tests.cluster.postgres import a_postgres
 from tests.cluster.push_storm import Deployment, Storm, deployed, event_names, killing
 from tests.contracts.stores import run_on
+from tests.events.webhook_gateway import Client
+from tests.events.webhook_receiver import Receiver, a_receiver
 from tests.live.end_to_end import models, words_in
 from tests.pace import at_length, here
-from tests.webhooks.gateways import Client
-from tests.webhooks.receiving import Receiver, a_receiver
 
 pytestmark = pytest.mark.timeout(7200)
 EVENTS = at_length(10_000, 300)
@@ -51,8 +51,8 @@ def told_to(receiver: Receiver) -> list[str]:
 async def settled(deployment: Deployment) -> None:
     """Until nothing waits any more, wherever it was claimed when somebody died."""
     async with asyncio.timeout(here(PATIENCE)):
-        waiting = "SELECT count(*) FROM comity_pushes WHERE state = 'waiting'"
-        posts = "SELECT count(*) FROM comity_posts WHERE state = 'waiting'"
+        waiting = "SELECT count(*) FROM comity_jobs WHERE kind = 'push' AND state = 'waiting'"
+        posts = "SELECT count(*) FROM comity_webhook_deliveries WHERE state = 'waiting'"
         while (await rows(deployment, waiting))[0][0] or (await rows(deployment, posts))[0][0]:
             await asyncio.sleep(0.2)
 
@@ -60,8 +60,10 @@ async def settled(deployment: Deployment) -> None:
 async def show_that_each_has_one_effect(
     deployment: Deployment, storm: Storm, events: list[str], receiver: Receiver
 ) -> None:
-    counted = "SELECT server, event, state, inference FROM comity_pushes"
-    pushes = await rows(deployment, f"{counted} WHERE event NOT LIKE 'first-%'")
+    event = "substr(key, length(group_key) + 2)"
+    counted = f"SELECT group_key AS server, {event} AS event, state, result AS inference"
+    found = await rows(deployment, f"{counted} FROM comity_jobs WHERE kind = 'push'")
+    pushes = [each for each in found if not each["event"].startswith("first-")]
     assert sorted(each["event"] for each in pushes) == sorted(events)
     assert {each["state"] for each in pushes} == {"done"}
 
@@ -101,7 +103,7 @@ async def test_each_event_is_answered_once_by_a_model_though_nodes_die(tmp_path:
         a_postgres() as postgres,
         models() as model,
     ):
-        await stores.upgrade(postgres.url)
+        await stores.upgrade_store(postgres.url)
         timeout = aiohttp.ClientTimeout(here(60))
         async with (
             deployed(tmp_path, nats.urls, postgres.url, model.url) as deployment,
@@ -133,7 +135,7 @@ async def test_each_event_is_answered_once_by_a_model_though_nodes_die(tmp_path:
 async def test_each_event_has_one_effect_though_nodes_die_amid_it(tmp_path: Path) -> None:
     began, events = time.monotonic(), event_names(EVENTS)
     with a_nats_cluster(tmp_path / "nats", 3) as nats, a_postgres() as postgres:
-        await stores.upgrade(postgres.url)
+        await stores.upgrade_store(postgres.url)
         timeout = aiohttp.ClientTimeout(here(60))
         async with (
             deployed(tmp_path, nats.urls, postgres.url) as deployment,

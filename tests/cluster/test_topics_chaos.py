@@ -20,13 +20,13 @@ from secrets import token_hex
 import aiohttp
 import pytest
 
-from comity.adapters import stores
-from comity.wire.asks import State
+from comity.app.records import open_store
+from comity.approvals.model import ApprovalState
 from tests.cluster.chaos_scene import MEMBERS, PERSON, ROUNDS, SECONDS, Scene, a_scene, all_ready
 from tests.cluster.namespaces import can_be_made
 from tests.cluster.topic_crowd import unexplained, until
 
-_ANSWERED = (State.ACCEPTED, State.USED)
+_ANSWERED = (ApprovalState.ACCEPTED, ApprovalState.USED)
 
 pytestmark = [
     pytest.mark.timeout(240 + 240 * ROUNDS),
@@ -193,11 +193,11 @@ async def test_nothing_is_lost_untold_whoever_fails(tmp_path: Path) -> None:
     _judge(scene, asks)
 
 
-async def _asks(scene: Scene) -> Counter[State]:
-    records = stores.open_store(scene.postgres.url)
+async def _asks(scene: Scene) -> Counter[ApprovalState]:
+    records = open_store(scene.postgres.url)
     await records.open()
     try:
-        found = await records.asks.page(limit=1000)
+        found = await records.approval_requests.page(limit=1000)
         lost = scene.accepted - {ask.id for ask in found if ask.state in _ANSWERED}
         assert not lost, "answers that were taken are gone"
         return Counter(ask.state for ask in found)
@@ -205,7 +205,7 @@ async def _asks(scene: Scene) -> Counter[State]:
         await records.close()
 
 
-def _judge(scene: Scene, asks: Counter[State]) -> None:
+def _judge(scene: Scene, asks: Counter[ApprovalState]) -> None:
     assert [fault for member in scene.members for fault in member.faults] == []
     assert unexplained(scene.members) == []
     lines = scene.lines()
@@ -218,11 +218,11 @@ def _judge(scene: Scene, asks: Counter[State]) -> None:
     assert scene.done <= ran.keys()
     assert scene.wiped <= ran.keys()
     # One may be open or accepted still when all ends; of the others each was used, and once.
-    assert asks[State.USED] >= len(scene.wiped) > 0
-    assert asks.total() - asks[State.USED] <= 1
+    assert asks[ApprovalState.USED] >= len(scene.wiped) > 0
+    assert asks.total() - asks[ApprovalState.USED] <= 1
 
 
-def _tell(scene: Scene, asks: Counter[State]) -> None:
+def _tell(scene: Scene, asks: Counter[ApprovalState]) -> None:
     visits = [visit for member in scene.members for visit in member.visits]
     heard = sum(len(numbers) for visit in visits for numbers in visit.heard.values())
     sent = sum(member.sent for member in scene.members)

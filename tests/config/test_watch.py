@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from comity.config import file_changes
+from comity.config.watch import file_changes
 
 SECONDS = 60.0
 EVERY = 0.01

@@ -7,13 +7,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comity.wire.audit import NOTICE
-from comity.wire.grants import ADMIN_READ, ADMIN_WRITE, Effect, Grant
-from comity.wire.parties import Party, PartyKind
+from comity.audit.events import NOTICE
+from comity.identity.principals import Principal
+from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, PrincipalKind
+from comity.policy.grants import Effect, Grant
 from tests.conformance.governed import CLIENT, UNHINDERED, Guest
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.upstream import Act, Exchange, Upstream, scripted
-from tests.surfaces.visitor import ENVELOPE, SECONDS, Frame, Reply, Visitor, at, visiting
+from tests.support.credentials import GivenOut, bearer
+from tests.support.upstream import Act, Exchange, Upstream, scripted
+from tests.support.visitor import ENVELOPE, SECONDS, Frame, Reply, Visitor, at, visiting
 
 ANA = "person:ana@example.org"
 CI = "agent:ci"
@@ -47,13 +48,13 @@ class Scene:
     files: Upstream
     log: Upstream
 
-    def guest(self, party: str = ANA, kind: PartyKind = PartyKind.PERSON) -> Guest:
-        self.given_out.parties.setdefault(party, Party(party, kind))
+    def guest(self, party: str = ANA, kind: PrincipalKind = PrincipalKind.PERSON) -> Guest:
+        self.given_out.parties.setdefault(party, Principal(party, kind))
         return Guest(self.visitor.other("/mcp"), self.given_out.give(party))
 
     async def journal(self) -> list[Frame]:
         """All that was kept, as it was written down."""
-        journal = self.visitor.parts.journaling.journal
+        journal = self.visitor.parts.audit_log_components.audit_log
         await journal.flush()
         lines = await journal.store.page(journal.node, 0, 10_000)
         return [json.loads(line.body) for line in lines]
@@ -69,7 +70,7 @@ class Scene:
                 await asyncio.sleep(0.02)
 
     async def until_connected(self, name: str) -> None:
-        server = self.visitor.parts.servers.need(name)
+        server = self.visitor.parts.servers.require(name)
         async with asyncio.timeout(SECONDS):
             while server.state != "connected":
                 await asyncio.sleep(0.02)

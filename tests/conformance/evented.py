@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from comity.wire.events import NOTICE
+from comity.events.model import NOTICE
 from tests.conformance.audited import Scene
 from tests.conformance.governed import CLIENT, Guest
-from tests.surfaces.credentials import bearer
-from tests.surfaces.visitor import ENVELOPE, SECONDS, Frame, Reply
+from tests.support.credentials import bearer
+from tests.support.visitor import ENVELOPE, SECONDS, Frame, Reply
 
 BOTH: Frame = {"mgp": {"version": "0.3.0", "extensions": ["bidirectional", "access_control"]}}
 
@@ -69,7 +69,7 @@ async def call(guest: Guest, tool: str = "read", server: str = "files", **given:
 
 
 async def until_nobody_follows(scene: Scene) -> None:
-    events = scene.visitor.parts.eventing.events
+    events = scene.visitor.parts.event_components.events
     async with asyncio.timeout(SECONDS):
         while len(events):
             await asyncio.sleep(0.02)

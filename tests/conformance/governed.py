@@ -7,10 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from comity.wire.grants import ADMIN_READ, ADMIN_WRITE, Effect, Grant
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.upstream import Act, Exchange, Upstream, encode, scripted
-from tests.surfaces.visitor import ENVELOPE, MODERN, Frame, Visitor, at, request, visiting
+from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE
+from comity.policy.grants import Effect, Grant
+from tests.support.credentials import GivenOut, bearer
+from tests.support.upstream import Act, Exchange, Upstream, encode, scripted
+from tests.support.visitor import ENVELOPE, MODERN, Frame, Visitor, at, request, visiting
 
 TOOLS = ("read", "write", "delete")
 SERVERS = {"files": False, "web": True, "mail": False}
@@ -24,9 +25,9 @@ ADMIN = "person:admin"
 ADMINISTERS = tuple(Grant(ADMIN, verb, "*", Effect.ALLOW) for verb in (ADMIN_READ, ADMIN_WRITE))
 UNHINDERED: dict[str, Any] = {
     "identity_mode": "required",
-    "require_approval": "never",
-    "fallback_validators": "off",
-    "suspicious": "show",
+    "policy_require_approval": "never",
+    "policy_fallback_validators": "off",
+    "policy_suspicious": "show",
 }
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from comity.config.rooms import RoomSettings
-from comity.kernel.journal import Journal
-from comity.rules.entitlement import SEND
-from comity.rules.mounting import JOIN
-from comity.wire.asks import ANSWER
-from comity.wire.audit import Event, event_of
-from comity.wire.grants import ADMIN_READ, ADMIN_WRITE, CALL, Effect, Grant
-from comity.wire.parties import Party, PartyKind
+from comity.approvals.model import ANSWER_VERB
+from comity.audit.events import AuditEvent, event_of
+from comity.audit.log import AuditLog
+from comity.identity.principals import Principal
+from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, CALL, PrincipalKind
+from comity.policy.grants import Effect, Grant
+from comity.topics.rules import JOIN, SEND
+from comity.topics.settings import RoomSettings
 from tests.conformance.governed import UNHINDERED, Guest
-from tests.surfaces.commands import by_command
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.visitor import SECONDS, Visitor, visiting
+from tests.support.commands import by_command
+from tests.support.credentials import GivenOut, bearer
+from tests.support.visitor import SECONDS, Visitor, visiting
 
 type Heard = dict[str, Any]
 
@@ -44,7 +44,7 @@ USES = Grant(BOT, CALL, "files/*", Effect.ALLOW)
 PEOPLE = (
     *may_send(ANA, "mcp/*", "chat"),
     *may_send(BEA, "mcp/*", "chat"),
-    Grant(ANA, ANSWER, "*", Effect.ALLOW),
+    Grant(ANA, ANSWER_VERB, "*", Effect.ALLOW),
     Grant(ANA, CALL, "files/*", Effect.ALLOW),
     *(Grant(ANA, verb, "*", Effect.ALLOW) for verb in (ADMIN_READ, ADMIN_WRITE)),
 )
@@ -125,7 +125,7 @@ class Scene:
     def key_of(self, party: str, *permissions: str) -> str:
         key = self.given_out.give(party, permissions=permissions)
         if party.startswith("person:"):
-            self.given_out.parties[party] = Party(party, PartyKind.PERSON)
+            self.given_out.parties[party] = Principal(party, PrincipalKind.PERSON)
         return key
 
     async def join(self, party: str, mode: str = "all", *permissions: str) -> Member:
@@ -153,9 +153,9 @@ class Scene:
         calls = [each for each in frames if each.get("method") == "tools/call"]
         return [each for each in calls if each["params"]["name"] == name]
 
-    async def entries(self, *types: str) -> list[Event]:
+    async def entries(self, *types: str) -> list[AuditEvent]:
         """What stands in the journal of these types."""
-        journal: Journal = self.visitor.parts.journaling.journal
+        journal: AuditLog = self.visitor.parts.audit_log_components.audit_log
         await journal.flush()
         lines = await journal.store.page(journal.node, 0, 10_000)
         found = [event_of(line.body) for line in lines]
@@ -174,7 +174,7 @@ async def a_topic(
     settings: dict[str, Any] = {
         **UNHINDERED,
         "grants": (*PROPOSES, *ASKS, *PEOPLE, USES, *grants),
-        "rooms": (RoomSettings("ops", mounts=mounts, asks=asks, access="restricted"),),
+        "topics_rooms": (RoomSettings("ops", mounts=mounts, asks=asks, access="restricted"),),
         **chosen,
     }
     server = replace(

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from comity.wire.asks import ANSWER, Verdict
-from comity.wire.audit import Event, event_of
-from comity.wire.grants import ADMIN_WRITE, CALL, PERMISSION, Effect, Grant
-from comity.wire.parties import Actor, PartyKind
+from comity.approvals.model import ANSWER_VERB, ApprovalDecision
+from comity.audit.events import AuditEvent, event_of
+from comity.mcp.actors import ADMIN_WRITE, CALL, Actor, PrincipalKind
+from comity.policy.grants import PERMISSION_VERB, Effect, Grant
 from tests.conformance.governed import (
     ADMIN,
     ADMINISTERS,
@@ -19,7 +19,7 @@ from tests.conformance.governed import (
     governed,
     refusal_of,
 )
-from tests.surfaces.visitor import SECONDS, Frame
+from tests.support.visitor import SECONDS, Frame
 
 AGENT, OTHER = "agent:maker", "agent:other"
 REGISTER, DEREGISTER = "mgp/discovery/register", "mgp/discovery/deregister"
@@ -33,10 +33,10 @@ def average(values: list) -> float:
 '''
 STATS: Frame = {"id": "dynamic.stats", "command": "python", "args": ["stats.py"]}
 MADE: Frame = {"id": "dynamic.made", "code": CODE}
-ANSWERS = Grant(ADMIN, ANSWER, "*", Effect.ALLOW)
-MAY_CODE = Grant(AGENT, PERMISSION, "code_execution", Effect.ALLOW)
+ANSWERS = Grant(ADMIN, ANSWER_VERB, "*", Effect.ALLOW)
+MAY_CODE = Grant(AGENT, PERMISSION_VERB, "code_execution", Effect.ALLOW)
 MINE = Grant(AGENT, ADMIN_WRITE, "*", Effect.ALLOW)
-PERSON = Actor(ADMIN, PartyKind.PERSON)
+PERSON = Actor(ADMIN, PrincipalKind.PERSON)
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def brought(folder: Path, **chosen: Any) -> AsyncGenerator[Governed]:
         "registration_commands": ("python",),
         "registration_folders": (str(folder),),
         "registration_from_network": True,
-        "ask_hold": chosen.pop("ask_hold", None),
+        "asks_hold": chosen.pop("asks_hold", None),
         "grants": (*ADMINISTERS, ANSWERS, *chosen.pop("more_grants", ())),
         **chosen,
     }
@@ -85,18 +85,18 @@ async def until[T](look: Callable[[], Awaitable[T]]) -> T:
 
 async def open_ask(scene: Governed, kind: str = "registration") -> Any:
     """The question that waits, once it does."""
-    approvals = scene.visitor.parts.asking.approvals
+    approvals = scene.visitor.parts.approval_components.approvals
 
     async def look() -> Any:
-        found = await approvals.asks.page((), "", 50)
+        found = await approvals.store.page((), "", 50)
         return next((ask for ask in found if ask.is_open and ask.kind == kind), None)
 
     return await until(look)
 
 
-async def journaled(scene: Governed, type: str) -> list[Event]:
+async def journaled(scene: Governed, type: str) -> list[AuditEvent]:
     """What was written down of a kind, in its order."""
-    journal = scene.visitor.parts.journaling.journal
+    journal = scene.visitor.parts.audit_log_components.audit_log
     await journal.flush()
     lines = await journal.store.page(journal.node, 0, 10_000)
     return [event for line in lines if (event := event_of(line.body)).type == type]
@@ -130,7 +130,9 @@ async def answers(guest: Guest, *wishes: dict[str, Any]) -> list[str | None]:
 
 async def approve(scene: Governed) -> None:
     ask = await open_ask(scene)
-    await scene.visitor.parts.asking.approvals.answer(PERSON, ask.id, Verdict.ACCEPT)
+    await scene.visitor.parts.approval_components.approvals.answer(
+        PERSON, ask.id, ApprovalDecision.ACCEPT
+    )
 
 
 async def alone(scene: Governed, party: str, wish: dict[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from comity.wire.grants import Effect, Grant
+from comity.policy.grants import Effect, Grant
 from tests.conformance.governed import (
     ADMIN,
     SERVERS,
@@ -112,14 +112,14 @@ async def test_what_is_listed_is_exactly_what_may_be_called() -> None:
             await scene.grant_only(drawn(chance))
             party = chance.choice(PARTIES)
             guest = Guest(scene.visitor.other("/mcp"), guests[party].key)
-            actor = scene.visitor.parts.identity
+            actor = scene.visitor.parts.authenticator
             judged = access.access
-            who = await actor.known_by(guest.key.encode())
+            who = await actor.authenticate(guest.key.encode())
             now = datetime.now(UTC)
             expected = {
                 f"{server}__{tool}"
                 for server, tool in EVERY_TOOL
-                if judged.judge(who, "tools/call", server, tool, now).effect is Effect.ALLOW
+                if judged.authorize(who, "tools/call", server, tool, now).effect is Effect.ALLOW
             }
             sizes.add(len(expected))
             await check(scene, guest, expected)

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from comity.rules.rates import Limit, Quota, Rate
-from comity.wire.grants import Effect, Grant
+from comity.policy.grants import Effect, Grant
+from comity.policy.limits import LimitRule, Quota
+from comity.toolkit.resilience import RateLimit
 from tests.conformance.realm import OFFER
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.upstream import Exchange, Upstream, scripted
-from tests.surfaces.visitor import SECONDS, Frame, Reply, Visitor, at, request, visiting
+from tests.support.credentials import GivenOut, bearer
+from tests.support.upstream import Exchange, Upstream, scripted
+from tests.support.visitor import SECONDS, Frame, Reply, Visitor, at, request, visiting
 
 REFUSAL = "dev.comity/refusal"
-PER_PARTY = Limit(rate=Rate(2, 3600.0, 2))
-PER_TOOL = Limit(per=("tool",), rate=Rate(2, 3600.0, 2))
-PER_SERVER = Limit(per=("server",), rate=Rate(2, 3600.0, 2))
-PER_KEY = Limit(per=("key",), rate=Rate(2, 3600.0, 2))
-DAILY = Limit(quota=Quota(2, "day"))
-QUICK = Limit(rate=Rate(4, 1.0, 1))
+PER_PARTY = LimitRule(rate=RateLimit(2, 3600.0, 2))
+PER_TOOL = LimitRule(per=("tool",), rate=RateLimit(2, 3600.0, 2))
+PER_SERVER = LimitRule(per=("server",), rate=RateLimit(2, 3600.0, 2))
+PER_KEY = LimitRule(per=("key",), rate=RateLimit(2, 3600.0, 2))
+DAILY = LimitRule(quota=Quota(2, "day"))
+QUICK = LimitRule(rate=RateLimit(4, 1.0, 1))
 
 
 class Counted:
@@ -45,7 +46,7 @@ class Counted:
 
 
 @asynccontextmanager
-async def counting(*limits: Limit, **chosen: Any) -> AsyncGenerator[Counted]:
+async def counting(*limits: LimitRule, **chosen: Any) -> AsyncGenerator[Counted]:
     given = GivenOut()
     async with scripted() as server:
 
@@ -60,8 +61,8 @@ async def counting(*limits: Limit, **chosen: Any) -> AsyncGenerator[Counted]:
             register=given.register,
             identity_mode="required",
             grants=grants,
-            require_approval="never",
-            rates=limits,
+            policy_require_approval="never",
+            limits_rates=limits,
             **chosen,
         ) as visitor:
             yield Counted(visitor, given, server)
@@ -105,12 +106,14 @@ async def test_a_caller_that_comes_too_often_is_told_exactly_when_to_come_back()
         pytest.param(PER_TOOL, (False, False, True), id="tool"),
         pytest.param(PER_SERVER, (False, False, False), id="server"),
         pytest.param(
-            Limit(per=("party", "tool"), rate=Rate(2, 3600.0, 2)), (True, False, True), id="both"
+            LimitRule(per=("party", "tool"), rate=RateLimit(2, 3600.0, 2)),
+            (True, False, True),
+            id="both",
         ),
     ],
 )
 async def test_what_is_counted_is_what_the_operator_wrote(
-    limit: Limit, others: tuple[bool, ...]
+    limit: LimitRule, others: tuple[bool, ...]
 ) -> None:
     async with counting(limit) as counted:
         first = await counted.client(counted.given.give("agent:a"))
@@ -126,8 +129,8 @@ async def test_what_is_counted_is_what_the_operator_wrote(
 
 
 async def test_a_refused_call_takes_nothing_of_another_limit() -> None:
-    of_tool = Limit(target="up/add", per=("tool",), rate=Rate(3, 3600.0, 3))
-    async with counting(of_tool, Limit(rate=Rate(1, 3600.0, 1))) as counted:
+    of_tool = LimitRule(target="up/add", per=("tool",), rate=RateLimit(3, 3600.0, 3))
+    async with counting(of_tool, LimitRule(rate=RateLimit(1, 3600.0, 1))) as counted:
         eager = await counted.client(counted.given.give("agent:eager"))
         assert await outcome(eager) is None
         for _ in range(5):
@@ -139,8 +142,8 @@ async def test_a_refused_call_takes_nothing_of_another_limit() -> None:
 
 
 async def test_a_dangerous_call_takes_more_of_a_rate() -> None:
-    limit = Limit(rate=Rate(10, 3600.0, 10))
-    async with counting(limit, dangerous_cost=6, moderate_cost=6) as counted:
+    limit = LimitRule(rate=RateLimit(10, 3600.0, 10))
+    async with counting(limit, limits_dangerous_cost=6, limits_moderate_cost=6) as counted:
         # Of a tool that says nothing of itself the worst is believed.
         client = await counted.client(counted.given.give("agent:a"))
         assert await outcome(client) is None
@@ -154,10 +157,15 @@ async def test_limits_are_followed_while_the_gateway_runs() -> None:
         client = await counted.client(counted.given.give("agent:a"))
         assert await outcome(client) is None
         parts = counted.visitor.parts
-        limited = replace(parts.residents.settings, rates=(PER_PARTY,))
-        await parts.governance.decide(limited)
+        limited = replace(
+            parts.upstream_registry.settings,
+            limits=replace(parts.upstream_registry.settings.limits, rates=(PER_PARTY,)),
+        )
+        await parts.policy_components.apply_settings(limited)
         assert [await outcome(client) is None for _ in range(3)] == [True, True, False]
-        await parts.governance.decide(replace(limited, rates=()))
+        await parts.policy_components.apply_settings(
+            replace(limited, limits=replace(limited.limits, rates=()))
+        )
         assert await outcome(client) is None
 
 

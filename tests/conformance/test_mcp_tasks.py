@@ -40,26 +40,22 @@ async def asked(talk: Talk, method: str, task: Frame) -> Exchange:
 @pytest.mark.requirement("MCP-8-task")
 async def test_a_call_can_return_a_task_that_is_watched_to_its_result(way: Way) -> None:
     async with way.talk() as talk:
+        assert talk.hello["capabilities"]["tasks"]["requests"] == {"tools": {"call": {}}}
         called = await talk.call("work", task={"ttl": 60_000})
         task = called.result["task"]
         watched = await asked(talk, "tasks/get", task)
         result = await asked(talk, "tasks/result", task)
         completed = await asked(talk, "tasks/get", task)
+        unknown = await asked(talk, "tasks/get", {"taskId": way.prefix + "no such task"})
     assert (task["status"], task["ttl"]) == ("working", 60_000)
     assert called.result["_meta"] == {"kept": True}
     assert watched.result == task
     assert result.result["content"] == [{"type": "text", "text": "done"}]
     # Wherever the task is named, it is by the name that this client knows.
+    assert [note["params"] for note in called.said("notifications/tasks/status")] == [task]
     assert result.result["_meta"][RELATED] == {"taskId": task["taskId"]}
     assert completed.result == {**task, "status": "completed"}
-
-
-@pytest.mark.requirement("MCP-8-task")
-async def test_the_state_of_a_task_is_told_under_the_name_the_client_knows(way: Way) -> None:
-    async with way.talk() as talk:
-        called = await talk.call("work", task={"ttl": 60_000})
-    told = [note["params"] for note in called.said("notifications/tasks/status")]
-    assert told == [called.result["task"]]
+    assert unknown.response["error"]["code"] == -32602
 
 
 @pytest.mark.requirement("MCP-8-task")
@@ -89,19 +85,6 @@ async def test_several_tasks_go_on_at_once_and_each_is_asked_after_on_its_own(wa
         results = [(await asked(talk, "tasks/result", each)).result for each in reversed(tasks)]
     texts = [each["content"][0]["text"] for each in results]
     assert texts == ["c half done", "b half done", "a half done"]
-
-
-@pytest.mark.requirement("MCP-8-task")
-async def test_an_unknown_task_is_refused(way: Way) -> None:
-    async with way.talk() as talk:
-        refused = await talk.client.request("tasks/get", {"taskId": way.prefix + "no such task"})
-    assert refused.response["error"]["code"] == -32602
-
-
-@pytest.mark.requirement("MCP-8-task")
-async def test_tasks_are_declared_at_each_door(way: Way) -> None:
-    async with way.talk() as talk:
-        assert talk.hello["capabilities"]["tasks"]["requests"] == {"tools": {"call": {}}}
 
 
 @pytest.mark.requirement("MCP-8-survive")

@@ -6,10 +6,10 @@ from datetime import datetime
 
 import pytest
 
-from comity.config.rooms import RoomSettings
-from comity.rules.capabilities import PROFILES
-from comity.wire.errors import OPERATORS_ONLY
-from tests.surfaces.topic_scene import (
+from comity.errors import OPERATORS_ONLY
+from comity.topics.rules import PROFILES
+from comity.topics.settings import RoomSettings
+from tests.support.topic_scene import (
     ANA,
     BEA,
     CI,
@@ -210,7 +210,7 @@ async def test_an_operator_reads_what_a_member_did_and_lets_it_do_more(scene: Sc
     for _ in range(3):
         await ci.hears_until(await ci.says("mcp/proposal:tools/call:write_file"))
     await ci.is_refused(kind)
-    await scene.visitor.parts.journaling.journal.flush()
+    await scene.visitor.parts.audit_log_components.audit_log.flush()
     _, read = await scene.asked(f"/api/journal?actor={CI}")
     found = [each["type"].removeprefix("dev.comity.") for each in read["entries"]]
     assert (found.count("topic_said"), found.count("topic_refused")) == (3, 1)
@@ -254,7 +254,7 @@ async def test_only_an_operator_promotes(scene: Scene) -> None:
 
 @pytest.mark.requirement("MCPX-7.1-restricted")
 async def test_who_is_new_in_a_public_topic_may_only_propose_answer_and_chat() -> None:
-    async with gathering(rooms=(RoomSettings("hall", access="public"),)) as scene:
+    async with gathering(topics_rooms=(RoomSettings("hall", access="public"),)) as scene:
         member = await scene.joins(CI, "hall")
         you = (await member.hears())["payload"]["you"]
         assert {*you["capabilities"]} == {*PROPOSE}
@@ -265,7 +265,7 @@ async def test_who_is_new_in_a_public_topic_may_only_propose_answer_and_chat() -
 @pytest.mark.requirement("MCPX-5.1-topicacl")
 async def test_a_topic_is_public_restricted_or_private() -> None:
     rooms = [RoomSettings(each, access=each) for each in ("public", "restricted", "private")]
-    async with gathering(rooms=tuple(rooms)) as scene:
+    async with gathering(topics_rooms=tuple(rooms)) as scene:
         assert await scene.joins(CI, "public")
         status, told = await scene.is_sent_away(CI, {"topic": "restricted"})
         assert (status, told["error"]["data"]["error_type"]) == (403, "joining_refused")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.surfaces.topic_scene import ANA, BEA, CI, FULL, PROPOSE, Scene, gathering
+from tests.support.topic_scene import ANA, BEA, CI, FULL, PROPOSE, Scene, gathering
 
 GATEWAY = "system:gateway"
 KINDS: dict[str, dict[str, Any]] = {

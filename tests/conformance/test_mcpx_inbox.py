@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from comity.kernel.proposed import FULFILS
-from comity.rules.policies import ToolPolicy
-from comity.wire.asks import ANSWER
-from comity.wire.grants import CALL, Effect, Grant
+from comity.approvals.model import ANSWER_VERB
+from comity.mcp.actors import CALL
+from comity.policy.grants import Effect, Grant
+from comity.policy.risk import ToolPolicy
+from comity.topics.proposals import FULFILS
 from tests.conformance.mounted_scene import (
     ANA,
     BEA,
@@ -23,7 +24,7 @@ from tests.conformance.mounted_scene import (
     may_send,
 )
 
-MAY_ANSWER = Grant(BEA, ANSWER, "*", Effect.ALLOW)
+MAY_ANSWER = Grant(BEA, ANSWER_VERB, "*", Effect.ALLOW)
 MAY_CALL = Grant(BEA, CALL, "files/*", Effect.ALLOW)
 CHAIN = ("proposal", "request", "response")
 UNDER_PROJECT: dict[str, Any] = {"paths": {"/path": {"under": "/project"}}, "only": ["path"]}
@@ -146,7 +147,7 @@ async def test_an_answer_and_a_member_at_the_same_time_are_one_call() -> None:
 
 
 async def test_nobody_answers_what_it_proposes_itself_and_no_agent_answers() -> None:
-    async with a_topic(MAY_ANSWER, Grant(BOT, ANSWER, "*", Effect.ALLOW)) as scene:
+    async with a_topic(MAY_ANSWER, Grant(BOT, ANSWER_VERB, "*", Effect.ALLOW)) as scene:
         ana, bot = await scene.join(ANA), await scene.join(BOT)
         ask = await pending(ana, await ana.propose(path="/own"))
         for party, because in ((ANA, "your own request"), (BOT, "only a person")):
@@ -197,10 +198,10 @@ async def test_who_proposes_is_told_that_it_was_declined_or_that_nobody_answered
         assert ANA in told["message"]
         second = await ci.propose(path="/b")
         await pending(ci, second)
-        approvals = scene.visitor.parts.asking.approvals
+        approvals = scene.visitor.parts.approval_components.approvals
         real = approvals.clock
         approvals.clock = lambda: real() + timedelta(minutes=5, seconds=1)
-        await approvals.sweep()
+        await approvals.expire_overdue()
         await ci.told("expired", second)
         assert await scene.runs() == []
 
@@ -285,9 +286,9 @@ async def test_a_topic_that_everybody_left_has_nothing_done() -> None:
         ci = await scene.join(CI)
         ask = await pending(ci, await ci.propose(path="/b"))
         await ci.socket.close()
-        approvals = scene.visitor.parts.asking.approvals
+        approvals = scene.visitor.parts.approval_components.approvals
         async with asyncio.timeout(20):
-            while (found := await approvals.asks.get(ask)) is None or found.is_open:
+            while (found := await approvals.store.get(ask)) is None or found.is_open:
                 await asyncio.sleep(0.02)
         assert found.state == "withdrawn"
         assert await scene.runs() == []

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from comity.sdk.events import Fulfilment, Misbehaviour, Notice
-from comity.sdk.participant import join
-from comity.wire.errors import DECLINED, Unavailable
+from comity.errors import DECLINED, Unavailable
+from comity.sdk.topics.events import MemberFulfilment, MemberMisbehaviour, Notice
+from comity.sdk.topics.participant import join_topic
 from tests.conformance.mounted_scene import CI, FILES, INBOX, a_topic
 
 CALL = {"name": "plain", "arguments": {"path": "/b"}}
@@ -16,9 +16,9 @@ async def test_a_participant_proposes_and_hears_what_people_said_to_it() -> None
     async with a_topic() as scene:
         url = scene.visitor.place.address
         key = scene.key_of(CI)
-        async with asyncio.timeout(60), join(url, "ops", token=key) as agent:
+        async with asyncio.timeout(60), join_topic(url, "ops", token=key) as agent:
             assert agent.others[FILES] == ("mcp/response:*",)
-            fulfilments, faults = agent.events(Fulfilment), agent.events(Misbehaviour)
+            fulfilments, faults = agent.events(MemberFulfilment), agent.events(MemberMisbehaviour)
             notices = agent.events(Notice)
             proposed = await agent.propose("tools/call", CALL, to=FILES)
             waits = await anext(notices)
@@ -28,7 +28,7 @@ async def test_a_participant_proposes_and_hears_what_people_said_to_it() -> None
             result = await proposed.result()
             assert "/b" in str(result["content"])
             fulfilled = await anext(fulfilments)
-            assert isinstance(fulfilled, Fulfilment)
+            assert isinstance(fulfilled, MemberFulfilment)
             assert fulfilled.is_as_proposed
             assert fulfilled.request.sender == INBOX
             other = await agent.propose("tools/call", CALL, to=FILES)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from comity.rules.rates import Limit, Rate
-from comity.wire.grants import CALL, Effect, Forbid, Grant
+from comity.mcp.actors import CALL
+from comity.policy.grants import Effect, Grant, Guardrail
+from comity.policy.limits import LimitRule
+from comity.toolkit.resilience import RateLimit
 from tests.conformance.mounted_scene import (
     ANA,
     BOT,
@@ -112,7 +114,7 @@ async def test_a_denial_takes_out_what_the_file_puts_in() -> None:
     async with a_topic(denied) as scene:
         bot = await scene.join(BOT)
         assert bot.heard[0]["payload"]["participants"] == []
-    forbid = (Forbid("server:*", "topic/*", "*"),)
+    forbid = (Guardrail("server:*", "topic/*", "*"),)
     async with a_topic(MOUNTED, forbid=forbid) as scene:
         bot = await scene.join(BOT)
         assert bot.heard[0]["payload"]["participants"] == []
@@ -198,7 +200,7 @@ async def test_a_secret_of_the_gateway_is_not_read_by_a_topic() -> None:
 
 
 async def test_an_answer_that_is_too_long_for_a_topic_is_an_error_of_its_own() -> None:
-    async with a_topic(envelope_bytes=4096) as scene:
+    async with a_topic(topics_envelope_bytes=4096) as scene:
         bot = await scene.join(BOT)
         answer = (await bot.answer_to(await bot.request(note="x" * 3500)))["payload"]
         assert "does not fit into this topic" in answer["error"]["message"]
@@ -225,7 +227,7 @@ async def test_what_nobody_wants_any_more_is_called_off() -> None:
     async with a_topic() as scene:
         bot = await scene.join(BOT)
         await bot.request("hang")
-        underway = scene.visitor.parts.underway
+        underway = scene.visitor.parts.active_calls
         async with asyncio.timeout(20):
             while not len(underway):
                 await asyncio.sleep(0.01)
@@ -239,8 +241,8 @@ async def test_what_nobody_wants_any_more_is_called_off() -> None:
 
 
 async def test_limits_of_a_party_hold_in_a_topic_as_well() -> None:
-    twice = Limit(rate=Rate(2, 3600.0, 2))
-    async with a_topic(rates=(twice,)) as scene:
+    twice = LimitRule(rate=RateLimit(2, 3600.0, 2))
+    async with a_topic(limits_rates=(twice,)) as scene:
         bot = await scene.join(BOT)
         answers = [(await bot.answer_to(await bot.request(n=n)))["payload"] for n in range(3)]
         assert "rate_limited" in str(answers[2])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from comity.rules.access import DefaultPolicy
-from comity.wire.grants import ADMIN_WRITE, Effect, Forbid, Grant
+from comity.mcp.actors import ADMIN_WRITE
+from comity.policy.grants import DefaultPolicy, Effect, Grant, Guardrail
 from tests.conformance.governed import ADMIN, MGP, Governed, Guest, governed, refusal_of
 
 type Ask = Callable[..., Awaitable[dict[str, Any]]]
@@ -143,7 +143,7 @@ async def test_a_tool_grant_counts_before_a_server_grant_and_that_before_the_def
 
 @pytest.mark.requirement("MGP-5.5-opt-out", "MGP-5.2-default_policy")
 async def test_a_server_of_opt_out_is_open_unless_denied() -> None:
-    async with governed(default_policy=DefaultPolicy.OPT_OUT) as scene:
+    async with governed(policy_default_policy=DefaultPolicy.OPT_OUT) as scene:
         admin = await asked(scene, ADMIN, "modern")
         assert await may_call(scene)
         found = (await admin("mgp/access/query", TOOL))["result"]
@@ -155,7 +155,7 @@ async def test_a_server_of_opt_out_is_open_unless_denied() -> None:
 
 
 async def test_a_guardrail_is_named_as_what_it_is() -> None:
-    async with governed(forbid=(Forbid("agent:*", "tools/call", "files/*"),)) as scene:
+    async with governed(forbid=(Guardrail("agent:*", "tools/call", "files/*"),)) as scene:
         admin = await asked(scene, ADMIN, "modern")
         await admin("mgp/access/grant", granted("tool_grant"))
         found = (await admin("mgp/access/query", TOOL))["result"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from comity.approvals.answers import CallbackRequest
+from comity.errors import Unavailable
 from comity.sdk.agent import Agent
-from comity.sdk.agent_words import Called, Piece, Refused
-from comity.wire.callbacks import Callback
-from comity.wire.errors import Unavailable
+from comity.sdk.agent_results import AgentCallResult, AgentRefusal, AgentStreamChunk
 from tests.conformance.conftest import standing
 from tests.conformance.ways import House, on_pipes
 from tests.interop.hand_client import SECONDS
@@ -49,18 +49,18 @@ async def test_an_agent_agrees_on_all_that_the_gateway_does(house: House) -> Non
 async def test_it_finds_tools_takes_them_and_puts_them_back(house: House) -> None:
     async with agent(house) as found:
         listed = await found.discover("say a text back", max_results=3)
-        assert not isinstance(listed, Refused)
+        assert not isinstance(listed, AgentRefusal)
         assert "kit__say" in [tool["name"] for tool in listed["tools"]]
         asked = await found.request_tools(["say a text back"])
-        assert not isinstance(asked, Refused)
+        assert not isinstance(asked, AgentRefusal)
         assert asked["status"] == "fulfilled"
         kept = await found.session_tools()
-        assert not isinstance(kept, Refused)
+        assert not isinstance(kept, AgentRefusal)
         assert "kit__say" in kept["cached"]
         assert 0 < kept["total_tokens"] <= kept["max_tokens"]
         await found.evict("kit__say", reason="done")
         left = await found.session_tools()
-        assert not isinstance(left, Refused)
+        assert not isinstance(left, AgentRefusal)
         assert "kit__say" not in left["cached"]
 
 
@@ -68,23 +68,23 @@ async def test_it_finds_tools_takes_them_and_puts_them_back(house: House) -> Non
 async def test_it_asks_how_the_gateway_is_and_who_is_there(house: House) -> None:
     async with agent(house) as found:
         well = await found.ping()
-        assert not isinstance(well, Refused)
+        assert not isinstance(well, AgentRefusal)
         assert (well["status"], well["server_id"]) == ("healthy", "system:gateway")
         health = await found.health()
-        assert not isinstance(health, Refused)
+        assert not isinstance(health, AgentRefusal)
         assert health["checks"] == {"kit": True}
         servers = await found.servers(extensions=["streaming"])
-        assert not isinstance(servers, Refused)
+        assert not isinstance(servers, AgentRefusal)
         assert [server["id"] for server in servers["servers"]] == ["kit"]
 
 
 async def test_a_call_is_answered_and_a_refusal_says_what_may_help(house: House) -> None:
     async with agent(house) as found:
         said = await found.call("kit__say", {"text": "hello"})
-        assert isinstance(said, Called)
+        assert isinstance(said, AgentCallResult)
         assert (said.text, said.is_error, said.attempts) == ("hello", False, 1)
         refused = await found.call("kit__nothing")
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, AgentRefusal)
         assert not refused
         assert (refused.code, refused.error_type) == (4001, "tool_not_found")
         assert (refused.category, refused.retryable) == ("validation", False)
@@ -96,13 +96,13 @@ async def test_pieces_come_before_the_end_and_the_whole_at_it(house: House) -> N
     async with agent(house) as found:
         stream = found.stream("kit__tale", {"words": 3})
         first = await anext(stream)
-        assert isinstance(first, Piece)
+        assert isinstance(first, AgentStreamChunk)
         assert (first.index, first.text) == (0, "word0 ")
         await found.call("kit__go")
-        rest = [piece.text async for piece in stream if isinstance(piece, Piece)]
+        rest = [piece.text async for piece in stream if isinstance(piece, AgentStreamChunk)]
         assert rest == ["word1 ", "word2 "]
         whole = await stream.result()
-        assert isinstance(whole, Called)
+        assert isinstance(whole, AgentCallResult)
         assert whole.text == "word0 word1 word2 "
         assert (whole.mgp["streamed"], whole.mgp["chunks_sent"]) == (True, 3)
 
@@ -110,7 +110,7 @@ async def test_pieces_come_before_the_end_and_the_whole_at_it(house: House) -> N
 @pytest.mark.requirement("MGP-12.7-cancel", "MGP-12.7-partial")
 async def test_a_call_that_is_cancelled_gives_what_it_had(house: House) -> None:
     async with agent(house) as found, found.stream("kit__endless") as stream:
-        assert isinstance(await anext(stream), Piece)
+        assert isinstance(await anext(stream), AgentStreamChunk)
         partial = await stream.cancel()
         assert "".join(block["text"] for block in partial) == "once "
 
@@ -131,24 +131,24 @@ async def test_it_hears_of_what_it_subscribed_to(house: House) -> None:
 async def test_what_a_tool_asks_amid_a_call_is_answered_by_a_function(house: House) -> None:
     asked: list[tuple[str, str]] = []
 
-    async def answer(question: Callback) -> object:
+    async def answer(question: CallbackRequest) -> object:
         asked.append((question.type, question.message))
         return "confirm"
 
     async with agent(house, answer=answer) as found:
         said = await found.call("kit__wipe")
-        assert isinstance(said, Called)
+        assert isinstance(said, AgentCallResult)
         assert said.text == "wiped"
     assert asked == [("confirmation", "Wipe everything?")]
 
 
 async def test_a_function_that_fails_says_no(house: House) -> None:
-    async def answer(question: Callback) -> object:
+    async def answer(question: CallbackRequest) -> object:
         raise ValueError("no idea")
 
     async with agent(house, answer=answer) as found:
         said = await found.call("kit__wipe")
-        assert isinstance(said, Called)
+        assert isinstance(said, AgentCallResult)
         assert said.text == "left alone"
 
 
@@ -156,8 +156,8 @@ async def test_a_function_that_fails_says_no(house: House) -> None:
 async def test_registering_is_refused_where_it_is_not_switched_on(house: House) -> None:
     async with agent(house) as found:
         refused = await found.register("own", command="python", args=["x.py"])
-        assert isinstance(refused, Refused)
-        assert isinstance(await found.deregister("own"), Refused)
+        assert isinstance(refused, AgentRefusal)
+        assert isinstance(await found.deregister("own"), AgentRefusal)
 
 
 async def test_no_secret_shows_and_a_gateway_that_is_not_there_is_said_to_be(house: House) -> None:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from comity.wire.audit import NOTICE
-from comity.wire.parties import PartyKind
+from comity.audit.events import NOTICE
+from comity.mcp.actors import PrincipalKind
 from tests.conformance.audited import (
     ANA,
     AUDIT,
@@ -25,7 +25,7 @@ from tests.conformance.audited import (
     told,
 )
 from tests.conformance.governed import Guest
-from tests.surfaces.visitor import Frame
+from tests.support.visitor import Frame
 
 type Deed = Callable[[Scene, Guest], Awaitable[object]]
 
@@ -76,7 +76,7 @@ async def restarts(scene: Scene, ana: Guest) -> None:
 
 async def is_refused(scene: Scene, ana: Guest) -> None:
     """Somebody without a grant calls, which the operator hears of."""
-    stranger = await scene.guest(CI, PartyKind.AGENT).greet()
+    stranger = await scene.guest(CI, PrincipalKind.AGENT).greet()
     await stranger.ask("tools/call", {"name": "files__read", "arguments": {}})
 
 
@@ -225,9 +225,9 @@ async def test_what_follows_by_itself_is_the_gateways_deed() -> None:
 @pytest.mark.requirement("MGP-6.4-SERVER_DISCONNECTED")
 async def test_a_server_that_leaves_did_so_itself() -> None:
     async with audited() as scene:
-        server = scene.visitor.parts.servers.need("files")
-        assert server.reached.own is not None
-        server.reached.own.link.closed("it hung up")
+        server = scene.visitor.parts.servers.require("files")
+        assert server.connections.own_connection is not None
+        server.connections.own_connection.connection.on_closed("it hung up")
         entry = await scene.found("SERVER_DISCONNECTED")
         assert entry["actor"] == {"type": "server", "id": "server:files"}
         assert "it hung up" in entry["details"]["reason"]
@@ -236,7 +236,7 @@ async def test_a_server_that_leaves_did_so_itself() -> None:
 @pytest.mark.requirement("MGP-1.2-auditable")
 async def test_whoever_is_not_let_change_anything_is_written_down_too() -> None:
     async with audited() as scene:
-        ci = await scene.guest(CI, PartyKind.AGENT).greet(**AUDIT)
+        ci = await scene.guest(CI, PrincipalKind.AGENT).greet(**AUDIT)
         answer = await ci.ask("mgp/access/grant", {**ENTRY, "permission": "allow"})
         entry = await scene.found("ACCESS_GRANTED")
         assert (entry["actor"]["id"], entry["result"]) == (CI, "BLOCKED")

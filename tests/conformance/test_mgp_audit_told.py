@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from comity.wire.audit import NOTICE
-from comity.wire.grants import ADMIN_READ, Effect, Grant
-from comity.wire.parties import PartyKind
+from comity.audit.events import NOTICE
+from comity.mcp.actors import ADMIN_READ, PrincipalKind
+from comity.policy.grants import Effect, Grant
 from tests.conformance.audited import (
     ANA,
     AUDIT,
@@ -21,8 +21,8 @@ from tests.conformance.audited import (
     told,
 )
 from tests.conformance.governed import Guest
-from tests.surfaces.upstream import Exchange, encode
-from tests.surfaces.visitor import SECONDS, Frame, Reply
+from tests.support.upstream import Exchange, encode
+from tests.support.visitor import SECONDS, Frame, Reply
 
 LONG = timedelta(minutes=2)
 BEN = "person:ben@example.org"
@@ -98,7 +98,7 @@ async def test_nobody_hears_of_others_without_the_right_to_read_of_them() -> Non
         Grant(BEN, ADMIN_READ, "files/*", Effect.ALLOW),
     )
     async with audited(grants=grants) as scene:
-        own = scene.guest(CI, PartyKind.AGENT)
+        own = scene.guest(CI, PrincipalKind.AGENT)
         of_own, of_files = await listening(own), await listening(scene.guest(BEN))
         ana = await scene.guest().greet(**AUDIT)
         await call(ana)
@@ -214,7 +214,7 @@ async def test_a_trace_of_anothers_call_is_not_lent_to_a_server() -> None:
         await call(ana, "write")
         other = (await scene.found("TOOL_EXECUTED"))["trace_id"]
         # Two minutes later nobody has that call in mind any more.
-        scene.visitor.parts.journaling.journal.clock = lambda: datetime.now(UTC) + LONG
+        scene.visitor.parts.audit_log_components.audit_log.clock = lambda: datetime.now(UTC) + LONG
         scene.files.acts["read"] = asserting(trace_id=other)
         await call(ana)
         entry = await scene.found("dev.comity.testimony")

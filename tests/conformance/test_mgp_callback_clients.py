@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from comity.wire.asks import ANSWER
-from comity.wire.grants import Effect, Grant
-from comity.wire.parties import PartyKind
-from comity.wire.sse import EventParser
+from comity.approvals.model import ANSWER_VERB
+from comity.mcp.actors import PrincipalKind
+from comity.mcp.framing import SseParser
+from comity.policy.grants import Effect, Grant
 from tests.conformance.audited import ANA, CI, GRANTS, Scene, audited, described, result
 from tests.conformance.evented import BOTH
 from tests.conformance.governed import Guest
@@ -30,8 +30,8 @@ from tests.conformance.questioned import (
 from tests.conformance.ways import COMITY, Frame, House, Talk
 from tests.interop.hand_client import SECONDS, Exchange
 from tests.interop.processes import operator_headers
-from tests.surfaces.upstream import Exchange as Upstreams
-from tests.surfaces.visitor import ENVELOPE, request
+from tests.support.upstream import Exchange as Upstreams
+from tests.support.visitor import ENVELOPE, request
 
 REQUEST = "notifications/mgp.callback.request"
 RESPOND = "mgp/callback/respond"
@@ -176,7 +176,7 @@ async def frames_in(reply: aiohttp.ClientResponse) -> AsyncGenerator[Frame]:
     if reply.content_type == "application/json":
         yield await reply.json()
         return
-    parser = EventParser()
+    parser = SseParser()
     async for piece in reply.content.iter_any():
         for event in parser.feed(piece):
             if event.data:
@@ -257,7 +257,7 @@ async def test_an_answer_to_nothing_is_refused(house: House, said: Frame) -> Non
 FOR_ANA = (
     *GRANTS,
     Grant(CI, "tools/call", "files/*", Effect.ALLOW),
-    Grant(ANA, ANSWER, "files/*", Effect.ALLOW),
+    Grant(ANA, ANSWER_VERB, "files/*", Effect.ALLOW),
 )
 
 
@@ -302,11 +302,11 @@ async def test_an_agent_never_answers_what_is_asked_amid_its_own_call() -> None:
         ana = await scene.guest().greet(**BOTH)
         assert (await ana.http("POST", "/api/servers/files/restart", {}))[0] == 200
         await scene.until_connected("files")
-        agent = await scene.guest(CI, PartyKind.AGENT).greet(**BOTH)
+        agent = await scene.guest(CI, PrincipalKind.AGENT).greet(**BOTH)
         calling = asyncio.ensure_future(all_of_a_call(agent))
         (ask,) = await pending(ana)
         said = {"callback_id": ask["id"], "response": "confirm"}
-        other = await scene.guest(CI, PartyKind.AGENT).greet(**BOTH)
+        other = await scene.guest(CI, PrincipalKind.AGENT).greet(**BOTH)
         refused = await other.ask(RESPOND, said)
         assert refused["error"]["data"]["error_type"] == "access_denied"
         assert (await ana.ask(RESPOND, said))["result"]["accepted"] is True

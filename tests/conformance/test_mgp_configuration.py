@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.ways import COMITY
 from tests.interop.peers import ROOT
 from tests.interop.processes import answers, running
-from tests.surfaces.visitor import SECONDS, request, visiting_at
+from tests.support.visitor import SECONDS, request, visiting_at
 
 TELLER = str(ROOT / "tests" / "conformance" / "servers" / "teller.py")
 IN_FOLDER = ["/bin/sh", "-c", 'cd "$0" && exec "$@"']

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from comity.rules.standard_channels import STANDARD
+from comity.events.standard_channels import STANDARD
 from tests.conformance.conftest import standing
 from tests.conformance.ways import Frame, House, Talk, on_pipes, on_port
 from tests.interop.hand_client import SECONDS

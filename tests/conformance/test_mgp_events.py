@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from comity.kernel.event_methods import MOST_OF_SESSION, MOST_WAITING
-from comity.rules.standard_channels import STANDARD
-from comity.wire.events import MOST_CHANNELS, NOTICE, Event, Severity, Wanted
-from comity.wire.grants import Effect, Grant
-from comity.wire.parties import Actor, PartyKind
+from comity.events.methods import MAX_PER_SESSION, MOST_WAITING
+from comity.events.model import MAX_CHANNELS, NOTICE, EventFilter, GatewayEvent, Severity
+from comity.events.standard_channels import STANDARD
+from comity.mcp.actors import Actor, PrincipalKind
+from comity.policy.grants import Effect, Grant
 from tests.cli.program import EXAMPLE
 from tests.conformance.audited import ANA, CI, GRANTS, METADATA, audited
 from tests.conformance.evented import (
@@ -122,7 +122,7 @@ async def test_without_the_extension_there_is_nothing_to_subscribe_to() -> None:
             for method in ("subscribe", "unsubscribe"):
                 answer = await guest.ask(f"mgp/events/{method}", {"channels": ["*"]})
                 assert answer["error"]["code"] == -32601
-        assert len(scene.visitor.parts.eventing.events) == 0
+        assert len(scene.visitor.parts.event_components.events) == 0
 
 
 async def test_a_request_of_the_modern_era_is_told_where_to_listen() -> None:
@@ -139,7 +139,7 @@ async def test_a_request_of_the_modern_era_is_told_where_to_listen() -> None:
 async def test_what_was_refused_is_told_with_why_and_without_what_was_sent() -> None:
     async with audited(grants=FOR_CI) as scene:
         ear = await following(scene.guest(), "security.*", "tool.blocked")
-        agent = await scene.guest(CI, PartyKind.AGENT).greet()
+        agent = await scene.guest(CI, PrincipalKind.AGENT).greet()
         await call(agent, "write", secret="hunter2")
         told = await ear.until("security.access_denied")
         assert told[-1]["severity"] == "warning"
@@ -154,7 +154,7 @@ async def test_what_was_refused_is_told_with_why_and_without_what_was_sent() -> 
 @pytest.mark.requirement("MGP-13.5-security")
 async def test_grants_and_keys_that_change_are_told_to_who_may_read_of_them() -> None:
     async with audited(grants=FOR_CI) as scene:
-        of_agent = await following(scene.guest(CI, PartyKind.AGENT), "security.*", "tool.*")
+        of_agent = await following(scene.guest(CI, PrincipalKind.AGENT), "security.*", "tool.*")
         ear = await following(scene.guest(), "security.*")
         ana = await scene.guest().greet(**BOTH)
         entry = {
@@ -174,16 +174,16 @@ async def test_grants_and_keys_that_change_are_told_to_who_may_read_of_them() ->
         assert (told["change"], told["party"]) == ("issued", "agent:new")
         assert "hush" not in json.dumps(told)
         # The agent has heard nothing of all that: next it hears of its own call.
-        await call(await scene.guest(CI, PartyKind.AGENT).greet())
+        await call(await scene.guest(CI, PrincipalKind.AGENT).greet())
         assert (await of_agent.next())["channel"] == "tool.started"
 
 
 @pytest.mark.requirement("MGP-13.5-tool")
 async def test_an_agent_hears_of_its_own_calls_and_of_nobody_elses() -> None:
     async with audited(grants=FOR_CI) as scene:
-        own = await following(scene.guest(CI, PartyKind.AGENT), "tool.*")
+        own = await following(scene.guest(CI, PrincipalKind.AGENT), "tool.*")
         await call(await scene.guest().greet())
-        await call(await scene.guest(CI, PartyKind.AGENT).greet())
+        await call(await scene.guest(CI, PrincipalKind.AGENT).greet())
         told = await own.until("tool.completed")
         assert {each["data"]["actor"] for each in told} == {CI}
 
@@ -193,8 +193,8 @@ async def test_how_a_server_fares_is_told_to_those_who_may_know_it() -> None:
     stranger = "agent:stranger"
     grants = (*FOR_CI, Grant(stranger, "tools/call", "log/*", Effect.ALLOW))
     async with audited(grants=grants) as scene:
-        knows = await following(scene.guest(CI, PartyKind.AGENT), "system.*")
-        does_not = await following(scene.guest(stranger, PartyKind.AGENT), "system.*")
+        knows = await following(scene.guest(CI, PrincipalKind.AGENT), "system.*")
+        does_not = await following(scene.guest(stranger, PrincipalKind.AGENT), "system.*")
         ana = await scene.guest().greet()
         assert (await ana.http("POST", "/api/servers/files/stop", {}))[0] == 200
         told = await knows.until("system.server_state", new_state="disconnected")
@@ -224,7 +224,7 @@ async def test_who_reads_too_slowly_is_told_how_much_it_lost_and_holds_up_nobody
     async with audited() as scene:
         guest = await scene.guest().greet(**BOTH)
         answer = await subscribe(guest, "tool.started")
-        events = scene.visitor.parts.eventing.events
+        events = scene.visitor.parts.event_components.events
         many = MOST_WAITING + 100
         for number in range(many):
             events.publish(_happened(f"n-{number}", events.clock()))
@@ -240,8 +240,8 @@ async def test_who_reads_too_slowly_is_told_how_much_it_lost_and_holds_up_nobody
         assert after["id"] == "after"
 
 
-def _happened(name: str, at: Any) -> Event:
-    return Event(name, "tool.started", at, Severity.INFO, {}, "files", "read", ANA)
+def _happened(name: str, at: Any) -> GatewayEvent:
+    return GatewayEvent(name, "tool.started", at, Severity.INFO, {}, "files", "read", ANA)
 
 
 async def _told(stream: Any) -> Any:
@@ -254,61 +254,63 @@ async def _told(stream: Any) -> Any:
 async def test_one_session_can_subscribe_so_often_and_no_more() -> None:
     async with audited() as scene:
         guest = await scene.guest().greet(**BOTH)
-        for _ in range(MOST_OF_SESSION):
+        for _ in range(MAX_PER_SESSION):
             await subscribe(guest, "tool.started")
         refused = await guest.ask("mgp/events/subscribe", {"channels": ["tool.*"]})
         assert refused["error"]["data"]["error_type"] == "exhausted"
-        many = ["tool.started"] * (MOST_CHANNELS + 1)
+        many = ["tool.started"] * (MAX_CHANNELS + 1)
         refused = await guest.ask("mgp/events/subscribe", {"channels": many})
         assert refused["error"]["data"]["error_type"] == "exhausted"
-        assert len(scene.visitor.parts.eventing.events) == MOST_OF_SESSION
+        assert len(scene.visitor.parts.event_components.events) == MAX_PER_SESSION
 
 
 @pytest.mark.parametrize("follow", [HANDSHAKE, MODERN])
 async def test_what_nobody_hears_any_more_is_not_looked_at(follow: Any) -> None:
     async with audited() as scene:
         parts = scene.visitor.parts
-        before = list(parts.journaling.journal.listeners)
-        assert parts.journaling.recorder.left is None
+        before = list(parts.audit_log_components.audit_log.listeners)
+        assert parts.call_audit.on_call_sent is None
         ear = await follow(scene.guest(), "*")
-        assert parts.journaling.recorder.left is not None
-        assert len(parts.journaling.journal.listeners) == len(before) + 1
+        assert parts.call_audit.on_call_sent is not None
+        assert len(parts.audit_log_components.audit_log.listeners) == len(before) + 1
         if follow is following:
             await ear.guest.visitor.send("DELETE", ear.guest.session.items())
         ear.stream.peer.writer.close()
         await until_nobody_follows(scene)
-        assert parts.journaling.recorder.left is None
-        assert parts.journaling.journal.listeners == before
+        assert parts.call_audit.on_call_sent is None
+        assert parts.audit_log_components.audit_log.listeners == before
 
 
 async def test_a_part_of_the_gateway_can_follow_as_somebody() -> None:
     async with audited(grants=FOR_CI) as scene:
-        events = scene.visitor.parts.eventing.events
-        heard: list[Event] = []
+        events = scene.visitor.parts.event_components.events
+        heard: list[GatewayEvent] = []
         actor = Actor(CI)
-        following = events.follow(Wanted(("tool.completed",)), actor, heard.append)
+        following = events.subscribe(EventFilter(("tool.completed",)), actor, heard.append)
         await following.settled()
         await call(await scene.guest().greet())
-        await call(await scene.guest(CI, PartyKind.AGENT).greet())
+        await call(await scene.guest(CI, PrincipalKind.AGENT).greet())
         async with asyncio.timeout(10):
             while not heard:
                 await asyncio.sleep(0.01)
         assert [each.party for each in heard] == [CI]
         following.close()
-        assert not events.is_followed
+        assert not events.has_subscribers
 
 
 @pytest.mark.requirement("MGP-13.5-model")
 async def test_what_the_tools_in_a_context_cost_is_told_to_whose_context_it_is() -> None:
     async with audited(grants=FOR_CI, discovery_mode="on") as scene:
-        ear = await following(scene.guest(CI, PartyKind.AGENT), "model.*")
-        other = await following(scene.guest("agent:other", PartyKind.AGENT), "model.*", "tool.*")
+        ear = await following(scene.guest(CI, PrincipalKind.AGENT), "model.*")
+        other = await following(
+            scene.guest("agent:other", PrincipalKind.AGENT), "model.*", "tool.*"
+        )
         assert ear.answer["subscribed"] == ["model.tool_budget"]
-        await call(await scene.guest(CI, PartyKind.AGENT).greet())
+        await call(await scene.guest(CI, PrincipalKind.AGENT).greet())
         told = (await ear.until("model.tool_budget"))[-1]["data"]
         assert (told["actor"], told["tools_loaded"]) == (CI, 1)
         assert told["tokens_used"] > 0 <= told["tokens_remaining"]
-        await call(await scene.guest("agent:other", PartyKind.AGENT).greet())
+        await call(await scene.guest("agent:other", PrincipalKind.AGENT).greet())
         assert (await other.next())["channel"] == "tool.blocked"
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from comity.sdk.agent import Agent
-from comity.sdk.agent_words import Called, Refused
+from comity.sdk.agent_results import AgentCallResult, AgentRefusal
 from tests.conformance.conftest import standing
 from tests.conformance.governed import ADMIN, governed
 from tests.conformance.realm import SPOKEN, offer
@@ -95,7 +95,7 @@ async def agent(origin: str) -> AsyncGenerator[Agent]:
 async def test_whoever_administers_the_gateway_sees_what_it_uses(house: House) -> None:
     async with agent(house.origin) as found:
         health = await found.health()
-        assert not isinstance(health, Refused)
+        assert not isinstance(health, AgentRefusal)
         assert health["resources"]["memory_bytes"] > 1_000_000
         assert health["resources"]["open_connections"] >= 1
 
@@ -104,7 +104,7 @@ async def test_whoever_administers_the_gateway_sees_what_it_uses(house: House) -
 async def test_others_see_nothing_of_it_and_cannot_end_it() -> None:
     ended: list[str] = []
     async with governed(remote_shutdown=True) as scene:
-        scene.visitor.parts.end_by(lambda: ended.append("end"))
+        scene.visitor.parts.set_shutdown_callback(lambda: ended.append("end"))
         spoken: dict[str, Any] = {"mgp": {"version": "0.3.0", "extensions": ["lifecycle"]}}
         guest = await scene.guest("agent:guest").greet(**spoken)
         admin = await scene.guest(ADMIN).greet(**spoken)
@@ -121,9 +121,9 @@ async def test_without_the_switch_nobody_ends_it(house: House) -> None:
     async with agent(house.origin) as found:
         wish = {"reason": "operator_request", "timeout_ms": 1}
         answer = await found.ask("mgp/lifecycle/shutdown", wish)
-        assert not isinstance(answer, Refused)
+        assert not isinstance(answer, AgentRefusal)
         assert answer["accepted"] is False
-        assert isinstance(await found.call("kit__say", {"text": "here"}), Called)
+        assert isinstance(await found.call("kit__say", {"text": "here"}), AgentCallResult)
 
 
 @pytest.mark.requirement("MGP-11.4-shutdown", "MGP-11.4-operator_request", "MGP-11.2-t-drain")
@@ -138,11 +138,11 @@ async def test_where_it_is_switched_on_the_gateway_drains_tells_it_and_ends(
             await initialize(listener, offer("lifecycle"))
             await listener.listen()
             refused = await found.ask("mgp/lifecycle/shutdown", {"reason": "boredom"})
-            assert isinstance(refused, Refused)
+            assert isinstance(refused, AgentRefusal)
             assert refused.code == -32602
             wish = {"reason": "operator_request", "timeout_ms": 5_000}
             answer = await found.ask("mgp/lifecycle/shutdown", wish)
-            assert not isinstance(answer, Refused)
+            assert not isinstance(answer, AgentRefusal)
             assert answer["accepted"] is True
             assert 0 <= answer["estimated_drain_ms"] <= 5_000
             async with asyncio.timeout(SECONDS):

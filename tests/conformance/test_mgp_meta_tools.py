@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from comity.kernel.catalog import Kind, Offer
-from comity.rules.rates import Limit, Rate
-from comity.rules.toolbelt import Pinned
-from comity.wire.asks import ANSWER, Verdict
-from comity.wire.grants import Effect, Grant
-from comity.wire.parties import Actor, PartyKind
+from comity.approvals.model import ANSWER_VERB, ApprovalDecision
+from comity.catalog.toolbelt import PinnedTools
+from comity.mcp.actors import Actor, PrincipalKind
+from comity.mcp.entries import CatalogEntry, EntryKind
+from comity.policy.grants import Effect, Grant
+from comity.policy.limits import LimitRule
+from comity.toolkit.resilience import RateLimit
 from tests.conformance.governed import ADMIN, refusal_of
 from tests.conformance.toolshed import (
     ERAS,
@@ -26,12 +27,12 @@ from tests.conformance.toolshed import (
     tool,
     toolshed,
 )
-from tests.surfaces.credentials import bearer
-from tests.surfaces.upstream import Exchange
-from tests.surfaces.visitor import ENVELOPE, SECONDS, Reply, request
+from tests.support.credentials import bearer
+from tests.support.upstream import Exchange
+from tests.support.visitor import ENVELOPE, SECONDS, Reply, request
 
-PINNED = (Pinned("agent:*", (("files", "read_file"),)),)
-ON: dict[str, Any] = {"discovery_mode": "on", "pinned_tools": PINNED}
+PINNED = (PinnedTools("agent:*", (("files", "read_file"),)),)
+ON: dict[str, Any] = {"discovery_mode": "on", "discovery_pinned": PINNED}
 PLAIN: dict[str, Any] = {}
 
 
@@ -87,7 +88,7 @@ async def test_a_plain_client_reads_the_categories_and_names_one_of_them(era: st
 
 @pytest.mark.requirement("MGP-16.3-L0")
 async def test_without_the_mode_all_tools_are_listed_and_the_own_ones_are_not(era: str) -> None:
-    async with toolshed(pinned_tools=PINNED) as shed:
+    async with toolshed(discovery_pinned=PINNED) as shed:
         client = await shed.client(era)
         names = await client.names()
         assert len(names) == len(FILES) + 3
@@ -147,8 +148,8 @@ async def test_the_ledger_is_what_the_list_costs(era: str) -> None:
 
 async def test_pinned_tools_are_paid_out_of_what_the_own_ones_leave() -> None:
     names = tuple(("files", each["name"]) for each in FILES)
-    pinned = (Pinned("*", names),)
-    chosen: dict[str, Any] = {"pinned_tools": pinned, "tool_pinned_reserve": 1000}
+    pinned = (PinnedTools("*", names),)
+    chosen: dict[str, Any] = {"discovery_pinned": pinned, "discovery_pinned_reserve": 1000}
     async with toolshed(discovery_mode="on", **chosen) as shed:
         client = await shed.client("modern", spoken=PLAIN)
         held = await client.meta("session_tools")
@@ -223,7 +224,7 @@ async def test_what_is_denied_and_what_is_not_there_are_told_the_same(era: str) 
     ],
 )
 async def test_what_call_tool_cannot_do_is_refused(arguments: dict[str, Any]) -> None:
-    async with toolshed(**ON, fallback_validators="on") as shed:
+    async with toolshed(**ON, policy_fallback_validators="on") as shed:
         client = await shed.client("modern", spoken=PLAIN)
         answer = await client.call("call_tool", arguments)
         assert refusal_of(answer) is not None
@@ -242,8 +243,8 @@ async def test_arguments_that_cannot_be_read_are_told_to_the_model(name: str, er
 
 async def test_a_person_approves_the_call_however_it_is_made(era: str) -> None:
     """The ask is the same one: approved by one way, the other way uses it, once."""
-    async with toolshed(**ON, ask_hold=timedelta(seconds=0.3)) as shed:
-        await shed.grant(Grant(ADMIN, ANSWER, "*", Effect.ALLOW))
+    async with toolshed(**ON, asks_hold=timedelta(seconds=0.3)) as shed:
+        await shed.grant(Grant(ADMIN, ANSWER_VERB, "*", Effect.ALLOW))
         await shed.grant(*allow("files/delete_file", effect=Effect.ASK))
         client = await shed.client(era, spoken=PLAIN)
         arguments = {"path": "/x"}
@@ -251,9 +252,9 @@ async def test_a_person_approves_the_call_however_it_is_made(era: str) -> None:
         aimed = {"name": "files__delete_file", "arguments": arguments}
         through = await client.call("call_tool", aimed)
         assert refusal_of(direct) == refusal_of(through) == "pending_approval"
-        approvals = shed.visitor.parts.asking.approvals
-        (ask,) = [each for each in await approvals.asks.page() if each.tool == "delete_file"]
-        await approvals.answer(Actor(ADMIN, PartyKind.PERSON), ask.id, Verdict.ACCEPT)
+        approvals = shed.visitor.parts.approval_components.approvals
+        (ask,) = [each for each in await approvals.store.page() if each.tool == "delete_file"]
+        await approvals.answer(Actor(ADMIN, PrincipalKind.PERSON), ask.id, ApprovalDecision.ACCEPT)
         done = await client.call("call_tool", aimed)
         assert refusal_of(done) is None
         assert len(shed.upstreams["files"].of("tools/call")) == 1
@@ -293,8 +294,8 @@ async def test_progress_and_cancellation_are_the_targets_too() -> None:
 
 
 async def test_a_search_counts_against_its_callers_rates(era: str) -> None:
-    limit = Limit("*", "*", ("party",), Rate.parse("2/h"))
-    async with toolshed(**ON, rates=(limit,)) as shed:
+    limit = LimitRule("*", "*", ("party",), RateLimit.parse("2/h"))
+    async with toolshed(**ON, limits_rates=(limit,)) as shed:
         client = await shed.client(era)
         for _ in range(2):
             await client.meta("search_tools", {"query": "read a file"})
@@ -346,8 +347,8 @@ async def test_a_client_is_told_when_its_list_is_another_one() -> None:
 
 
 def _offer_prompts(shed: Shed, *names: str) -> None:
-    offers = [Offer(f"files__{name}", "files", name, b"{}") for name in names]
-    shed.visitor.parts.catalog.put("files", Kind.PROMPT, offers)
+    offers = [CatalogEntry(f"files__{name}", "files", name, b"{}") for name in names]
+    shed.visitor.parts.catalog.put("files", EntryKind.PROMPT, offers)
 
 
 async def _standing(client: Client) -> Reply:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from comity.wire.asks import ANSWER
-from comity.wire.grants import ADMIN_WRITE, Effect, Grant
-from comity.wire.parties import Party, PartyKind
+from comity.approvals.model import ANSWER_VERB
+from comity.identity.principals import Principal
+from comity.mcp.actors import ADMIN_WRITE, PrincipalKind
+from comity.policy.grants import Effect, Grant
 from tests.conformance.governed import governed
 from tests.conformance.guarding import (
     answer_to,
@@ -181,35 +182,38 @@ async def test_only_a_person_who_administers_decides_what_a_server_may_do() -> N
     """To answer asks is not enough, nor is to administer, and an agent has no say. (D-98, D-102)"""
     async with governed() as house:
         parts = house.visitor.parts
-        permits = parts.caring.tools.permits
+        permits = parts.server_policies.tool_reviews.permission_service
         await house.grant(
-            *(Grant(party, ANSWER, "*", Effect.ALLOW) for party in ("person:a", "person:both")),
+            *(
+                Grant(party, ANSWER_VERB, "*", Effect.ALLOW)
+                for party in ("person:a", "person:both")
+            ),
             *(Grant(each, ADMIN_WRITE, "*", Effect.ALLOW) for each in ("person:w", "person:both")),
-            *(Grant("agent:x", verb, "*", Effect.ALLOW) for verb in (ANSWER, ADMIN_WRITE)),
+            *(Grant("agent:x", verb, "*", Effect.ALLOW) for verb in (ANSWER_VERB, ADMIN_WRITE)),
         )
         for party in ("person:a", "person:w", "person:both"):
-            house.given_out.parties[party] = Party(party, PartyKind.PERSON)
+            house.given_out.parties[party] = Principal(party, PrincipalKind.PERSON)
         ask = await _asked_for(parts, permits, "files", "camera")
         said: dict[str, Any] = {"verdict": "accept"}
         for party in ("person:a", "person:w", "agent:x"):
             status, _ = await house.guest(party).http("POST", f"/api/asks/{ask}/answer", said)
             assert status in (400, 403, 404), party
-        assert permits.of("files").decided["camera"].decision == "deferred"
+        assert permits.permissions_of("files").decision_by_name["camera"].decision == "deferred"
         both = house.guest("person:both")
         status, answered = await both.http("POST", f"/api/asks/{ask}/answer", said)
         assert status == 200, answered
         assert answered["state"] == "accepted"
-        assert permits.of("files").decided["camera"].decision == "approved"
+        assert permits.permissions_of("files").decision_by_name["camera"].decision == "approved"
 
 
 async def _asked_for(parts: Any, permits: Any, server: str, name: str) -> str:
     """Have a server need something that nobody has decided; gives the id of the ask."""
     await parts.snapshot.records.grants.put(Grant(f"server:{server}", "perm", name, Effect.ASK))
     await parts.snapshot.refresh()
-    permits.need(server, [name])
+    permits.add_tool_permissions(server, [name])
     async with asyncio.timeout(SECONDS):
         while True:
-            found = await parts.asking.approvals.asks.page()
+            found = await parts.approval_components.approvals.store.page()
             if found:
                 return found[0].id
             await asyncio.sleep(0.02)

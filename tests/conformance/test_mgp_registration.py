@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from comity.wire.asks import Verdict
-from comity.wire.audit import Type
-from comity.wire.grants import ADMIN_WRITE, PERMISSION, Effect, Grant
-from comity.wire.parties import Actor, PartyKind
+from comity.approvals.model import ApprovalDecision
+from comity.audit.events import AuditType
+from comity.mcp.actors import ADMIN_WRITE, Actor, PrincipalKind
+from comity.policy.grants import PERMISSION_VERB, Effect, Grant
 from tests.conformance.governed import ADMIN, Governed, refusal_of
 from tests.conformance.newcomer_scene import (
     AGENT,
@@ -34,15 +34,15 @@ from tests.conformance.newcomer_scene import (
     until,
     until_gone,
 )
-from tests.surfaces.upstream import scripted
+from tests.support.upstream import scripted
 
-PERSON = Actor(ADMIN, PartyKind.PERSON)
+PERSON = Actor(ADMIN, PrincipalKind.PERSON)
 CALLS = may_call(AGENT, "dynamic.stats")
 
 
-async def answer(scene: Governed, verdict: Verdict = Verdict.ACCEPT) -> None:
+async def answer(scene: Governed, verdict: ApprovalDecision = ApprovalDecision.ACCEPT) -> None:
     ask = await open_ask(scene)
-    await scene.visitor.parts.asking.approvals.answer(PERSON, ask.id, verdict)
+    await scene.visitor.parts.approval_components.approvals.answer(PERSON, ask.id, verdict)
 
 
 @pytest.mark.requirement("MGP-15.4-register", "MGP-15.4-sandboxed")
@@ -59,7 +59,7 @@ async def test_what_is_registered_is_listed_and_its_tools_can_be_called(tmp_path
         assert (await called(admin, [1, 2]))["result"]["content"][0]["text"] == "1.5"
         _, shown = await admin.http("GET", "/api/servers/dynamic.stats")
         assert shown["registered_by"] == ADMIN
-        written = await journaled(scene, Type.SERVER_REGISTERED)
+        written = await journaled(scene, AuditType.SERVER_REGISTERED)
         assert [event.result for event in written] == ["PENDING", "SUCCESS"]
         assert written[0].details["claimed_by"] == "agent:somebody_else"
         assert {event.actor for event in written} == {ADMIN}
@@ -95,14 +95,14 @@ async def test_without_a_grant_a_person_is_asked_and_the_request_waits(tmp_path:
         await answer(scene)
         assert (await waiting)["result"]["created_by"] == AGENT
         assert (await called(agent, [4, 6]))["result"]["content"][0]["text"] == "5.0"
-        used = await scene.visitor.parts.asking.approvals.asks.get(ask.id)
+        used = await scene.visitor.parts.approval_components.approvals.store.get(ask.id)
         assert used is not None
         assert used.state == "used"
 
 
 @pytest.mark.requirement("MGP-15.4-register")
 async def test_who_cannot_wait_is_told_so_and_the_same_request_runs_once(tmp_path: Path) -> None:
-    async with brought(tmp_path, ask_hold=timedelta(milliseconds=200)) as scene:
+    async with brought(tmp_path, asks_hold=timedelta(milliseconds=200)) as scene:
         agent = await greeted(scene, AGENT)
         assert refusal_of(await agent.ask(REGISTER, STATS)) == "pending_approval"
         await answer(scene)
@@ -118,7 +118,7 @@ async def test_what_a_person_declines_does_not_start(tmp_path: Path) -> None:
     async with brought(tmp_path) as scene:
         agent = await greeted(scene, AGENT)
         waiting = asyncio.ensure_future(agent.ask(REGISTER, STATS))
-        await answer(scene, Verdict.DECLINE)
+        await answer(scene, ApprovalDecision.DECLINE)
         assert refusal_of(await waiting) == "declined"
         assert not is_there(scene)
 
@@ -154,7 +154,7 @@ async def test_its_creator_takes_it_away_and_its_calls_finish_first(tmp_path: Pa
         assert gone["result"] == {"id": "dynamic.stats", "deregistered": True}
         assert await tool_names(agent) == []
         assert not is_there(scene)
-        (event,) = await journaled(scene, Type.SERVER_DEREGISTERED)
+        (event,) = await journaled(scene, AuditType.SERVER_DEREGISTERED)
         assert (event.actor, event.details["reason"]) == (AGENT, "no_longer_needed")
 
 
@@ -165,7 +165,7 @@ async def test_a_server_of_a_file_is_never_deregistered(tmp_path: Path) -> None:
         unknown = await admin.ask(DEREGISTER, {"id": "dynamic.nothing"})
         known = await admin.ask(DEREGISTER, {"id": "files"})
         assert unknown["error"]["message"] == known["error"]["message"]
-        assert scene.visitor.parts.servers.need("files").state == "connected"
+        assert scene.visitor.parts.servers.require("files").state == "connected"
 
 
 @pytest.mark.requirement("MGP-15.4-register")
@@ -183,14 +183,14 @@ async def test_its_whole_life_is_listed_and_written_down(tmp_path: Path) -> None
         operator, maker = await greeted(scene), await greeted(scene)
         await maker.ask(REGISTER, STATS)
         assert (await listed(operator))["dynamic.stats"]["status"] == "connected"
-        (_, came) = await journaled(scene, Type.SERVER_REGISTERED)
+        (_, came) = await journaled(scene, AuditType.SERVER_REGISTERED)
         assert (came.actor, came.server, came.result) == (ADMIN, "dynamic.stats", "SUCCESS")
         await maker.visitor.send("DELETE", maker.session.items())
         await until_gone(scene)
         assert "dynamic.stats" not in await listed(operator)
 
         async def look() -> Any:
-            return await journaled(scene, Type.SERVER_DEREGISTERED)
+            return await journaled(scene, AuditType.SERVER_DEREGISTERED)
 
         (went,) = await until(look)
         assert (went.server, went.result) == ("dynamic.stats", "SUCCESS")
@@ -241,7 +241,7 @@ async def test_it_outlives_a_restart_only_where_the_operator_keeps_it(
 @pytest.mark.requirement("MGP-15.4-sandboxed")
 async def test_what_it_needs_is_asked_for_whatever_it_says(tmp_path: Path) -> None:
     wish = {**STATS, "mgp": {"permissions_required": ["network.outbound"]}}
-    async with brought(tmp_path, approval_policy="auto_approve") as scene:
+    async with brought(tmp_path, policy_approval_policy="auto_approve") as scene:
         admin = await greeted(scene)
         assert "result" in await admin.ask(REGISTER, wish)
         ask = await open_ask(scene, "permission")
@@ -257,8 +257,8 @@ async def test_a_program_that_is_granted_the_network_is_started_anew_with_it(
     wish = {**STATS, "mgp": {"permissions_required": ["network.outbound"]}}
     async with brought(tmp_path) as scene:
         assert "result" in await (await greeted(scene)).ask(REGISTER, wish)
-        server = scene.visitor.parts.servers.need("dynamic.stats")
-        grant = Grant("server:dynamic.stats", PERMISSION, "network.outbound", Effect.ALLOW)
+        server = scene.visitor.parts.servers.require("dynamic.stats")
+        grant = Grant("server:dynamic.stats", PERMISSION_VERB, "network.outbound", Effect.ALLOW)
         since = server.since
         await scene.grant(grant)
 
@@ -276,8 +276,8 @@ async def test_code_that_is_not_safe_does_not_even_reach_a_person(tmp_path: Path
         refused = await agent.ask(REGISTER, {**STATS, "args": ["bad.py"]})
         assert refusal_of(refused) == "code_unsafe"
         assert "'os'" in refused["error"]["message"]
-        assert not await scene.visitor.parts.asking.approvals.asks.page((), "", 10)
-        (event,) = await journaled(scene, Type.SERVER_REGISTERED)
+        assert not await scene.visitor.parts.approval_components.approvals.store.page((), "", 10)
+        (event,) = await journaled(scene, AuditType.SERVER_REGISTERED)
         assert event.result == "BLOCKED"
 
 
@@ -290,7 +290,7 @@ async def test_a_server_that_does_not_run_is_reported_with_its_reason(tmp_path: 
         assert refusal_of(failed) == "upstream_failed"
         assert "defines no function" in failed["error"]["message"]
         assert not is_there(scene)
-        written = await journaled(scene, Type.SERVER_REGISTERED)
+        written = await journaled(scene, AuditType.SERVER_REGISTERED)
         assert [event.result for event in written] == ["PENDING", "FAILURE"]
         assert "result" in await admin.ask(REGISTER, STATS)
 
@@ -321,7 +321,7 @@ async def test_an_agent_that_lacks_a_tool_makes_one_and_then_has_it(tmp_path: Pa
     async with brought(
         tmp_path,
         registration_creating=True,
-        approval_policy="auto_approve",
+        policy_approval_policy="auto_approve",
         more_grants=[MAY_CODE],
     ) as scene:
         agent = await greeted(scene, AGENT)
@@ -346,7 +346,7 @@ async def test_an_agent_that_lacks_a_tool_makes_one_and_then_has_it(tmp_path: Pa
     [
         {"registration_creating": False, "more_grants": [MAY_CODE]},
         {"more_grants": []},
-        {"more_grants": [MAY_CODE], "approval_policy": "interactive"},
+        {"more_grants": [MAY_CODE], "policy_approval_policy": "interactive"},
         {"more_grants": [Grant(AGENT, "*", "*", Effect.ALLOW)]},
         {"more_grants": [MAY_CODE], "registration_from_network": False},
         {"more_grants": [MAY_CODE, Grant(AGENT, ADMIN_WRITE, "*", Effect.DENY)]},
@@ -359,10 +359,10 @@ async def test_otherwise_there_is_no_such_tool_and_nothing_more(
 ) -> None:
     settings: dict[str, Any] = {
         "registration_creating": True,
-        "approval_policy": "auto_approve",
+        "policy_approval_policy": "auto_approve",
         **chosen,
     }
-    async with brought(tmp_path, ask_hold=timedelta(milliseconds=100), **settings) as scene:
+    async with brought(tmp_path, asks_hold=timedelta(milliseconds=100), **settings) as scene:
         agent = await greeted(scene, AGENT)
         lack = {"requirements": {"capabilities": ["average"]}}
         lacking = (await agent.ask("mgp/tools/request", lack))["result"]

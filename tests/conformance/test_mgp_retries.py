@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from comity.rules.policies import ToolPolicy
-from comity.wire.grants import Effect, Grant
+from comity.policy.grants import Effect, Grant
+from comity.policy.risk import ToolPolicy
 from tests.conformance.realm import OFFER
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.upstream import Exchange, Upstream, encode, scripted
-from tests.surfaces.visitor import SECONDS, Frame, Visitor, at, visiting
+from tests.support.credentials import GivenOut, bearer
+from tests.support.upstream import Exchange, Upstream, encode, scripted
+from tests.support.visitor import SECONDS, Frame, Visitor, at, visiting
 
 SAFE = ToolPolicy(idempotent=True, max_retries=2)
 WITH_SPARE = ToolPolicy(idempotent=True, max_retries=1, fallback_tool="spare")
@@ -50,7 +50,7 @@ class Tried:
         return await (await client.call("up__add")).json()
 
     async def entries(self, kind: str) -> list[Frame]:
-        journal = self.visitor.parts.journaling.journal
+        journal = self.visitor.parts.audit_log_components.audit_log
         await journal.flush()
         lines = await journal.store.page(journal.node, 0, 10_000)
         found = [json.loads(line.body) for line in lines]
@@ -72,7 +72,7 @@ async def trying(
         settings = replace(at(server.url), tools=policies)
         decided: dict[str, Any] = {
             "grants": (Grant("*", "*", "*", Effect.ALLOW),),
-            "require_approval": "never",
+            "policy_require_approval": "never",
             **chosen,
         }
 
@@ -132,7 +132,7 @@ async def test_a_marked_tool_is_called_again_after_at_least_the_wait_and_that_is
 async def test_each_time_that_a_call_is_made_again_is_in_the_journal() -> None:
     async with trying(SAFE, 2, said()) as tried:
         await tried.call()
-        journal = tried.visitor.parts.journaling.journal
+        journal = tried.visitor.parts.audit_log_components.audit_log
         await journal.flush()
         lines = await journal.store.page(journal.node, 0, 1000)
     entries = [json.loads(line.body) for line in lines]
@@ -209,7 +209,7 @@ async def test_the_other_tool_is_not_called_for_whoever_may_not_use_it() -> None
 
 
 async def test_tools_that_only_read_are_repeated_where_the_operator_chose_that() -> None:
-    async with trying(None, 0, {}, retry_read_only=1) as tried:
+    async with trying(None, 0, {}, limits_retry_read_only=1) as tried:
         attempts = 0
 
         @tried.server.act("read")
@@ -262,9 +262,9 @@ async def test_a_client_that_leaves_amid_the_pause_ends_the_attempts() -> None:
         calling.cancel()
         for peer in visitor.place.peers:
             peer.writer.transport.abort()
-        underway = tried.visitor.parts.underway
+        underway = tried.visitor.parts.active_calls
         async with asyncio.timeout(SECONDS):
             while len(underway):
-                underway.look(0)
+                underway.check(0)
                 await asyncio.sleep(0.01)
         assert len(tried.at) <= 2

@@ -1,5 +1,6 @@
 """Searching for tools, asking for them, keeping some within a budget. (MGP §16, decision 0038)"""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from comity.wire.grants import PERMISSION, Effect, Grant
+from comity.approvals.model import ApprovalRequest, ApprovalStore
+from comity.policy.grants import PERMISSION_VERB, Effect, Grant
 from tests.conformance.toolshed import (
     AGENT,
     DATA,
@@ -169,7 +171,7 @@ async def test_a_category_brings_what_is_below_it_and_tells_where_to_go_on(shed:
 
 @pytest.mark.requirement("MGP-16.8-truncate")
 async def test_an_index_too_large_for_the_budget_tells_of_the_largest_categories() -> None:
-    async with toolshed(tool_discovery_reserve=60) as shed:
+    async with toolshed(discovery_discovery_reserve=60) as shed:
         many = [
             _placed(each, "disk" if number % 2 else f"a-long-name-for-one-{number}")
             for number, each in enumerate(FILES)
@@ -214,7 +216,7 @@ async def test_eight_results_by_default_and_fewer_where_the_budget_ends() -> Non
     assert whole["truncated"] is False
     each = tokens(definition("files", FILES[3]))
     assert whole["context_tokens"] == 8 * each
-    async with toolshed(tool_discovery_reserve=5 * each + each // 2) as shed:
+    async with toolshed(discovery_discovery_reserve=5 * each + each // 2) as shed:
         client = await shed.client("modern")
         fewer = await client.ask(DISCOVER, query)
         stronger = await client.ask(DISCOVER, {**query, "max_results": 2})
@@ -313,20 +315,27 @@ async def test_a_tool_about_which_a_person_is_asked_waits_for_approval(
     assert waits["reason"] == "pending_approval"
 
 
+async def asks_for(asks: ApprovalStore, permission: str) -> list[ApprovalRequest]:
+    return [ask for ask in await asks.page() if ask.about.get("permission") == permission]
+
+
 @pytest.mark.requirement("MGP-16.6-pending_approval")
 async def test_a_tool_whose_server_lacks_a_permission_names_the_ask(shed: Shed, era: str) -> None:
     client = await shed.client(era)
+    asks = shed.visitor.parts.approval_components.approvals.store
+    async with asyncio.timeout(30):
+        while not (open_asks := await asks_for(asks, "network.outbound")):
+            await asyncio.sleep(0.01)
     held = await wanted(client, "book_flight")
     assert held["status"] == "pending_approval"
     (waits,) = held["tools_unavailable"]
     assert waits["name"] == "air__book_flight"
     assert "network.outbound" in waits["message"]
-    asks = await shed.visitor.parts.asking.approvals.asks.page()
-    (open_ask,) = [ask for ask in asks if ask.about.get("permission") == "network.outbound"]
+    (open_ask,) = open_asks
     assert waits["ask_id"] == open_ask.id
-    await shed.grant(Grant("server:air", PERMISSION, "network.outbound", Effect.ALLOW))
+    await shed.grant(Grant("server:air", PERMISSION_VERB, "network.outbound", Effect.ALLOW))
     # What servers may do is looked at once a second, or when one of them is asked after.
-    shed.visitor.parts.caring.tools.look()
+    shed.visitor.parts.server_policies.tool_reviews.check()
     assert (await wanted(client, "book_flight"))["status"] == "fulfilled"
 
 
@@ -359,7 +368,7 @@ async def test_searches_are_written_down_unless_that_is_switched_off(shed: Shed)
     (entry,) = await shed.journal("tools_searched")
     assert "files__read_file" in entry["details"]["shown"]
     assert "a1B2" not in str(entry)
-    async with toolshed(log_searches=False) as quiet:
+    async with toolshed(discovery_log_searches=False) as quiet:
         client = await quiet.client("modern")
         await client.ask(DISCOVER, {"query": "read a file"})
         assert await quiet.journal("tools_searched") == []

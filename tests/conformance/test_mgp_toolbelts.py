@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 import pytest
 import pytest_asyncio
 
-from comity.rules.toolbelt import Pinned
-from comity.wire.grants import Effect
+from comity.catalog.toolbelt import PinnedTools
+from comity.policy.grants import Effect
 from tests.conformance.toolshed import (
     DISCOVER,
     ERAS,
@@ -36,9 +36,9 @@ def era(request: pytest.FixtureRequest) -> str:
 @pytest.mark.requirement("MGP-16.7-session", "MGP-16.7-cache", "MGP-16.7-pinned")
 @pytest.mark.requirement("MGP-16.8-max_tokens")
 async def test_a_session_tells_what_is_pinned_and_cached_and_what_it_costs(era: str) -> None:
-    pinned = (Pinned("agent:*", (("files", "read_file"), ("files", "no_such"))),)
-    other = Pinned("person:*", (("data", "draw_chart"),))
-    async with toolshed(pinned_tools=(*pinned, other)) as shed:
+    pinned = (PinnedTools("agent:*", (("files", "read_file"), ("files", "no_such"))),)
+    other = PinnedTools("person:*", (("data", "draw_chart"),))
+    async with toolshed(discovery_pinned=(*pinned, other)) as shed:
         client = await shed.client(era)
         before = await client.ask(SESSION)
         await client.call("data__analyze_csv", {"path": "x"})
@@ -54,7 +54,7 @@ async def test_a_session_tells_what_is_pinned_and_cached_and_what_it_costs(era: 
 
 @pytest.mark.requirement("MGP-16.7-evict", "MGP-16.8-pinnedsafe")
 async def test_what_is_cached_can_be_let_go_and_what_is_pinned_cannot(era: str) -> None:
-    async with toolshed(pinned_tools=(Pinned("*", (("files", "read_file"),)),)) as shed:
+    async with toolshed(discovery_pinned=(PinnedTools("*", (("files", "read_file"),)),)) as shed:
         client = await shed.client(era)
         await wanted(client, "statistics")
         named = ["data__analyze_csv", "files__read_file", "files__never_there"]
@@ -69,8 +69,10 @@ async def test_what_is_cached_can_be_let_go_and_what_is_pinned_cannot(era: str) 
 @pytest.mark.requirement("MGP-16.8-pinnedsafe")
 async def test_over_budget_goes_what_was_used_longest_ago(era: str) -> None:
     each = cost("files", "archive_0")
-    pinned = (Pinned("*", (("files", "read_file"),)),)
-    async with toolshed(tool_cache_limit=3 * each + each // 2, pinned_tools=pinned) as shed:
+    pinned = (PinnedTools("*", (("files", "read_file"),)),)
+    async with toolshed(
+        discovery_cache_limit=3 * each + each // 2, discovery_pinned=pinned
+    ) as shed:
         client = await shed.client(era)
         for number in (0, 1, 2, 0, 3):
             await client.call(f"files__archive_{number}", {"path": "x"})
@@ -88,7 +90,7 @@ async def test_over_budget_goes_what_was_used_longest_ago(era: str) -> None:
 
 @pytest.mark.requirement("MGP-16.8-max_tokens", "MGP-16.8-budget")
 async def test_the_whole_budget_counts_where_its_parts_would_allow_more() -> None:
-    async with toolshed(tool_tokens=1500, tool_cache_limit=9000) as shed:
+    async with toolshed(discovery_max_tokens=1500, discovery_cache_limit=9000) as shed:
         client = await shed.client("modern")
         for number in range(12):
             await client.call(f"files__archive_{number}", {"path": "x"})
@@ -104,8 +106,8 @@ async def test_pinned_tools_beyond_their_reserve_are_warned_of_and_what_is_liste
 ) -> None:
     names = ("read_file", "write_file", "delete_file")
     reserve = cost("files", *names) - 1
-    pinned = (Pinned("*", tuple(("files", name) for name in names)),)
-    async with toolshed(pinned_tools=pinned, tool_pinned_reserve=reserve) as shed:
+    pinned = (PinnedTools("*", tuple(("files", name) for name in names)),)
+    async with toolshed(discovery_pinned=pinned, discovery_pinned_reserve=reserve) as shed:
         client = await shed.client("modern")
         held = await client.ask(SESSION)
     assert held["pinned"] == ["files__read_file", "files__write_file"]
@@ -119,7 +121,7 @@ async def test_pinned_tools_beyond_their_reserve_are_warned_of_and_what_is_liste
 async def test_a_tool_that_vanishes_or_changes_or_is_not_granted_leaves_the_belt_at_once(
     era: str,
 ) -> None:
-    async with toolshed(pinned_tools=(Pinned("*", (("files", "read_file"),)),)) as shed:
+    async with toolshed(discovery_pinned=(PinnedTools("*", (("files", "read_file"),)),)) as shed:
         client = await shed.client(era)
         for name in ("files__write_file", "files__delete_file", "files__archive_1"):
             await client.call(name, {"path": "x"})

@@ -7,12 +7,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from comity.wire.parties import PartyKind
-from tests.adapters.collector import Collected, Seen, collecting
+from comity.mcp.actors import PrincipalKind
 from tests.conformance.audited import ANA, AUDIT, CI, METADATA, Scene, audited
 from tests.conformance.governed import CLIENT, Guest
-from tests.surfaces.credentials import bearer
-from tests.surfaces.visitor import ENVELOPE, Frame, request
+from tests.support.collector import Collected, Seen, collecting
+from tests.support.credentials import bearer
+from tests.support.visitor import ENVELOPE, Frame, request
 
 PARENT = "00-{}-00f067aa0ba902b7-01"
 WAYS = ("none", "params", "beside", "traceparent", "header")
@@ -63,7 +63,7 @@ async def test_a_call_has_one_trace_at_its_server_in_its_span_and_in_the_journal
     way: str, collected: Collected
 ) -> None:
     trace = uuid4()
-    async with audited(traces=True) as scene:
+    async with audited(telemetry_traces=True) as scene:
         ana = await scene.guest().greet(**AUDIT)
         assert "result" in await call(ana, "write", {}, way, trace)
         told = await upstream_trace(scene)
@@ -142,7 +142,7 @@ async def test_a_change_of_grants_is_written_down_under_the_trace_of_its_request
         assert "result" in await ana.ask("mgp/access/grant", given)
         found = await scene.found("ACCESS_GRANTED")
         assert UUID(found["trace_id"]) == trace
-        ci = await scene.guest(CI, PartyKind.AGENT).greet(**AUDIT)
+        ci = await scene.guest(CI, PrincipalKind.AGENT).greet(**AUDIT)
         refused = (await ci.ask("mgp/access/grant", {**given, "trace_id": "free text"}))["error"]
         blocked = await scene.found("ACCESS_GRANTED", lambda each: each["result"] == "BLOCKED")
         assert UUID(blocked["trace_id"]) == UUID(refused["data"]["trace_id"])
@@ -158,7 +158,7 @@ async def test_a_call_at_the_registrys_face_is_written_down_under_the_trace_it_i
     inside, _, headers = spoken(way, trace)
     tool, arguments = ("fetch", {"url": METADATA}) if fails else ("read", {})
     params = {"name": f"files__{tool}", "arguments": arguments, **inside}
-    async with audited(traces=True) as scene:
+    async with audited(telemetry_traces=True) as scene:
         ana = scene.guest()
         said = {**bearer(ana.key), "content-type": "application/json", **headers}
         body = json.dumps(request(7, "tools/call", params)).encode()

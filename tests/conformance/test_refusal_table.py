@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from comity.rules.refusals import Refusal
-from comity.wire import errors
-from comity.wire.errors import Fault
+from comity import errors
+from comity.errors import Fault
+from comity.mcp.refusals import Refusal
 from tests.conformance.realm import OFFER
-from tests.surfaces.upstream import Exchange, scripted
-from tests.surfaces.visitor import ENVELOPE, Frame, Reply, Visitor, at, request, visiting
-from tests.wire.test_errors import TABLE
+from tests.support.upstream import Exchange, scripted
+from tests.support.visitor import ENVELOPE, Frame, Reply, Visitor, at, request, visiting
+from tests.toolkit.test_errors import TABLE
 
 FAULTS = {
     found.error_type: found
@@ -41,9 +41,11 @@ async def refusing(fault: Fault, **more: Any) -> AsyncGenerator[Visitor]:
             tool: Frame = {"name": "add", "inputSchema": {"type": "object"}}
             await exchange.result({"tools": [tool], "resultType": "complete"})
 
-        async with visiting(at(server.url), documentation_url="https://docs.example.org") as found:
+        async with visiting(
+            at(server.url), registry_documentation_url="https://docs.example.org"
+        ) as found:
             refusal = Refusal(fault, BECAUSE, SOON, **more)
-            setattr(found.parts.everything.gate, "examine", lambda *_: refusal)  # noqa: B010  # pyright: ignore[reportUnknownLambdaType]
+            setattr(found.parts.all_servers_endpoint.call_gate, "examine", lambda *_: refusal)  # noqa: B010  # pyright: ignore[reportUnknownLambdaType]
             found.path = "/mcp"
             yield found
             assert [each for each in server.heard if each.frame.get("method") == "tools/call"] == []

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from comity.rules.policies import ToolPolicy
-from comity.wire.grants import Effect, Grant
+from comity.policy.grants import Effect, Grant
+from comity.policy.risk import ToolPolicy
 from tests.conformance.realm import OFFER
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.upstream import Exchange, scripted
-from tests.surfaces.visitor import Frame, Reply, Visitor, at, visiting
-from tests.wire.test_errors import TABLE
+from tests.support.credentials import GivenOut, bearer
+from tests.support.upstream import Exchange, scripted
+from tests.support.visitor import Frame, Reply, Visitor, at, visiting
+from tests.toolkit.test_errors import TABLE
 
 REFUSAL = "dev.comity/refusal"
 EVERYTHING = Grant("*", "*", "*", Effect.ALLOW)
@@ -36,13 +36,13 @@ SCENES = {
     "pending_approval": Scene(
         settings={
             "grants": (Grant("*", "tools/call", "up/add", Effect.ASK),),
-            "ask_hold": timedelta(milliseconds=200),
+            "asks_hold": timedelta(milliseconds=200),
         }
     ),
     "tool_not_found": Scene("up__nothing"),
     "tool_disabled": Scene(server={"tools": {"add": ToolPolicy(disabled=True)}}),
     "permission_denied": Scene(
-        settings={"approval_policy": "deny_all"},
+        settings={"policy_approval_policy": "deny_all"},
         security={"permissions_required": ["network.outbound"]},
     ),
     "upstream_failed": Scene(status=500),
@@ -91,7 +91,7 @@ async def staged(scene: Scene) -> AsyncGenerator[Stage]:
 
         decided: dict[str, Any] = {
             "grants": (EVERYTHING,),
-            "require_approval": "never",
+            "policy_require_approval": "never",
             **scene.settings,
         }
         async with visiting(
@@ -129,7 +129,7 @@ async def test_whoever_is_not_known_is_told_so_at_the_door(reason: str) -> None:
         key = "nobody's key"
         if reason == "credential_expired":
             key = given.give("agent:a", expires_at=datetime.now(UTC) - timedelta(days=1))
-            known = stage.visitor.parts.identity
+            known = stage.visitor.parts.authenticator
             register = getattr(known, "_register")  # noqa: B009
             register.keys.update(given.keys)
         client = stage.visitor.other("/mcp")

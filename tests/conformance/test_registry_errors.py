@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from comity.config import Settings
+from comity.app.settings import Settings
 from tests.conformance.conftest import standing
 from tests.conformance.registry_face import JSON, Face, Said, functions
 from tests.conformance.ways import on_pipes
@@ -298,7 +298,7 @@ def calls(face: Face) -> Iterator[Said]:
 )
 def test_the_four_timeouts_are_what_the_document_says_unless_they_are_set() -> None:
     unset = Settings()
-    assert unset.tool_timeout == timedelta(seconds=30)
-    assert unset.validation_timeout == timedelta(seconds=5)
-    assert unset.discovery_timeout == timedelta(seconds=2)
-    assert unset.lock_timeout == timedelta(milliseconds=500)
+    assert unset.registry.tool_timeout == timedelta(seconds=30)
+    assert unset.registry.validation_timeout == timedelta(seconds=5)
+    assert unset.registry.discovery_timeout == timedelta(seconds=2)
+    assert unset.registry.lock_timeout == timedelta(milliseconds=500)

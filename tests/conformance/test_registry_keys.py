@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from comity.adapters.schema_check import compiled
-from comity.wire.grants import Effect, Grant
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.upstream import Exchange, scripted
-from tests.surfaces.visitor import Visitor, at, visiting
+from comity.policy.grants import Effect, Grant
+from comity.validation.json_schema import compile_schema
+from tests.support.credentials import GivenOut, bearer
+from tests.support.upstream import Exchange, scripted
+from tests.support.visitor import Visitor, at, visiting
 
 JSON = {"content-type": "application/json"}
 NAMES = ("add", "drop")
@@ -37,7 +37,7 @@ async def registry(**chosen: Any) -> AsyncGenerator[tuple[Visitor, GivenOut]]:
             register=given.register,
             identity_mode="required",
             grants=(Grant("agent:a", "tools/call", "up/*", Effect.ALLOW),),
-            require_approval="never",
+            policy_require_approval="never",
             **chosen,
         ) as visitor:
             yield visitor, given
@@ -108,9 +108,9 @@ async def test_a_schema_is_made_ready_once_for_all_calls_of_its_tool(
 
     def counted(schema: dict[str, Any]) -> object:
         made.append(schema)
-        return compiled(schema)
+        return compile_schema(schema)
 
-    monkeypatch.setattr("comity.adapters.argument_schemas.compiled", counted)
+    monkeypatch.setattr("comity.validation.schema_validator.compile_schema", counted)
     async with registry() as (visitor, given):
         key = given.give("agent:a")
         for _ in range(20):
@@ -121,7 +121,7 @@ async def test_a_schema_is_made_ready_once_for_all_calls_of_its_tool(
 
 @pytest.mark.requirement("REG-auth-bearer")
 async def test_credentials_may_stand_in_the_message_where_an_operator_says_so() -> None:
-    async with registry(accept_auth_member=True) as (visitor, given):
+    async with registry(identity_accept_auth_member=True) as (visitor, given):
         key = given.give("agent:a")
         frame: dict[str, Any] = {
             "jsonrpc": "2.0",

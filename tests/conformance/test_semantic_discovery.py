@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.weights import needs_weights
 from tests.conformance.toolshed import ERAS, toolshed
+from tests.support.weights import needs_weights
 
 DISCOVER = "mgp/tools/discover"
 
@@ -17,7 +17,7 @@ DISCOVER = "mgp/tools/discover"
 @pytest.mark.requirement("MGP-16.4-semantic")
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_tool_is_found_by_what_it_means_without_a_word_in_common(era: str) -> None:
-    async with toolshed(embedder="minilm", discovery_mode="on") as shed:
+    async with toolshed(discovery_embedder="minilm", discovery_mode="on") as shed:
         client = await shed.client(era)
         query = {"query": "will it rain tomorrow", "strategy": "semantic", "max_results": 3}
         found: dict[str, Any] = {"fallback_strategy": "keyword"}
@@ -34,7 +34,7 @@ async def test_a_tool_is_found_by_what_it_means_without_a_word_in_common(era: st
 @pytest.mark.timeout(120)
 @pytest.mark.requirement("MGP-16.4-semantic")
 async def test_meaning_finds_nothing_that_may_not_be_called() -> None:
-    async with toolshed(embedder="minilm") as shed:
+    async with toolshed(discovery_embedder="minilm") as shed:
         client = await shed.client("modern", "agent:nobody")
         query = {"query": "will it rain tomorrow", "strategy": "semantic"}
         found = await client.ask(DISCOVER, query)
@@ -46,10 +46,10 @@ async def test_meaning_finds_nothing_that_may_not_be_called() -> None:
 async def test_without_the_extra_words_find_and_the_answer_says_so(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in ("embedders_minilm", "embedders_graph", "meanings", "word_scores_numpy"):
-        monkeypatch.delitem(sys.modules, f"comity.adapters.{room}", raising=False)
+    for name in ("semantic.minilm", "semantic.index", "semantic.vectors", "search.numpy_scorer"):
+        monkeypatch.delitem(sys.modules, f"comity.catalog.{name}", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
-    async with toolshed(embedder="auto") as shed:
+    async with toolshed(discovery_embedder="auto") as shed:
         client = await shed.client("modern")
         for strategy in ("semantic", "hybrid"):
             query = {"query": "read a text file", "strategy": strategy}

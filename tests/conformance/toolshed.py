@@ -7,14 +7,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comity.kernel.catalog import Kind, Offer
-from comity.wire.audit import OURS
-from comity.wire.grants import Effect, Grant
-from comity.wire.parties import Party, PartyKind
+from comity.audit.events import OURS
+from comity.identity.principals import Principal
+from comity.mcp.actors import PrincipalKind
+from comity.mcp.entries import CatalogEntry, EntryKind
+from comity.policy.grants import Effect, Grant
 from tests.conformance.governed import ADMINISTERS, UNHINDERED, Guest
-from tests.surfaces.credentials import GivenOut
-from tests.surfaces.upstream import Act, Exchange, Upstream, encode, scripted
-from tests.surfaces.visitor import MODERN, Frame, Visitor, at, visiting
+from tests.support.credentials import GivenOut
+from tests.support.upstream import Act, Exchange, Upstream, encode, scripted
+from tests.support.visitor import MODERN, Frame, Visitor, at, visiting
 
 AGENT = "agent:finder"
 MGP: dict[str, Any] = {"mgp": {"version": "0.3.0", "extensions": ["tool_discovery"]}}
@@ -131,7 +132,9 @@ class Shed:
         self, era: str = "handshake", party: str = AGENT, spoken: dict[str, Any] | None = None
     ) -> Client:
         said = MGP if spoken is None else spoken
-        self.given_out.parties.setdefault(party, Party(party, PartyKind(party.partition(":")[0])))
+        self.given_out.parties.setdefault(
+            party, Principal(party, PrincipalKind(party.partition(":")[0]))
+        )
         guest = Guest(self.visitor.other("/mcp"), self.given_out.give(party))
         if era == "handshake":
             await guest.greet(**said)
@@ -150,15 +153,17 @@ class Shed:
     async def relist(self, server: str, tools: list[Frame]) -> None:
         """Have a server's tools read anew, and be these."""
         offers = [
-            Offer(f"{server}__{each['name']}", server, each["name"], definition(server, each))
+            CatalogEntry(
+                f"{server}__{each['name']}", server, each["name"], definition(server, each)
+            )
             for each in tools
         ]
         parts = self.visitor.parts
-        await parts.caring.tools.vet(server, offers)
-        parts.catalog.put(server, Kind.TOOL, offers)
+        await parts.server_policies.tool_reviews.review_list(server, offers)
+        parts.catalog.put(server, EntryKind.TOOL, offers)
 
     async def journal(self, kind: str) -> list[Frame]:
-        journal = self.visitor.parts.journaling.journal
+        journal = self.visitor.parts.audit_log_components.audit_log
         await journal.flush()
         lines = await journal.store.page(journal.node, 0, 10_000)
         found = [json.loads(line.body) for line in lines]
@@ -174,7 +179,7 @@ async def toolshed(**chosen: Any) -> AsyncGenerator[Shed]:
     given_out = GivenOut()
     granted = tuple(allow("files/*", "data/*", "air/*"))
     # A model of meaning would be loaded in each: whoever needs one asks for it.
-    plain: Frame = {**UNHINDERED, "embedder": "none"}
+    plain: Frame = {**UNHINDERED, "discovery_embedder": "none"}
     settings: Frame = {**plain, "grants": (*ADMINISTERS, *granted), **chosen}
     async with AsyncExitStack() as stack:
         upstreams: dict[str, Upstream] = {}

@@ -5,9 +5,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from comity.ports.asking import AskRecords
-from comity.rules.asks import Happened
-from comity.wire.asks import Answer, Ask, Kind, State, Verdict
+from comity.approvals.model import (
+    ApprovalAnswer,
+    ApprovalDecision,
+    ApprovalEvent,
+    ApprovalKind,
+    ApprovalRequest,
+    ApprovalState,
+    ApprovalStore,
+)
 
 NOW = datetime(2026, 11, 15, 8, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -15,9 +21,9 @@ UNTIL = NOW + 2 * HOUR
 AGENT = "agent:ci"
 ANA, BEA = "person:ana@example.org", "person:bea@example.org"
 
-ASK = Ask(
+ASK = ApprovalRequest(
     id="0a",
-    kind=Kind.CONFIRM,
+    kind=ApprovalKind.CONFIRM,
     asker=AGENT,
     server="files",
     tool="delete",
@@ -32,37 +38,43 @@ ASK = Ask(
 )
 
 
-def said(verdict: Verdict = Verdict.ACCEPT, by: str = ANA, at: datetime = NOW) -> Answer:
-    return Answer(by, verdict, at)
+def said(
+    verdict: ApprovalDecision = ApprovalDecision.ACCEPT, by: str = ANA, at: datetime = NOW
+) -> ApprovalAnswer:
+    return ApprovalAnswer(by, verdict, at)
 
 
-type Deed = Callable[[AskRecords, str], Awaitable[object]]
+type Deed = Callable[[ApprovalStore, str], Awaitable[object]]
 
-DEEDS: dict[Happened, Deed] = {
-    Happened.ACCEPTED: lambda asks, id: asks.answer(id, said(), UNTIL),
-    Happened.DECLINED: lambda asks, id: asks.answer(id, said(Verdict.DECLINE), UNTIL),
-    Happened.CANCELLED: lambda asks, id: asks.answer(id, said(Verdict.CANCEL), UNTIL),
-    Happened.DEFERRED: lambda asks, id: asks.answer(id, said(Verdict.DEFER, BEA), UNTIL),
-    Happened.EXPIRED: lambda asks, id: asks.end(id, State.EXPIRED, NOW),
-    Happened.WITHDRAWN: lambda asks, id: asks.end(id, State.WITHDRAWN, NOW),
-    Happened.USED: lambda asks, id: asks.use(id, "call-1", NOW),
-    Happened.RESTORED: lambda asks, id: asks.restore(id, "call-1"),
+DEEDS: dict[ApprovalEvent, Deed] = {
+    ApprovalEvent.ACCEPTED: lambda asks, id: asks.answer(id, said(), UNTIL),
+    ApprovalEvent.DECLINED: lambda asks, id: asks.answer(id, said(ApprovalDecision.DECLINE), UNTIL),
+    ApprovalEvent.CANCELLED: lambda asks, id: asks.answer(id, said(ApprovalDecision.CANCEL), UNTIL),
+    ApprovalEvent.DEFERRED: lambda asks, id: asks.answer(
+        id, said(ApprovalDecision.DEFER, BEA), UNTIL
+    ),
+    ApprovalEvent.EXPIRED: lambda asks, id: asks.end(id, ApprovalState.EXPIRED, NOW),
+    ApprovalEvent.WITHDRAWN: lambda asks, id: asks.end(id, ApprovalState.WITHDRAWN, NOW),
+    ApprovalEvent.USED: lambda asks, id: asks.consume(id, "call-1", NOW),
+    ApprovalEvent.RESTORED: lambda asks, id: asks.release(id, "call-1"),
 }
 """How each thing is made to happen, by somebody who has said nothing yet."""
 
-WAYS: dict[State, tuple[Happened, ...]] = {
-    State.PENDING: (),
-    State.DEFERRED: (Happened.DEFERRED,),
-    State.ACCEPTED: (Happened.ACCEPTED,),
-    State.USED: (Happened.ACCEPTED, Happened.USED),
-    State.DECLINED: (Happened.DECLINED,),
-    State.CANCELLED: (Happened.CANCELLED,),
-    State.EXPIRED: (Happened.EXPIRED,),
-    State.WITHDRAWN: (Happened.WITHDRAWN,),
+WAYS: dict[ApprovalState, tuple[ApprovalEvent, ...]] = {
+    ApprovalState.PENDING: (),
+    ApprovalState.DEFERRED: (ApprovalEvent.DEFERRED,),
+    ApprovalState.ACCEPTED: (ApprovalEvent.ACCEPTED,),
+    ApprovalState.USED: (ApprovalEvent.ACCEPTED, ApprovalEvent.USED),
+    ApprovalState.DECLINED: (ApprovalEvent.DECLINED,),
+    ApprovalState.CANCELLED: (ApprovalEvent.CANCELLED,),
+    ApprovalState.EXPIRED: (ApprovalEvent.EXPIRED,),
+    ApprovalState.WITHDRAWN: (ApprovalEvent.WITHDRAWN,),
 }
 
 
-async def brought_to(asks: AskRecords, state: State, ask: Ask = ASK) -> Ask:
+async def brought_to(
+    asks: ApprovalStore, state: ApprovalState, ask: ApprovalRequest = ASK
+) -> ApprovalRequest:
     await asks.open(ask)
     for happened in WAYS[state]:
         await DEEDS[happened](asks, ask.id)
@@ -71,11 +83,11 @@ async def brought_to(asks: AskRecords, state: State, ask: Ask = ASK) -> Ask:
     return found
 
 
-def ask_no(number: int, **changed: Any) -> Ask:
+def ask_no(number: int, **changed: Any) -> ApprovalRequest:
     return replace(ASK, id=f"{number:02}", digest=f"d{number:02}", **changed)
 
 
-async def kept(asks: AskRecords, id: str = "0a") -> Ask:
+async def kept(asks: ApprovalStore, id: str = "0a") -> ApprovalRequest:
     found = await asks.get(id)
     assert found is not None
     return found

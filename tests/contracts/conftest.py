@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from comity.ports import Records
+from comity.app.records import RecordStores
 from tests.cluster.nats_cluster import NatsCluster, a_nats_cluster
 from tests.contracts.nodes import KINDS, InMemory, Nodes, on_nats
 from tests.contracts.stores import STORES, Open
@@ -18,7 +18,7 @@ async def again(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
 
 
 @pytest.fixture
-async def records(again: Open) -> Records:
+async def records(again: Open) -> RecordStores:
     return await again()
 
 

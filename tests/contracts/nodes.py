@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Protocol
 
-from comity.adapters.memory.bus import Hub, MemoryBus
-from comity.adapters.memory.leases import LeaseBook, MemoryLeases
-from comity.adapters.nats.addresses import Addresses
-from comity.adapters.nats.bus import NatsBus
-from comity.adapters.nats.leases import NatsLeases
-from comity.ports.clustering import Bus, Leases
+from comity.cluster.bus import Bus, LeaseStore
+from comity.cluster.in_process import LeaseBook, MemoryBus, MemoryBusHub, MemoryLeases
+from comity.cluster.nats.addresses import NatsAddressList
+from comity.cluster.nats.bus import NatsBus
+from comity.cluster.nats.jetstream import NatsLeases
 from tests.cluster.nats_cluster import SECRET, NatsCluster
 
 SECONDS = 30.0
@@ -34,7 +33,7 @@ class Nodes(Protocol):
         """Of one more node, connected."""
         ...
 
-    def leases(self, bus: Bus, lifetime: timedelta) -> Leases: ...
+    def leases(self, bus: Bus, lifetime: timedelta) -> LeaseStore: ...
 
     async def strike(self, victim: Bus) -> None:
         """Something fails that this node, at least, depends on."""
@@ -49,7 +48,7 @@ class Nodes(Protocol):
 
 class InMemory:
     def __init__(self) -> None:
-        self._hub = Hub()
+        self._hub = MemoryBusHub()
         self._books: dict[timedelta, LeaseBook] = {}
         self._struck: list[MemoryBus] = []
 
@@ -58,7 +57,7 @@ class InMemory:
         await bus.open()
         return bus
 
-    def leases(self, bus: Bus, lifetime: timedelta) -> Leases:
+    def leases(self, bus: Bus, lifetime: timedelta) -> LeaseStore:
         assert isinstance(bus, MemoryBus)
         return MemoryLeases(self._books.setdefault(lifetime, LeaseBook(lifetime)), bus)
 
@@ -78,7 +77,7 @@ class InMemory:
 class OnNats:
     def __init__(self, cluster: NatsCluster) -> None:
         self._cluster = cluster
-        self._addresses = Addresses.of(cluster.urls, f"test_{secrets.token_hex(6)}")
+        self._addresses = NatsAddressList.of(cluster.urls, f"test_{secrets.token_hex(6)}")
         self.made: list[NatsBus] = []
 
     async def bus(self) -> NatsBus:

@@ -1,7 +1,8 @@
-"""Stores for tests: in memory, a SQLite file, and a database of a real PostgreSQL."""
+"""Stores for tests: a SQLite file, and a database of a real PostgreSQL."""
 
 import os
 import secrets
+import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,15 +10,12 @@ from typing import Any, cast
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from comity.adapters.memory.records import MemoryRecords
-from comity.adapters.sql import migrating, postgres, sqlite
-from comity.ports import Records
+from comity.app.records import RecordStores, open_store
+from comity.storage import postgres, schema
+from tests.support.inline_store import migrated_file
 
 SERVER = os.environ.get("COMITY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432")
-REMEMBERED = 200
-"""How many changes a store remembers in tests, where it can be told."""
-
-type Open = Callable[[], Awaitable[Records]]
+type Open = Callable[[], Awaitable[RecordStores]]
 """Opens the same store once more, as another process would."""
 
 
@@ -45,18 +43,9 @@ async def a_database() -> AsyncGenerator[str]:
 
 
 @asynccontextmanager
-async def in_memory(_: Path) -> AsyncGenerator[Open]:
-    records = MemoryRecords(remembered=REMEMBERED)
-
-    async def again() -> Records:
-        return records
-
-    yield again
-
-
-@asynccontextmanager
 async def in_sqlite(folder: Path) -> AsyncGenerator[Open]:
-    async with _opened(sqlite.open_records, f"sqlite:///{folder / 'records.db'}") as again:
+    file = shutil.copy(migrated_file(), folder / "records.db")
+    async with _opened(open_store, f"sqlite:///{file}") as again:
         yield again
 
 
@@ -64,17 +53,17 @@ async def in_sqlite(folder: Path) -> AsyncGenerator[Open]:
 async def in_postgres(_: Path) -> AsyncGenerator[Open]:
     async with a_database() as url:
         fresh = postgres.product(url)
-        await migrating.upgrade(fresh.engine)
+        await schema.upgrade_schema(fresh.engine)
         await fresh.close()
-        async with _opened(postgres.open_records, url) as again:
+        async with _opened(open_store, url) as again:
             yield again
 
 
 @asynccontextmanager
-async def _opened(make: Callable[[str], Records], url: str) -> AsyncGenerator[Open]:
-    made: list[Records] = []
+async def _opened(make: Callable[[str], RecordStores], url: str) -> AsyncGenerator[Open]:
+    made: list[RecordStores] = []
 
-    async def again() -> Records:
+    async def again() -> RecordStores:
         records = make(url)
         made.append(records)
         await records.open()
@@ -87,4 +76,4 @@ async def _opened(make: Callable[[str], Records], url: str) -> AsyncGenerator[Op
             await records.close()
 
 
-STORES = {"memory": in_memory, "sqlite": in_sqlite, "postgres": in_postgres}
+STORES = {"sqlite": in_sqlite, "postgres": in_postgres}

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from comity.ports import Records
-from comity.wire.asks import State
-from comity.wire.errors import MalformedMessage
+from comity.app.records import RecordStores
+from comity.approvals.model import ApprovalState
+from comity.errors import MalformedMessage
 from tests.contracts.asked import ASK, DEEDS, NOW, UNTIL, brought_to, kept, said
 
 HOSTILE: list[dict[str, Any]] = [
@@ -31,36 +31,36 @@ HOSTILE: list[dict[str, Any]] = [
     {"quorum": 2**63},
     {"created_at": NOW.replace(tzinfo=None)},
     {"expires_at": NOW.replace(tzinfo=None)},
-    {"state": State.ACCEPTED},
+    {"state": ApprovalState.ACCEPTED},
     {"call": "call-1"},
     {"answers": (said(),)},
 ]
 
 
-async def test_an_ask_that_no_store_could_keep_is_refused(records: Records) -> None:
+async def test_an_ask_that_no_store_could_keep_is_refused(records: RecordStores) -> None:
     for changed in HOSTILE:
         with pytest.raises(MalformedMessage):
-            await records.asks.open(replace(ASK, **changed))
-    assert await records.asks.page() == []
+            await records.approval_requests.open(replace(ASK, **changed))
+    assert await records.approval_requests.page() == []
 
 
-async def test_what_nests_too_deep_to_be_read_again_is_refused(records: Records) -> None:
+async def test_what_nests_too_deep_to_be_read_again_is_refused(records: RecordStores) -> None:
     deep: dict[str, object] = {}
     for _ in range(100):
         deep = {"a": deep}
     with pytest.raises(MalformedMessage, match="deep"):
-        await records.asks.open(replace(ASK, about=deep))
-    await records.asks.open(replace(ASK, about={"[" * 500: "{" * 500}))
+        await records.approval_requests.open(replace(ASK, about=deep))
+    await records.approval_requests.open(replace(ASK, about={"[" * 500: "{" * 500}))
 
 
-async def test_words_for_people_are_made_harmless(records: Records) -> None:
+async def test_words_for_people_are_made_harmless(records: RecordStores) -> None:
     hostile = "a\0b\ud800c\x1b[2J" + "x" * 100_000
-    opened = await records.asks.open(replace(ASK, message=hostile))
-    assert opened == await kept(records.asks)
+    opened = await records.approval_requests.open(replace(ASK, message=hostile))
+    assert opened == await kept(records.approval_requests)
     assert opened.message.startswith("a\ufffdb\ufffdc\ufffd[2Jx")
     assert len(opened.message) == 4_000
-    heard = await records.asks.answer("0a", replace(said(), reason=hostile), UNTIL)
-    assert heard == await kept(records.asks)
+    heard = await records.approval_requests.answer("0a", replace(said(), reason=hostile), UNTIL)
+    assert heard == await kept(records.approval_requests)
     assert heard is not None
     assert heard.answers[0].reason == opened.message
 
@@ -76,34 +76,34 @@ WRONG_ANSWERS: list[dict[str, Any]] = [
 ]
 
 
-async def test_an_answer_that_no_store_could_keep_is_refused(records: Records) -> None:
-    await records.asks.open(ASK)
+async def test_an_answer_that_no_store_could_keep_is_refused(records: RecordStores) -> None:
+    await records.approval_requests.open(ASK)
     for changed in WRONG_ANSWERS:
         with pytest.raises(MalformedMessage):
-            await records.asks.answer("0a", replace(said(), **changed), UNTIL)
-    assert await records.asks.get("0a") == ASK
+            await records.approval_requests.answer("0a", replace(said(), **changed), UNTIL)
+    assert await records.approval_requests.get("0a") == ASK
 
 
-async def test_no_ask_is_found_by_what_cannot_be_its_name(records: Records) -> None:
-    await records.asks.open(ASK)
+async def test_no_ask_is_found_by_what_cannot_be_its_name(records: RecordStores) -> None:
+    await records.approval_requests.open(ASK)
     for name in ("", "a\0", "\ud800", "x" * 2_000):
-        assert await records.asks.latest(name) is None
-        assert await records.asks.get(name) is None
+        assert await records.approval_requests.find_latest(name) is None
+        assert await records.approval_requests.get(name) is None
         for deed in DEEDS.values():
-            assert await deed(records.asks, name) is None
-        assert await records.asks.restore("0a", name) is None
+            assert await deed(records.approval_requests, name) is None
+        assert await records.approval_requests.release("0a", name) is None
         with pytest.raises(MalformedMessage):
-            await records.asks.use("0a", name, NOW)
+            await records.approval_requests.consume("0a", name, NOW)
 
 
-async def test_a_time_without_a_zone_is_refused(records: Records) -> None:
-    await brought_to(records.asks, State.ACCEPTED)
+async def test_a_time_without_a_zone_is_refused(records: RecordStores) -> None:
+    await brought_to(records.approval_requests, ApprovalState.ACCEPTED)
     somewhere = NOW.replace(tzinfo=None)
     with pytest.raises(MalformedMessage, match="zone"):
-        await records.asks.use("0a", "call-1", somewhere)
+        await records.approval_requests.consume("0a", "call-1", somewhere)
     with pytest.raises(MalformedMessage, match="zone"):
-        await records.asks.expire(somewhere)
+        await records.approval_requests.expire(somewhere)
     with pytest.raises(MalformedMessage, match="zone"):
-        await records.asks.end("0a", State.EXPIRED, somewhere)
+        await records.approval_requests.end("0a", ApprovalState.EXPIRED, somewhere)
     with pytest.raises(MalformedMessage, match="zone"):
-        await records.asks.answer("0a", said(), somewhere)
+        await records.approval_requests.answer("0a", said(), somewhere)

@@ -1,4 +1,4 @@
-"""What every bus between nodes promises. (comity.ports.clustering)"""
+"""What every bus between nodes promises. (comity.cluster.bus)"""
 
 import asyncio
 import contextlib
@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from comity.ports.clustering import Bus, Heard
-from comity.wire.errors import MalformedMessage, Unavailable
+from comity.cluster.bus import Bus, BusMessage
+from comity.errors import MalformedMessage, Unavailable
 from tests.contracts.nodes import Nodes, eventually
 
 ENOUGH = 200
@@ -19,7 +19,7 @@ async def _know(speaker: Bus, hearer: Bus) -> None:
     Whatever a node says after it subscribed comes after that subscription, wherever it comes.
     """
     inbox = speaker.inbox()
-    told: list[Heard] = []
+    told: list[BusMessage] = []
     interest = await speaker.subscribe(inbox, told.append)
 
     def is_told() -> bool:
@@ -37,7 +37,7 @@ async def _settle(*buses: Bus) -> None:
         for hearer in buses:
             if speaker is not hearer:
                 subject = speaker.inbox()
-                told: list[Heard] = []
+                told: list[BusMessage] = []
                 interest = await hearer.subscribe(subject, told.append)
                 await _know(speaker, hearer)
                 speaker.publish(subject, b"")
@@ -47,34 +47,34 @@ async def _settle(*buses: Bus) -> None:
 
 async def test_others_hear_what_a_node_says_in_its_order(nodes: Nodes) -> None:
     speaker, one, other = await nodes.bus(), await nodes.bus(), await nodes.bus()
-    heard: dict[str, list[Heard]] = {"one": [], "other": []}
+    heard: dict[str, list[BusMessage]] = {"one": [], "other": []}
     await one.subscribe("order.it", heard["one"].append)
     await other.subscribe("order.it", heard["other"].append)
     await _settle(speaker, one, other)
     for number in range(ENOUGH):
         speaker.publish("order.it", b"%d" % number)
         if number % 50 == 0:
-            await speaker.drained()
+            await speaker.wait_until_drained()
     await _settle(speaker, one, other)
-    said = [Heard("order.it", b"%d" % number) for number in range(ENOUGH)]
+    said = [BusMessage("order.it", b"%d" % number) for number in range(ENOUGH)]
     assert heard == {"one": said, "other": said}
 
 
 async def test_a_node_never_hears_itself(nodes: Nodes) -> None:
     speaker, other = await nodes.bus(), await nodes.bus()
-    own: list[Heard] = []
+    own: list[BusMessage] = []
     await speaker.subscribe("self.>", own.append)
     await _settle(speaker, other)
     speaker.publish("self.it", b"mine")
     other.publish("self.it", b"yours")
     await _settle(speaker, other)
-    assert own == [Heard("self.it", b"yours")]
+    assert own == [BusMessage("self.it", b"yours")]
 
 
 async def test_a_subscription_is_in_force_for_whoever_heard_of_it(nodes: Nodes) -> None:
     """What is said in answer to what a node says after it subscribed is heard by it."""
     speaker, other = await nodes.bus(), await nodes.bus()
-    heard: list[Heard] = []
+    heard: list[BusMessage] = []
     await speaker.subscribe("force.go", lambda asked: speaker.publish(asked.reply, b""))
     await _know(other, speaker)
     for number in range(50):
@@ -110,8 +110,8 @@ async def test_a_star_is_one_part_and_an_arrow_all_that_follow(
 
 async def test_each_interest_hears_for_itself_until_it_is_closed(nodes: Nodes) -> None:
     speaker, other = await nodes.bus(), await nodes.bus()
-    first: list[Heard] = []
-    second: list[Heard] = []
+    first: list[BusMessage] = []
+    second: list[BusMessage] = []
     interest = await other.subscribe("twice.it", first.append)
     await other.subscribe("twice.*", second.append)
     await _know(speaker, other)
@@ -128,7 +128,7 @@ async def test_each_interest_hears_for_itself_until_it_is_closed(nodes: Nodes) -
 
 async def test_an_answer_finds_the_inbox_that_was_named(nodes: Nodes) -> None:
     asker, other = await nodes.bus(), await nodes.bus()
-    answers: list[Heard] = []
+    answers: list[BusMessage] = []
     inbox = asker.inbox()
     assert inbox != asker.inbox() != other.inbox()
     await asker.subscribe(inbox, answers.append)
@@ -136,13 +136,13 @@ async def test_an_answer_finds_the_inbox_that_was_named(nodes: Nodes) -> None:
     await _know(asker, other)
     asker.publish("ask.it", b"ab", inbox)
     await eventually(lambda: bool(answers))
-    assert answers == [Heard(inbox, b"abab")]
+    assert answers == [BusMessage(inbox, b"abab")]
 
 
 @pytest.mark.parametrize("data", [b"", bytes(range(256)), b"\r\nPING\r\n", b"x" * 524_288])
 async def test_what_is_heard_is_byte_for_byte_what_was_said(nodes: Nodes, data: bytes) -> None:
     speaker, other = await nodes.bus(), await nodes.bus()
-    heard: list[Heard] = []
+    heard: list[BusMessage] = []
     await other.subscribe("bytes.it", heard.append)
     await _know(speaker, other)
     speaker.publish("bytes.it", data)
@@ -175,9 +175,9 @@ async def test_one_who_fails_to_take_something_in_keeps_nobody_else_from_it(
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     speaker, other = await nodes.bus(), await nodes.bus()
-    heard: list[Heard] = []
+    heard: list[BusMessage] = []
 
-    def fail(_: Heard) -> None:
+    def fail(_: BusMessage) -> None:
         raise ZeroDivisionError
 
     await other.subscribe("fail.it", fail)
@@ -186,7 +186,9 @@ async def test_one_who_fails_to_take_something_in_keeps_nobody_else_from_it(
     speaker.publish("fail.it", b"1")
     speaker.publish("fail.it", b"2")
     await eventually(lambda: len(heard) == 2)
-    assert [bool(each.exc_info) for each in caplog.records if each.name.endswith(".bus")] == [
+    assert [
+        bool(each.exc_info) for each in caplog.records if each.name.startswith("comity.cluster.")
+    ] == [
         True,
         True,
     ]
@@ -200,14 +202,14 @@ async def test_a_bus_that_is_closed_is_unavailable(nodes: Nodes) -> None:
     with pytest.raises(Unavailable):
         bus.publish("a", b"")
     with pytest.raises(Unavailable):
-        await bus.drained()
+        await bus.wait_until_drained()
 
 
 async def test_through_a_failure_order_holds_and_nothing_comes_twice(nodes: Nodes) -> None:
     """While one node keeps talking, what it depends on fails, and is well again."""
     speaker, other = await nodes.bus(), await nodes.bus()
     heard: dict[str, list[int]] = defaultdict(list)
-    own: list[Heard] = []
+    own: list[BusMessage] = []
     changes: list[bool] = []
     speaker.watch(changes.append)
     await speaker.subscribe("through.*", own.append)
@@ -272,7 +274,7 @@ async def test_who_subscribes_while_cut_off_hears_once_that_is_over(nodes: Nodes
     speaker, other = await nodes.bus(), await nodes.bus()
     lost = asyncio.Event()
     other.watch(lambda is_connected: None if is_connected else lost.set())
-    heard: list[Heard] = []
+    heard: list[BusMessage] = []
     await nodes.strike(other)
     async with asyncio.timeout(30):
         await lost.wait()

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from comity.ports import Records
-from comity.wire.errors import MalformedMessage
-from comity.wire.grants import CALL, Effect, Grant
+from comity.app.records import RecordStores
+from comity.errors import MalformedMessage
+from comity.mcp.actors import CALL
+from comity.policy.grants import Effect, Grant
 from tests.contracts.stores import Open
 
 WHERE: dict[str, Any] = {
@@ -21,7 +22,7 @@ OTHER = replace(STANDING, where={"paths": {}, "only": []})
 NAMED = ("agent:ci", CALL, "files/read")
 
 
-async def test_a_condition_comes_back_as_it_was_written(records: Records, again: Open) -> None:
+async def test_a_condition_comes_back_as_it_was_written(records: RecordStores, again: Open) -> None:
     (stored,) = await records.grants.put(STANDING)
     assert stored.where == WHERE
     other = await again()
@@ -30,7 +31,7 @@ async def test_a_condition_comes_back_as_it_was_written(records: Records, again:
     assert await other.grants.get(*NAMED) is None
 
 
-async def test_one_of_each_condition_stands_beside_the_plain_one(records: Records) -> None:
+async def test_one_of_each_condition_stands_beside_the_plain_one(records: RecordStores) -> None:
     stored = await records.grants.put(PLAIN, STANDING, OTHER)
     assert len({grant.id for grant in stored}) == 3
     turned = {name: WHERE[name] for name in reversed(WHERE)}
@@ -41,14 +42,16 @@ async def test_one_of_each_condition_stands_beside_the_plain_one(records: Record
     assert await records.grants.get(*NAMED) == stored[0]
 
 
-async def test_another_plain_one_takes_the_place_of_the_plain_one_alone(records: Records) -> None:
+async def test_another_plain_one_takes_the_place_of_the_plain_one_alone(
+    records: RecordStores,
+) -> None:
     await records.grants.put(PLAIN, STANDING)
     await records.grants.put(replace(PLAIN, effect=Effect.DENY))
     found = {grant.effect: grant.where for grant in await records.grants.page()}
     assert found == {Effect.DENY: None, Effect.ALLOW: WHERE}
 
 
-async def test_each_is_revoked_by_itself(records: Records) -> None:
+async def test_each_is_revoked_by_itself(records: RecordStores) -> None:
     plain, standing, other = await records.grants.put(PLAIN, STANDING, OTHER)
     before = (await records.changes.since(0)).version
     assert await records.grants.revoke(*NAMED, WHERE)
@@ -70,7 +73,7 @@ async def test_each_is_revoked_by_itself(records: Records) -> None:
     ],
 )
 async def test_one_that_could_not_be_a_standing_answer_is_not_kept(
-    records: Records, wrong: Grant
+    records: RecordStores, wrong: Grant
 ) -> None:
     with pytest.raises(MalformedMessage):
         await records.grants.put(PLAIN, wrong)

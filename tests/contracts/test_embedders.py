@@ -7,12 +7,12 @@ from importlib.metadata import EntryPoint
 import pytest
 import pytest_asyncio
 
-from comity.adapters.embedders_minilm import MiniLm
-from comity.adapters.memory.embedder import MemoryEmbedder
-from comity.plugins import EMBEDDERS, embedder_problem, found_embedder
-from comity.ports.finding import Embedder
-from comity.wire.errors import Misconfigured, Unavailable
-from tests.adapters.weights import FOLDER, needs_weights
+from comity.app.plugins import EMBEDDER_GROUP, embedder_problem, load_plugin_embedder
+from comity.catalog.search.tool_index import Embedder
+from comity.catalog.semantic.minilm import MiniLm
+from comity.errors import Misconfigured, Unavailable
+from tests.support.embedder import MemoryEmbedder
+from tests.support.weights import FOLDER, needs_weights
 
 type Vectors = Sequence[Sequence[float]]
 
@@ -25,7 +25,7 @@ class Lent(MemoryEmbedder):
 
 
 def lent() -> Embedder:
-    return found_embedder("lent", [point("Lent", "lent")])
+    return load_plugin_embedder("lent", [point("Lent", "lent")])
 
 
 def built_in() -> Embedder:
@@ -34,7 +34,7 @@ def built_in() -> Embedder:
 
 
 def point(value: str, name: str = "mine") -> EntryPoint:
-    return EntryPoint(name, f"{__name__}:{value}", EMBEDDERS)
+    return EntryPoint(name, f"{__name__}:{value}", EMBEDDER_GROUP)
 
 
 MAKERS: list[object] = [
@@ -128,13 +128,13 @@ class Broken:
 )
 def test_one_that_does_not_keep_to_its_port_stops_the_start(named: str, told: str) -> None:
     with pytest.raises(Misconfigured, match=told):
-        found_embedder("mine", [point(named)])
+        load_plugin_embedder("mine", [point(named)])
 
 
 def test_one_that_nobody_named_is_not_even_loaded() -> None:
-    assert found_embedder("lent", [point("Broken"), point("Lent", "lent")]).name == "lent/1"
+    assert load_plugin_embedder("lent", [point("Broken"), point("Lent", "lent")]).name == "lent/1"
     with pytest.raises(Misconfigured, match="`minilm`, `none`, `mine`"):
-        found_embedder("other", [point("Broken")])
+        load_plugin_embedder("other", [point("Broken")])
 
 
 class Faulty(Lent):
@@ -146,7 +146,7 @@ class Faulty(Lent):
 
 
 async def test_a_bug_in_one_is_its_own_and_words_still_find() -> None:
-    faulty = found_embedder("mine", [point("Faulty")])
+    faulty = load_plugin_embedder("mine", [point("Faulty")])
     with pytest.raises(Unavailable, match="KeyError"):
         await faulty.embed(["read a file"])
     await faulty.close()

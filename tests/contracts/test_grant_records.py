@@ -6,10 +6,12 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from comity.ports import PAGE, Records
-from comity.rules.keeping import NAME_BYTES
-from comity.wire.errors import MalformedMessage
-from comity.wire.grants import CALL, Effect, Grant, Source
+from comity.app.records import RecordStores
+from comity.errors import MalformedMessage
+from comity.mcp.actors import CALL
+from comity.policy.grants import Effect, Grant, GrantSource
+from comity.storage.changes import PAGE
+from comity.storage.values import NAME_BYTES
 from tests.contracts.stores import Open
 
 NOW = datetime(2026, 11, 15, 8, 30, 1, 123456, tzinfo=UTC)
@@ -25,7 +27,7 @@ GRANT = Grant(
 )
 
 
-async def test_a_grant_comes_back_as_it_was_written(records: Records, again: Open) -> None:
+async def test_a_grant_comes_back_as_it_was_written(records: RecordStores, again: Open) -> None:
     (stored,) = await records.grants.put(GRANT)
     assert replace(stored, id="") == GRANT
     assert stored.id
@@ -34,24 +36,24 @@ async def test_a_grant_comes_back_as_it_was_written(records: Records, again: Ope
     assert await other.grants.page() == [stored]
 
 
-async def test_another_about_the_same_takes_its_place_and_its_id(records: Records) -> None:
+async def test_another_about_the_same_takes_its_place_and_its_id(records: RecordStores) -> None:
     (first,) = await records.grants.put(GRANT)
     (second,) = await records.grants.put(replace(GRANT, effect=Effect.DENY, expires_at=None))
     assert second.id == first.id
     assert await records.grants.page() == [second]
 
 
-async def test_two_in_one_write_about_the_same_are_one(records: Records) -> None:
+async def test_two_in_one_write_about_the_same_are_one(records: RecordStores) -> None:
     await records.grants.put(GRANT, replace(GRANT, effect=Effect.ASK))
     assert [grant.effect for grant in await records.grants.page()] == [Effect.ASK]
 
 
-async def test_what_a_file_grants_is_kept_as_a_record(records: Records) -> None:
-    (stored,) = await records.grants.put(replace(GRANT, source=Source.FILE, id="mine"))
-    assert (stored.source, stored.id == "mine") == (Source.RECORDS, False)
+async def test_what_a_file_grants_is_kept_as_a_record(records: RecordStores) -> None:
+    (stored,) = await records.grants.put(replace(GRANT, source=GrantSource.FILE, id="mine"))
+    assert (stored.source, stored.id == "mine") == (GrantSource.RECORDS, False)
 
 
-async def test_a_revoked_grant_is_gone_and_only_once(records: Records) -> None:
+async def test_a_revoked_grant_is_gone_and_only_once(records: RecordStores) -> None:
     await records.grants.put(GRANT, replace(GRANT, target="files/*"))
     assert await records.grants.revoke("agent:ci", CALL, "files/read")
     assert not await records.grants.revoke("agent:ci", CALL, "files/read")
@@ -59,7 +61,7 @@ async def test_a_revoked_grant_is_gone_and_only_once(records: Records) -> None:
     assert await records.grants.get("agent:ci", CALL, "files/read") is None
 
 
-async def test_pages_lead_through_all_and_tell_none_twice(records: Records) -> None:
+async def test_pages_lead_through_all_and_tell_none_twice(records: RecordStores) -> None:
     grants = [
         replace(GRANT, subject=f"agent:{number % 7}", target=f"s/{number}") for number in range(230)
     ]
@@ -72,7 +74,7 @@ async def test_pages_lead_through_all_and_tell_none_twice(records: Records) -> N
     assert PAGE >= 50
 
 
-async def test_those_of_some_subjects_are_found_alone(records: Records) -> None:
+async def test_those_of_some_subjects_are_found_alone(records: RecordStores) -> None:
     subjects = ("agent:a", "agent:b", "agent:c", "agent:a\0")
     await records.grants.put(*(replace(GRANT, subject=each) for each in subjects[:3]))
     found = await records.grants.page(subjects=["agent:a", "agent:c", "agent:a\0", "\ud800"])
@@ -80,7 +82,7 @@ async def test_those_of_some_subjects_are_found_alone(records: Records) -> None:
     assert await records.grants.page(subjects=[]) == []
 
 
-async def test_a_time_comes_back_in_utc(records: Records) -> None:
+async def test_a_time_comes_back_in_utc(records: RecordStores) -> None:
     here = timezone(timedelta(hours=5, minutes=30))
     await records.grants.put(replace(GRANT, expires_at=NOW.astimezone(here)))
     (found,) = await records.grants.page()
@@ -94,7 +96,7 @@ async def test_a_time_comes_back_in_utc(records: Records) -> None:
     "name", ["", "a\0b", "a\ud800", "a\nb", "x" * (NAME_BYTES + 1), "é" * (NAME_BYTES // 2 + 1)]
 )
 async def test_a_name_that_no_store_could_keep_is_refused(
-    records: Records, field: str, name: str
+    records: RecordStores, field: str, name: str
 ) -> None:
     changed = replace(GRANT, **{field: name})
     with pytest.raises(MalformedMessage):
@@ -105,7 +107,7 @@ async def test_a_name_that_no_store_could_keep_is_refused(
     assert not await records.grants.revoke(*named)
 
 
-async def test_the_longest_names_are_kept(records: Records) -> None:
+async def test_the_longest_names_are_kept(records: RecordStores) -> None:
     # Such that nothing can be compressed, and so that an index has to hold them as they are.
     longest = "".join(chr(0x4E00 + number * 37 % 20_000) for number in range(NAME_BYTES // 3))
     grant = replace(GRANT, subject=longest, verb=longest, target=longest)
@@ -113,13 +115,13 @@ async def test_the_longest_names_are_kept(records: Records) -> None:
     assert await records.grants.page(subjects=[longest]) == [stored]
 
 
-async def test_words_that_a_database_refuses_are_made_harmless(records: Records) -> None:
+async def test_words_that_a_database_refuses_are_made_harmless(records: RecordStores) -> None:
     await records.grants.put(replace(GRANT, justification="a\0b\ud800c", granted_by="\udfff"))
     (found,) = await records.grants.page()
     assert (found.justification, found.granted_by) == ("a\ufffdb\ufffdc", "\ufffd")
 
 
-async def test_many_writers_at_once_lose_nothing(records: Records, again: Open) -> None:
+async def test_many_writers_at_once_lose_nothing(records: RecordStores, again: Open) -> None:
     other = await again()
     writers = [
         (records if number % 2 else other).grants.put(replace(GRANT, target=f"s/{number}"))

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from comity.ports.clustering import Bus, Lease, Leases
-from comity.wire.errors import MalformedMessage, Unavailable
+from comity.cluster.bus import Bus, Lease, LeaseStore
+from comity.errors import MalformedMessage, Unavailable
 from tests.contracts.nodes import InMemory, Nodes, eventually, insist
 
 LONG = timedelta(seconds=60)
@@ -18,11 +18,11 @@ SCHEDULES = int(os.environ.get("COMITY_LEASE_SCHEDULES", "10"))
 AT_ONCE = 20
 
 
-async def _take(leases: Leases, name: str, holder: str) -> Lease | None:
+async def _take(leases: LeaseStore, name: str, holder: str) -> Lease | None:
     return await insist(lambda: leases.take(name, holder), Unavailable)
 
 
-async def _take_at_last(leases: Leases, name: str, holder: str) -> Lease:
+async def _take_at_last(leases: LeaseStore, name: str, holder: str) -> Lease:
     """Asked again and again, as nodes do."""
     deadline = time.monotonic() + 30
     while True:
@@ -33,7 +33,7 @@ async def _take_at_last(leases: Leases, name: str, holder: str) -> Lease:
         await asyncio.sleep(0.05)
 
 
-async def _two(nodes: Nodes, lifetime: timedelta) -> tuple[Leases, Leases]:
+async def _two(nodes: Nodes, lifetime: timedelta) -> tuple[LeaseStore, LeaseStore]:
     one, other = await nodes.bus(), await nodes.bus()
     return nodes.leases(one, lifetime), nodes.leases(other, lifetime)
 
@@ -77,9 +77,9 @@ async def test_a_lease_that_is_given_up_is_free_at_once_and_its_token_is_past(no
             lease = await _take(leases, "it", holder)
             assert lease is not None
             tokens.append(lease.token)
-            await leases.give_up(lease)
+            await leases.release(lease)
             assert not await leases.renew(lease)
-            await leases.give_up(lease)
+            await leases.release(lease)
             assert await leases.holder("it") is None
     assert tokens == sorted(set(tokens))
 
@@ -92,7 +92,7 @@ async def test_a_lease_that_is_renewed_stays_and_keeps_its_token(nodes: Nodes) -
     pytest.fail("this machine never renewed within a second")
 
 
-async def _is_kept(one: Leases, other: Leases, name: str) -> bool:
+async def _is_kept(one: LeaseStore, other: LeaseStore, name: str) -> bool:
     """Renew a lease past its lifetime; False if the machine once took longer than that."""
     renewed = time.monotonic()
     lease = await _take_at_last(one, name, "n1")
@@ -120,7 +120,7 @@ async def test_a_lease_that_is_not_renewed_goes_to_another_with_a_greater_token(
     assert time.monotonic() - before >= SHORT.total_seconds()
     assert taken.token > lease.token
     assert not await one.renew(lease)
-    await one.give_up(lease)
+    await one.release(lease)
     assert await other.holder("it") in (taken, None)
 
 
@@ -160,7 +160,7 @@ async def test_whoever_cannot_reach_the_others_does_not_know_who_holds_a_lease(
     with pytest.raises(Unavailable):
         await leases.holder("it")
     with pytest.raises(Unavailable):
-        await leases.give_up(lease)
+        await leases.release(lease)
 
 
 async def test_a_failure_in_between_takes_no_lease_from_who_renews_it(nodes: Nodes) -> None:
@@ -202,7 +202,7 @@ class Believers:
 
 
 async def _one_node(
-    leases: Leases, name: str, holder: str, believers: Believers, chance: random.Random
+    leases: LeaseStore, name: str, holder: str, believers: Believers, chance: random.Random
 ) -> None:
     """Takes, renews, forgets to, and gives up, as chance has it."""
     lifetime = leases.lifetime.total_seconds()
@@ -218,7 +218,7 @@ async def _one_node(
             elif chance.random() < 0.1:
                 given, lease = lease, None
                 believers.lose(given)
-                await leases.give_up(given)
+                await leases.release(given)
             elif chance.random() < 0.1:
                 await asyncio.sleep(lifetime * 1.2)
             elif await leases.renew(lease):

@@ -6,14 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from comity.ports import Change, Kept, Records
-from comity.wire.errors import MalformedMessage, Misconfigured
-from comity.wire.parties import Key, Party, PartyKind
+from comity.app.records import RecordStores
+from comity.errors import MalformedMessage, Misconfigured
+from comity.identity.principals import ApiKey, Principal
+from comity.mcp.actors import PrincipalKind
+from comity.storage.changes import RecordChange, RecordKind
 from tests.contracts.stores import Open
 
 NOW = datetime(2026, 11, 15, 8, 30, 1, 123456, tzinfo=UTC)
-ANA = Party("person:ana", PartyKind.PERSON, "Ana", created_by="person:local", created_at=NOW)
-KEY = Key(
+ANA = Principal(
+    "person:ana", PrincipalKind.PERSON, "Ana", created_by="person:local", created_at=NOW
+)
+KEY = ApiKey(
     "k1",
     "person:ana",
     bytes(range(32)),
@@ -28,14 +32,14 @@ KEY = Key(
 )
 
 
-async def test_a_party_comes_back_as_it_was_written(records: Records, again: Open) -> None:
-    await records.parties.put(ANA, Party("agent:ci"))
+async def test_a_party_comes_back_as_it_was_written(records: RecordStores, again: Open) -> None:
+    await records.parties.put(ANA, Principal("agent:ci"))
     other = await again()
     assert await other.parties.get("person:ana") == ANA
     assert {party.id for party in await other.parties.page()} == {"person:ana", "agent:ci"}
 
 
-async def test_a_party_can_be_changed_and_removed(records: Records) -> None:
+async def test_a_party_can_be_changed_and_removed(records: RecordStores) -> None:
     await records.parties.put(ANA)
     await records.parties.put(replace(ANA, disabled=True))
     assert await records.parties.page() == [replace(ANA, disabled=True)]
@@ -44,7 +48,7 @@ async def test_a_party_can_be_changed_and_removed(records: Records) -> None:
     assert await records.parties.get("person:ana") is None
 
 
-async def test_a_party_that_is_removed_takes_its_keys_along(records: Records) -> None:
+async def test_a_party_that_is_removed_takes_its_keys_along(records: RecordStores) -> None:
     await records.parties.put(ANA)
     await records.keys.put(KEY, NOW)
     await records.keys.put(replace(KEY, id="k2", party="agent:ci"), NOW)
@@ -52,27 +56,30 @@ async def test_a_party_that_is_removed_takes_its_keys_along(records: Records) ->
     await records.parties.remove("person:ana")
     assert [key.id for key in await records.keys.page()] == ["k2"]
     told = (await records.changes.since(before)).changes
-    assert set(told or ()) == {Change(Kept.PARTIES, "person:ana"), Change(Kept.KEYS, "k1")}
+    assert set(told or ()) == {
+        RecordChange(RecordKind.PARTIES, "person:ana"),
+        RecordChange(RecordKind.KEYS, "k1"),
+    }
 
 
-async def test_parties_are_paged_in_one_order(records: Records) -> None:
-    await records.parties.put(*(Party(f"agent:{number}") for number in range(105)))
-    seen: list[Party] = []
+async def test_parties_are_paged_in_one_order(records: RecordStores) -> None:
+    await records.parties.put(*(Principal(f"agent:{number}") for number in range(105)))
+    seen: list[Principal] = []
     while page := await records.parties.page(seen[-1].id if seen else "", 20):
         seen += page
     assert len(seen) == len({party.id for party in seen}) == 105
 
 
-async def test_a_key_comes_back_as_it_was_written(records: Records, again: Open) -> None:
+async def test_a_key_comes_back_as_it_was_written(records: RecordStores, again: Open) -> None:
     await records.keys.put(KEY, NOW)
     other = await again()
     assert await other.keys.get("k1") == KEY
-    assert await other.keys.of("person:ana") == [KEY]
+    assert await other.keys.list_of_party("person:ana") == [KEY]
     assert await other.keys.page() == [KEY]
     assert await other.keys.page("k1") == []
 
 
-async def test_a_party_has_at_most_two_keys_in_use(records: Records) -> None:
+async def test_a_party_has_at_most_two_keys_in_use(records: RecordStores) -> None:
     await records.keys.put(KEY, NOW)
     await records.keys.put(replace(KEY, id="k2"), NOW)
     with pytest.raises(Misconfigured, match="k1 and k2; revoke one"):
@@ -87,7 +94,7 @@ async def test_a_party_has_at_most_two_keys_in_use(records: Records) -> None:
     assert await records.keys.get("k5") == unending
 
 
-async def test_two_at_once_are_not_one_too_many(records: Records, again: Open) -> None:
+async def test_two_at_once_are_not_one_too_many(records: RecordStores, again: Open) -> None:
     other = await again()
     await records.keys.put(KEY, NOW)
     tried = (
@@ -99,7 +106,7 @@ async def test_two_at_once_are_not_one_too_many(records: Records, again: Open) -
     assert len(await records.keys.page()) == 2
 
 
-async def test_a_key_is_revoked_once_and_stays_on_record(records: Records) -> None:
+async def test_a_key_is_revoked_once_and_stays_on_record(records: RecordStores) -> None:
     await records.keys.put(KEY, NOW)
     assert await records.keys.revoke("k1", NOW)
     assert not await records.keys.revoke("k1", NOW + timedelta(seconds=1))
@@ -107,7 +114,7 @@ async def test_a_key_is_revoked_once_and_stays_on_record(records: Records) -> No
     assert await records.keys.get("k1") == replace(KEY, revoked_at=NOW)
 
 
-async def test_when_keys_were_used_is_no_news(records: Records) -> None:
+async def test_when_keys_were_used_is_no_news(records: RecordStores) -> None:
     await records.keys.put(KEY, NOW)
     before = await records.changes.since(0)
     await records.keys.touch({"k1": NOW + timedelta(hours=1), "gone": NOW})
@@ -130,17 +137,17 @@ async def test_when_keys_were_used_is_no_news(records: Records) -> None:
     ids=str,
 )
 async def test_a_key_that_no_store_could_keep_is_refused(
-    records: Records, changed: dict[str, object]
+    records: RecordStores, changed: dict[str, object]
 ) -> None:
     with pytest.raises(MalformedMessage):
         await records.keys.put(replace(KEY, **changed), NOW)
     assert await records.keys.page() == []
 
 
-async def test_nobody_is_found_by_a_name_that_cannot_be(records: Records) -> None:
+async def test_nobody_is_found_by_a_name_that_cannot_be(records: RecordStores) -> None:
     for name in ("", "a\0", "\ud800"):
         assert await records.parties.get(name) is None
         assert not await records.parties.remove(name)
         assert await records.keys.get(name) is None
-        assert await records.keys.of(name) == []
+        assert await records.keys.list_of_party(name) == []
         assert not await records.keys.revoke(name, NOW)

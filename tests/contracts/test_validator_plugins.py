@@ -6,14 +6,19 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from comity.plugins import VALIDATORS, adapted, contract_problem, found_validators
-from comity.ports.validating import Validator
-from comity.rules.validators import UNRULED, Rules, Verdict
-from comity.wire.errors import VALIDATION_BLOCKED, Misconfigured
-from comity.wire.tools import Tool
+from comity.app.plugins import (
+    VALIDATOR_GROUP,
+    adapt_validator,
+    contract_problem,
+    load_plugin_validators,
+)
+from comity.errors import VALIDATION_BLOCKED, Misconfigured
+from comity.validation.arguments import ToolDefinition
+from comity.validation.rules import UNRULED, ValidationRules, Verdict
+from comity.validation.service import Validator
 
 type Values = Mapping[str, object]
-TOOL = Tool("x", "run", {"name": "run"})
+TOOL = ToolDefinition("x", "run", {"name": "run"})
 
 
 class NoSpaces:
@@ -21,7 +26,7 @@ class NoSpaces:
 
     name = "no_spaces"
 
-    def examine(self, tool: Tool, arguments: Values, settings: Values) -> str | None:
+    def examine(self, tool: ToolDefinition, arguments: Values, settings: Values) -> str | None:
         most = settings.get("most", 1)
         assert isinstance(most, int)
         words = max((len(str(each).split()) for each in arguments.values()), default=0)
@@ -31,7 +36,9 @@ class NoSpaces:
 class Waiting:
     name = "waiting"
 
-    async def examine(self, tool: Tool, arguments: Values, settings: Values) -> str | None:
+    async def examine(
+        self, tool: ToolDefinition, arguments: Values, settings: Values
+    ) -> str | None:
         return "no" if arguments else None
 
 
@@ -40,7 +47,7 @@ class Meddling:
 
     name = "meddling"
 
-    def examine(self, tool: Tool, arguments: Values, settings: Values) -> str | None:
+    def examine(self, tool: ToolDefinition, arguments: Values, settings: Values) -> str | None:
         for shown in (arguments, settings, tool.definition):
             assert isinstance(shown, dict)
             shown.clear()
@@ -51,7 +58,7 @@ PLUGINS: list[Validator] = [NoSpaces(), Waiting(), Meddling()]
 
 
 def point(value: str, name: str = "mine") -> EntryPoint:
-    return EntryPoint(name, value, VALIDATORS)
+    return EntryPoint(name, value, VALIDATOR_GROUP)
 
 
 async def outcome(found: Verdict | Awaitable[Verdict]) -> Verdict:
@@ -61,29 +68,29 @@ async def outcome(found: Verdict | Awaitable[Verdict]) -> Verdict:
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
 async def test_a_validator_keeps_to_its_port(plugin: Validator) -> None:
     assert contract_problem(plugin) is None
-    assert await outcome(adapted(plugin)(TOOL, {}, UNRULED)) is None
+    assert await outcome(adapt_validator(plugin)(TOOL, {}, UNRULED)) is None
 
 
 @pytest.mark.requirement("REG-p4-validators")
 async def test_a_validator_is_found_by_its_entry_point_and_blocks_by_its_settings() -> None:
-    found = found_validators([point(f"{__name__}:NoSpaces")])
+    found = load_plugin_validators([point(f"{__name__}:NoSpaces")])
     assert found.keys() == {"no_spaces"}
     verdict = await outcome(found["no_spaces"](TOOL, {"a": "two words"}, UNRULED))
     assert verdict is not None
     assert verdict.fault is VALIDATION_BLOCKED
-    assert verdict.because == "the validator no_spaces blocked this call: over 1 words"
-    rules = Rules(settings={"no_spaces": {"most": 2}})
+    assert verdict.reason == "the validator no_spaces blocked this call: over 1 words"
+    rules = ValidationRules(settings={"no_spaces": {"most": 2}})
     assert await outcome(found["no_spaces"](TOOL, {"a": "two words"}, rules)) is None
 
 
 async def test_one_that_waits_is_waited_for() -> None:
-    assert await outcome(adapted(Waiting())(TOOL, {"a": 1}, UNRULED)) is not None
+    assert await outcome(adapt_validator(Waiting())(TOOL, {"a": 1}, UNRULED)) is not None
 
 
 async def test_nothing_that_it_is_shown_can_be_changed_by_it() -> None:
     arguments: dict[str, object] = {"a": {"b": 1}}
-    rules = Rules(settings={"meddling": {"c": 1}})
-    assert await outcome(adapted(Meddling())(TOOL, arguments, rules)) is None
+    rules = ValidationRules(settings={"meddling": {"c": 1}})
+    assert await outcome(adapt_validator(Meddling())(TOOL, arguments, rules)) is None
     assert arguments == {"a": {"b": 1}}
     assert rules.settings == {"meddling": {"c": 1}}
     assert TOOL.definition == {"name": "run"}
@@ -94,17 +101,17 @@ async def test_whatever_is_not_none_blocks(said: object) -> None:
     class Odd:
         name = "odd"
 
-        def examine(self, tool: Tool, arguments: Values, settings: Values) -> object:
+        def examine(self, tool: ToolDefinition, arguments: Values, settings: Values) -> object:
             return said
 
-    verdict = await outcome(adapted(Odd())(TOOL, {}, UNRULED))  # type: ignore[arg-type]
+    verdict = await outcome(adapt_validator(Odd())(TOOL, {}, UNRULED))  # type: ignore[arg-type]
     assert verdict is not None
-    assert verdict.because.isprintable()
-    assert len(verdict.because) < 400
+    assert verdict.reason.isprintable()
+    assert len(verdict.reason) < 400
 
 
 class Nameless:
-    def examine(self, tool: Tool, arguments: Values, settings: Values) -> str | None: ...
+    def examine(self, tool: ToolDefinition, arguments: Values, settings: Values) -> str | None: ...
 
 
 class Impostor(NoSpaces):
@@ -141,13 +148,15 @@ class Broken:
 )
 def test_one_that_does_not_keep_to_its_port_stops_the_start(named: str, told: str) -> None:
     with pytest.raises(Misconfigured, match=told):
-        found_validators([point(f"{__name__}:{named}")])
+        load_plugin_validators([point(f"{__name__}:{named}")])
 
 
 def test_two_of_one_name_stop_the_start() -> None:
     with pytest.raises(Misconfigured, match="another one is called 'no_spaces'"):
-        found_validators([point(f"{__name__}:NoSpaces"), point(f"{__name__}:NoSpaces", "other")])
+        load_plugin_validators(
+            [point(f"{__name__}:NoSpaces"), point(f"{__name__}:NoSpaces", "other")]
+        )
 
 
 def test_without_plugins_there_are_none() -> None:
-    assert found_validators([]) == {}
+    assert load_plugin_validators([]) == {}

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from comity.config import Source
+from comity.app.settings_reader import ConfigSource
 from tests.cluster.nats_cluster import nats_program
 from tests.deploy.files import DEPLOY, ROOT
 from tests.deploy.test_container import stages
@@ -75,7 +75,7 @@ def test_the_gateways_own_container_can_write_only_where_it_must(compose: Table)
 
 def test_the_configuration_it_serves_is_one() -> None:
     config = DEPLOY / "config" / "comity.toml"
-    found = Source(Path(), Path.home(), {}, config, {}).find()
+    found = ConfigSource(Path(), Path.home(), {}, config, {}).load()
     assert found.settings.host == "127.0.0.1"
 
 

@@ -3,9 +3,9 @@
 .venv/bin/python -m tests.docs.errors
 """
 
-from comity.rules.advice import ADVICE
-from comity.wire import errors
-from comity.wire.errors import Fault
+from comity import errors
+from comity.errors import Fault
+from comity.mcp.refusals import ADVICE
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "errors.md"

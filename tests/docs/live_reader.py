@@ -15,6 +15,7 @@ from tests.docs.reader import HERE, SERVE, Reader
 from tests.docs.transcript import Step, steps_of
 from tests.interop.processes import Program, answers, running
 from tests.pace import here
+from tests.support import fork_server
 
 JOIN: Final = "comity topic join"
 LOOKING: Final = re.compile(r"comity (turns$|turns list|journal search|pushes)")
@@ -31,7 +32,7 @@ class LiveReader(Reader):
 
     def __init__(self, folder: Path, model: str, programs: Path | None = None) -> None:
         super().__init__(folder)
-        self._programs = programs or HERE
+        self._programs = str(programs) if programs else f"{fork_server.shell_folder()}:{HERE}"
         self._model = model
         self._home = folder
         self._gateway = ExitStack()

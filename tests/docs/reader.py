@@ -12,6 +12,7 @@ from typing import Any, Final, override
 from tests.docs.pages import snippets_of
 from tests.docs.transcript import Step, steps_of
 from tests.interop.processes import answers, free_port, running
+from tests.support import fork_server
 
 HERE: Final = Path(sys.executable).parent
 SERVE: Final = "comity serve"
@@ -50,7 +51,7 @@ class Reader:
     def environment(self) -> dict[str, str]:
         return {
             "HOME": str(self.folder),
-            "PATH": f"{HERE}:{os.defpath}",
+            "PATH": f"{fork_server.shell_folder()}:{HERE}:{os.defpath}",
             "COMITY_URL": f"http://127.0.0.1:{self.port}",
             "COMITY_STATE_DIR": os.environ["COMITY_STATE_DIR"],
             "COLUMNS": "100",

@@ -3,14 +3,12 @@
 import hashlib
 import hmac
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any, override
 
 import pytest
 
-from comity.rules.asks import TRANSITIONS
 from tests.docs.pages import ROOT, snippets_of
 from tests.docs.reader import WRITTEN_ID, Reader
 from tests.docs.transcript import Step
@@ -55,9 +53,3 @@ def test_the_guide_checks_a_signature_rightly() -> None:
     assert not is_from_comity(b"secret", header, b'{"a":1}', 1400)
     assert not is_from_comity(b"secret", header, b'{"a":2}', 1100)
     assert not is_from_comity(b"other", header, b'{"a":1}', 1100)
-
-
-def test_the_concept_page_has_every_step_and_no_other() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| `(\w+)` \|$", CONCEPT.read_text(), re.MULTILINE)
-    assert {(state, what): then for state, what, then in rows} == TRANSITIONS
-    assert len(rows) == len(TRANSITIONS)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from comity.adapters.nats.addresses import Addresses
-from comity.adapters.nats.bus import NatsBus
-from comity.adapters.nats.leases import NatsLeases
-from comity.ports.clustering import Heard
-from comity.wire.errors import Unavailable
+from comity.cluster.bus import BusMessage
+from comity.cluster.nats.addresses import NatsAddressList
+from comity.cluster.nats.bus import NatsBus
+from comity.cluster.nats.jetstream import NatsLeases
+from comity.errors import Unavailable
 from tests.cluster.nats_cluster import SECRET, NatsCluster, NatsServer
 from tests.contracts.nodes import eventually, insist
 from tests.docs.pages import ROOT, snippets_of
@@ -42,10 +42,10 @@ async def test_nodes_have_all_they_need_with_the_settings_of_the_page(
     urls = [url.replace("//", "//comity:right@") for url in cluster.urls]
     try:
         cluster.start()
-        one, other = (NatsBus(Addresses.of(urls, "production"), SECRET) for _ in range(2))
+        one, other = (NatsBus(NatsAddressList.of(urls, "production"), SECRET) for _ in range(2))
         await one.open()
         await other.open()
-        heard: list[Heard] = []
+        heard: list[BusMessage] = []
         inbox = one.inbox()
         await one.subscribe(inbox, heard.append)
         await other.subscribe("production.it", lambda asked: other.publish(asked.reply, b"yes"))
@@ -60,7 +60,7 @@ async def test_nodes_have_all_they_need_with_the_settings_of_the_page(
         assert lease is not None
         assert await leases.renew(lease)
         assert await NatsLeases(other, timedelta(seconds=10)).holder("server.it") == lease
-        await leases.give_up(lease)
+        await leases.release(lease)
         assert "does not let us" not in caplog.text
         one.publish("elsewhere.it", b"")
         await eventually(lambda: "does not let us" in caplog.text)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from comity.wire import exported
-from comity.wire.journal import Segment
+from comity.audit import export as exported
+from comity.audit.chain import ChainSegment
 from tests.docs.pages import ROOT
-from tests.rules.journals import BEGAN, PUBLIC, Journal, export
+from tests.support.journals_rules import BEGAN, PUBLIC, Journal, export
 
 PAGE = (ROOT / "docs" / "concepts" / "journal.md").read_text(encoding="utf-8")
 WHOLE = Journal.of(60)
@@ -30,7 +30,7 @@ def _verified(program: Path, lines: list[bytes]) -> subprocess.CompletedProcess[
     folder = program.parent
     journal, outside = folder / "journal.jsonl", folder / "checkpoints.jsonl"
     journal.write_bytes(b"\n".join(lines) + b"\n")
-    outside.write_bytes(exported.checkpoint(WHOLE.checkpoints[-1]) + b"\n")
+    outside.write_bytes(exported.checkpoint_line(WHOLE.checkpoints[-1]) + b"\n")
     return subprocess.run(
         # Nothing of Comity is there to be imported.
         [sys.executable, "-W", "ignore", str(program), str(journal), PUBLIC, str(outside)],
@@ -48,9 +48,9 @@ def test_a_whole_journal_is_verified_without_comity(program: Path) -> None:
 
 
 def test_what_was_sealed_is_taken_as_such(program: Path) -> None:
-    segment = Segment("node-1", 1, 20, bytes(32), WHOLE.lines[19].hash, BEGAN)
+    segment = ChainSegment("node-1", 1, 20, bytes(32), WHOLE.lines[19].hash, BEGAN)
     rest = export(Journal(WHOLE.lines[20:], WHOLE.checkpoints[2:]))
-    ran = _verified(program, [rest[0], exported.segment(segment), *rest[1:]])
+    ran = _verified(program, [rest[0], exported.segment_line(segment), *rest[1:]])
     assert ran.returncode == 0, ran.stderr
 
 

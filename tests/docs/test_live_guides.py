@@ -12,6 +12,7 @@ import pytest
 from tests.docs.live_reader import LiveReader
 from tests.docs.pages import ROOT, snippets_of
 from tests.live.end_to_end import models
+from tests.support.cases import loop_over
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -19,7 +20,7 @@ GUIDES = ROOT / "docs" / "guides"
 EXAMPLES = ROOT / "examples"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("page", "files"),
     [
         ("example-memory.md", ["memory_server/comity.toml"]),
@@ -38,7 +39,7 @@ def test_a_page_shows_the_configuration_that_its_example_has(page: str, files: l
         assert missing <= {"store", "models"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("page", "file"),
     [
         ("example-memory.md", "memory_server/server.py"),

@@ -6,16 +6,23 @@ import re
 from collections.abc import Iterable
 from typing import cast
 
-import pytest
-
-import comity.wire
-from comity.rules.openapi_frame import METHODS as REGISTRY_METHODS
-from comity.rules.topics import Violation
-from comity.wire import envelope, errors, features, mcp, mcp_events, reverse
-from comity.wire.events import Severity
-from comity.wire.lifecycle import Reason, State
-from comity.wire.negotiation import METHOD_PREFIX, NOTICE_PREFIX, Extension
+import comity
+from comity import errors
+from comity.events.model import Severity
+from comity.events.webhooks import model
+from comity.mcp import mcpl, protocol
+from comity.mcp.mgp import (
+    METHOD_PREFIX,
+    NOTICE_PREFIX,
+    MgpExtension,
+    ServerLifecycleState,
+    ShutdownReason,
+)
+from comity.registry.export import METHODS as REGISTRY_METHODS
+from comity.topics import envelope
+from comity.topics.rules import TopicViolation
 from tests.docs.pages import ROOT
+from tests.support.cases import loop_over
 
 REFERENCE = ROOT / "docs" / "reference"
 MGP, MCPL, MCPX = "mgp.md", "mcpl.md", "topics.md"
@@ -37,18 +44,31 @@ def said_in(module: str) -> set[str]:
 
 
 WORDS = set[str]().union(
-    *(said_in(f"comity.wire.{each.name}") for each in pkgutil.iter_modules(comity.wire.__path__))
+    *(
+        said_in(each.name)
+        for each in pkgutil.walk_packages(comity.__path__, "comity.")
+        if each.name.startswith("comity.mcp.") or each.name.endswith((".messages", ".model"))
+    )
 )
 SPOKEN: dict[str, set[str]] = {
     MGP: {
         *(each for each in WORDS if each.startswith((METHOD_PREFIX, NOTICE_PREFIX))),
-        *(str(each) for kind in (Extension, State, Reason, Severity) for each in kind),
+        *(
+            str(each)
+            for kind in (MgpExtension, ServerLifecycleState, ShutdownReason, Severity)
+            for each in kind
+        ),
     }
     - {METHOD_PREFIX, NOTICE_PREFIX, "mgp/permission/"},
     MCPL: {
         *(each for each in WORDS if LIVE.fullmatch(each)),
-        *(*features.ASKED_OF_HOSTS, *features.TOLD_TO_HOSTS, reverse.ASKED, reverse.TOLD),
-        *map(str, features.Use),
+        *(
+            *mcpl.HOST_REQUESTS,
+            *mcpl.HOST_NOTIFICATIONS,
+            mcpl.REVERSE_REQUEST,
+            mcpl.REVERSE_NOTIFICATION,
+        ),
+        *map(str, mcpl.FeatureUse),
         *(
             str(each.code)
             for each in vars(errors).values()
@@ -58,13 +78,13 @@ SPOKEN: dict[str, set[str]] = {
     MCPX: {
         *(each for each in said_in(envelope.__name__) if each.startswith(("mcp/", "system/"))),
         *(envelope.PROTOCOL, envelope.CHAT),
-        *map(str, Violation),
+        *map(str, TopicViolation),
     },
     REGISTRY: set(REGISTRY_METHODS),
     MCP: {
-        *(each for each in said_in(mcp.__name__) if ASKED_IN_MCP.fullmatch(each)),
-        *(*mcp.HANDSHAKE_VERSIONS, *mcp.MODERN_VERSIONS),
-        *(mcp_events.LIST, mcp_events.SUBSCRIBE, mcp_events.UNSUBSCRIBE, mcp_events.POLL),
+        *(each for each in said_in(protocol.__name__) if ASKED_IN_MCP.fullmatch(each)),
+        *(*protocol.HANDSHAKE_VERSIONS, *protocol.MODERN_VERSIONS),
+        *("events/list", model.SUBSCRIBE, "events/unsubscribe", "events/poll"),
     },
 }
 
@@ -73,7 +93,7 @@ def read(page: str) -> str:
     return (REFERENCE / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", SPOKEN)
+@loop_over("page", SPOKEN)
 def test_a_page_names_all_that_the_code_speaks(page: str) -> None:
     assert len(SPOKEN[page]) >= 5
     text = read(page)
@@ -85,7 +105,7 @@ def test_a_page_names_all_that_the_code_speaks(page: str) -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("page", SPOKEN)
+@loop_over("page", SPOKEN)
 def test_a_section_names_the_clause_that_it_implements(page: str) -> None:
     _, *sections = re.split(r"^## ", read(page), flags=re.MULTILINE)
     unnamed = [each.partition("\n")[0] for each in sections if not _names_a_clause(each)]

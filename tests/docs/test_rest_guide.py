@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from comity.cli.functions import register
+from comity.sdk.module_server import load_functions
 from tests.docs.pages import snippets
 
 PAGE = "guides/rest-and-openapi.md"
@@ -26,7 +26,7 @@ def test_the_function_of_the_guide_is_a_tool(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path(module).write_text(written("python"), encoding="utf-8")
-    held = register(module)
+    held = load_functions(module)
     tool = held["convert"].signature.to_mcp_tool()
     assert tool["description"] == "Converts an amount into euros."
     given = held["convert"].call({"amount": 2.5, "currency": "EUR"})

@@ -1,34 +1,32 @@
-"""Every piece of code in the docs can at least be read by its own language."""
+"""Snippets, links and the site: each can be read, and each configuration is accepted."""
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
-import pytest
+import yaml
 
+from comity.app.settings_reader import load_settings
 from tests.docs.pages import ROOT, Snippet, pages, snippets
 from tests.ledger.catalogue import read_requirements
+from tests.support.cases import loop_over
+
+PARSERS = {"python": ast.parse, "json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
 
 
-@pytest.mark.parametrize("snippet", snippets("python"), ids=str)
-def test_a_python_snippet_is_python(snippet: Snippet) -> None:
-    ast.parse(snippet.text)
+@loop_over("snippet", [each for language in PARSERS for each in snippets(language)], ids=str)
+def test_snippet_can_be_parsed_in_its_language(snippet: Snippet) -> None:
+    parsed: object = PARSERS[snippet.language](snippet.text)
+    assert snippet.language != "yaml" or isinstance(parsed, dict)
 
 
-@pytest.mark.parametrize("snippet", snippets("json"), ids=str)
-def test_a_json_snippet_is_json(snippet: Snippet) -> None:
-    json.loads(snippet.text)
-
-
-@pytest.mark.parametrize("snippet", snippets("toml"), ids=str)
-def test_a_toml_snippet_is_toml(snippet: Snippet) -> None:
-    tomllib.loads(snippet.text)
-
-
-@pytest.mark.parametrize("snippet", snippets("sh"), ids=str)
+@loop_over("snippet", snippets("sh"), ids=str)
 def test_a_script_that_the_docs_name_exists(snippet: Snippet) -> None:
     named = set(re.findall(r"(?:^|\s)((?:scripts/|\.ci/)\w+)", snippet.text))
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
@@ -49,3 +47,49 @@ def test_every_script_is_a_shell_script_that_can_be_read() -> None:
     ]
     for script in scripts:
         subprocess.run([bash, "-n", str(script)], check=True, timeout=10)
+
+
+def _is_configuration(snippet: Snippet) -> bool:
+    read = json.loads if snippet.language == "json" else tomllib.loads
+    keys = read(snippet.text).keys()
+    # What a probe answers counts servers under the same word.
+    return bool({"mcpServers", "servers", "limits"} & keys) and "status" not in keys
+
+
+CONFIGURATIONS = [each for each in snippets("json") + snippets("toml") if _is_configuration(each)]
+
+
+@loop_over("snippet", CONFIGURATIONS, ids=str)
+def test_a_configuration_in_the_docs_is_accepted(snippet: Snippet, tmp_path: Path) -> None:
+    file = tmp_path / f"configuration.{snippet.language}"
+    file.write_text(snippet.text, encoding="utf-8")
+    named = re.findall(r"\$\{(\w+)", snippet.text)
+    # What is an address elsewhere is one here.
+    load_settings(file, {name: "http://set" if name.endswith("_URL") else "set" for name in named})
+
+
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+
+OUTSIDE_THE_SITE = [page for page in pages() if page.parent == ROOT]
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir"]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(
+        [*command, str(tmp_path / "site")],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "site" / "index.html").is_file()
+
+
+@loop_over("page", OUTSIDE_THE_SITE, ids=lambda page: page.name)
+def test_a_link_outside_the_site_leads_to_a_file(page: Path) -> None:
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (ROOT / target).exists()] == []

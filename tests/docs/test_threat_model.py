@@ -4,9 +4,8 @@ import ast
 import re
 from functools import lru_cache
 
-import pytest
-
 from tests.docs.pages import ROOT
+from tests.support.cases import loop_over
 
 PAGE = (ROOT / "docs" / "design" / "threat-model.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
@@ -21,7 +20,7 @@ def names_in(file: str) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, functions))
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED)
+@loop_over(("file", "name"), NAMED)
 def test_a_test_that_is_named_is_there(file: str, name: str) -> None:
     assert name in names_in(file)
 
@@ -30,7 +29,7 @@ def test_every_attack_has_its_number() -> None:
     assert [int(number) for number, _ in ATTACKS] == list(range(1, 26))
 
 
-@pytest.mark.parametrize(("number", "told"), ATTACKS)
+@loop_over(("number", "told"), ATTACKS)
 def test_an_attack_has_tests_or_says_what_it_waits_for(number: str, told: str) -> None:
     assert re.search(r"^- `tests/|^Coming with \w", told, flags=re.MULTILINE), number
 

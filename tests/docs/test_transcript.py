@@ -1,8 +1,7 @@
 """How the terminals that the pages show are read."""
 
-import pytest
-
 from tests.docs.transcript import Step, steps_of
+from tests.support.cases import loop_over
 
 
 def test_each_command_has_the_lines_that_follow_it() -> None:
@@ -13,7 +12,7 @@ def test_each_command_has_the_lines_that_follow_it() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("expected", "said", "is_met"),
     [
         (("one", "two"), "one\ntwo\n", True),

@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 
 from tests.docs.pages import ROOT, snippets_of
+from tests.events.webhook_gateway import Client, House
+from tests.events.webhook_receiver import SECRET, SECRET_TEXT
 from tests.interop.processes import accepts, free_port, running
-from tests.webhooks.gateways import Client, House
-from tests.webhooks.receiving import SECRET, SECRET_TEXT
 
 EXAMPLE = ROOT / "examples" / "webhooks" / "receiver.py"
 

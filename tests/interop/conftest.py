@@ -48,16 +48,20 @@ def served_alone(server: str, entry: Entry, folder: Path, **env: str) -> Generat
     """Comity before one stdio server of which every session has a process of its own."""
     config = folder / "comity.toml"
     settings = {"id": server, "transport": "stdio", "sharing": "session", **entry}
-    lines = [f"{name} = {_toml(value)}" for name, value in settings.items()]
+    lines = [f"{name} = {toml_value(value)}" for name, value in settings.items()]
     config.write_text("\n".join(["[[servers]]", *lines, ""]))
     with comity(config, env) as origin:
         yield f"{origin}/servers/{server}/mcp"
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
     if isinstance(value, dict):
         entries = cast("dict[str, object]", value).items()
-        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(one)}" for name, one in entries) + "}"
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(name)} = {toml_value(one)}" for name, one in entries)
+            + "}"
+        )
     return json.dumps(value)
 
 

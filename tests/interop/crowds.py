@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import psutil
 
-from comity.rules.refusals import REFUSAL_KEY
-from comity.wire import mcp
+from comity.mcp import protocol
+from comity.mcp.refusals import REFUSAL_KEY
 from tests.interop.hand_client import frames_of
 from tests.interop.peers import SERVERS
 from tests.interop.processes import Program, running
@@ -30,9 +30,9 @@ type Entry = dict[str, Any]
 VERSION = "2025-11-25"
 NOTHING: Mapping[str, str] = {}
 ENVELOPE: Frame = {
-    mcp.PROTOCOL_VERSION: mcp.LATEST_MODERN,
-    mcp.CLIENT_CAPABILITIES: {},
-    mcp.CLIENT_INFO: {"name": "one-of-many", "version": "1"},
+    protocol.PROTOCOL_VERSION: protocol.LATEST_MODERN,
+    protocol.CLIENT_CAPABILITIES: {},
+    protocol.CLIENT_INFO: {"name": "one-of-many", "version": "1"},
 }
 SECONDS = 120.0
 LIGHT = str(SERVERS / "light.py")
@@ -195,7 +195,7 @@ class ModernCaller(Caller):
 
     def dressed(self, method: str, params: Frame) -> tuple[Frame, dict[str, str]]:
         frame, _ = super().dressed(method, {**params, "_meta": ENVELOPE})
-        headers = {"mcp-protocol-version": mcp.LATEST_MODERN, "mcp-method": method}
+        headers = {"mcp-protocol-version": protocol.LATEST_MODERN, "mcp-method": method}
         return frame, headers | ({"mcp-name": params["name"]} if "name" in params else {})
 
     async def greet(self) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from comity.cli.gateway_records import find_gateway_by_url
+from comity.cli.api_client import find_gateway_by_url
 from tests.interop.peers import ROOT
 from tests.support import fork_server
 

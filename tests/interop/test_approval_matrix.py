@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from comity.wire.audit import Result, Type
+from comity.audit.events import AuditResult, AuditType
 from tests.interop.approving.callers import KINDS, Caller, Drivers
 from tests.interop.approving.stage import Gateway, Person, governing
 from tests.interop.approving.stories import STORIES, Cell, Scene, expired, killed, play
@@ -157,23 +157,27 @@ def test_a_dangerous_call_runs_once_or_never_and_the_journal_tells_it(
         assert cell.said[-1]["kind"] == ENDS[story], cell.said
     elif cell.said:
         assert "ok" not in [said["kind"] for said in cell.said], cell.said
-    executed = [event for event in cell.events if event.type == Type.TOOL_EXECUTED]
-    assert [event.result for event in executed] == [Result.SUCCESS] * RUNS[story], told
+    executed = [event for event in cell.events if event.type == AuditType.TOOL_EXECUTED]
+    assert [event.result for event in executed] == [AuditResult.SUCCESS] * RUNS[story], told
     # Whoever goes amid its turn gives back what it was given.
-    assert told[Type.ASK_USED] - told[Type.ASK_RESTORED] == RUNS[story], told
-    assert told[Type.ASK_OPENED] >= 1
+    assert told[AuditType.ASK_USED] - told[AuditType.ASK_RESTORED] == RUNS[story], told
+    assert told[AuditType.ASK_OPENED] >= 1
     _look_at_the_story(cell)
 
 
 def _look_at_the_story(cell: Cell) -> None:
-    answers = [event for event in cell.events if event.type == Type.ASK_ANSWERED]
-    said = [event.details.get("verdict") for event in answers if event.result == Result.SUCCESS]
-    ends = [event.details.get("state") for event in cell.events if event.type == Type.ASK_ENDED]
+    answers = [event for event in cell.events if event.type == AuditType.ASK_ANSWERED]
+    said = [
+        event.details.get("verdict") for event in answers if event.result == AuditResult.SUCCESS
+    ]
+    ends = [
+        event.details.get("state") for event in cell.events if event.type == AuditType.ASK_ENDED
+    ]
     match cell.story:
         case "approved" | "left" | "killed":
             assert said == ["accept"]
-            used = [event for event in cell.events if event.type == Type.ASK_USED][-1]
-            intents = [event for event in cell.events if event.type == Type.CALL_INTENDED]
+            used = [event for event in cell.events if event.type == AuditType.ASK_USED][-1]
+            intents = [event for event in cell.events if event.type == AuditType.CALL_INTENDED]
             assert used.call in [event.call for event in intents]
         case "declined":
             assert said == ["decline"]
@@ -182,4 +186,4 @@ def _look_at_the_story(cell: Cell) -> None:
             assert "expired" in ends
         case _:
             assert said in (["accept"], [])
-            assert Type.TOOL_BLOCKED in [event.type for event in cell.events]
+            assert AuditType.TOOL_BLOCKED in [event.type for event in cell.events]

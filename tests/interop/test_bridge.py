@@ -177,29 +177,21 @@ async def test_progress_comes_in_order(door: Door) -> None:
     assert steps == [(1, "step 1"), (2, "step 2"), (3, "step 3")]
 
 
-@pytest.mark.parametrize(
-    ("decision", "outcome"),
-    [("accept", "accept Ada"), ("decline", "decline"), ("cancel", "cancel")],
-)
-async def test_a_person_is_asked_and_the_server_hears_what_they_decided(
-    door: Door, decision: str, outcome: str
+async def test_server_is_answered_by_the_person_the_model_and_the_roots_of_its_client(
+    door: Door,
 ) -> None:
-    person = Person(decision)
-    async with asyncio.timeout(SECONDS), door.open(person) as client:
-        assert await door.call(client, "ask") == outcome
-    assert person.asked == ["Who are you?"]
-
-
-async def test_a_model_is_sampled(door: Door) -> None:
     person = Person()
     async with asyncio.timeout(SECONDS), door.open(person) as client:
+        for decision, outcome in (
+            ("accept", "accept Ada"),
+            ("decline", "decline"),
+            ("cancel", "cancel"),
+        ):
+            person.decision = decision
+            assert await door.call(client, "ask") == outcome
         assert await door.call(client, "sample") == "poet-1: An old silent pond."
-    assert person.asked == ["sample 17"]
-
-
-async def test_roots_are_told(door: Door) -> None:
-    async with asyncio.timeout(SECONDS), door.open() as client:
         assert await door.call(client, "roots") == "file:///srv/you"
+    assert person.asked == [*["Who are you?"] * 3, "sample 17"]
 
 
 async def test_a_client_that_declared_nothing_is_asked_nothing(door: Door) -> None:

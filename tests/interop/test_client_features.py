@@ -85,17 +85,19 @@ class Door:
     prefix: str
 
 
-@pytest.fixture(scope="module", params=["one server", "all servers"])
-def door(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Door]:
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     everything = package("@modelcontextprotocol/server-everything", "dist/index.js")
     servers = {"everything": {"command": node(), "args": [everything, "stdio"]}}
     with served(servers, tmp_path_factory.mktemp("features")) as origin:
-        if request.param == "one server":
-            yield Door(f"{origin}/servers/everything/mcp", "")
-        else:
-            yield Door(f"{origin}/mcp", "everything__")
+        yield origin
+
+
+@pytest.fixture(params=["one server", "all servers"])
+def door(request: pytest.FixtureRequest, gateway: str) -> Door:
+    if request.param == "one server":
+        return Door(f"{gateway}/servers/everything/mcp", "")
+    return Door(f"{gateway}/mcp", "everything__")
 
 
 async def _call(client: Client, name: str, **arguments: object) -> str:

@@ -19,24 +19,11 @@ Not scored for 2026-07-28: 2 scenario(s) run, 1 failing. These do not affect con
 """
 
 
-def test_every_check_of_every_scenario_is_counted() -> None:
+def test_report_is_counted_and_closed_as_the_suite_means_it() -> None:
     outcome = Outcome.read(REPORT)
-    assert (outcome.passed, outcome.failed) == (15, 8)
-
-
-def test_only_failures_of_scored_scenarios_are_scored() -> None:
-    assert Outcome.read(REPORT).scored_failures == 1
-
-
-def test_a_report_without_a_summary_has_no_passes() -> None:
+    assert (outcome.passed, outcome.failed, outcome.scored_failures) == (15, 8, 1)
     assert Outcome.read("Error: fetch failed").passed == 0
-
-
-def test_the_closing_line_of_the_handshake_revision_is_a_fraction() -> None:
-    line = Outcome.read(REPORT).closing_line("2025-11-25", "stdio")
+    line = outcome.closing_line("2025-11-25", "stdio")
     assert line == "conformance 2025-11-25 (stdio): 15/23"
-
-
-def test_the_closing_line_of_the_new_revision_tells_what_is_scored() -> None:
-    line = Outcome.read(REPORT).closing_line("2026-07-28", "http")
+    line = outcome.closing_line("2026-07-28", "http")
     assert line == "conformance 2026-07-28 (http): 15 passed, 8 failed, 1 scored failures"

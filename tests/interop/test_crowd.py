@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from tests.interop.crowds import (
 )
 from tests.interop.processes import operator_headers
 from tests.pace import at_length
+from tests.support.figures import Tell
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -43,22 +43,6 @@ MOST_ROUNDS = 15
 
 MOST_RATIO = 1.6
 """The goal is 1.2; beyond this a sick server was waited for, and no longer a busy machine."""
-
-type Tell = Callable[[str], None]
-
-
-@pytest.fixture
-def tell(
-    capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
-) -> Tell:
-    """Say a figure where it is seen, also when nothing fails."""
-
-    def say(words: str) -> None:
-        record_property("crowd", words)
-        with capsys.disabled():
-            print(f"\n  crowd: {words}", end="", flush=True)
-
-    return say
 
 
 def well() -> dict[str, Entry]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from comity.rules.capabilities import FULL
-from comity.sdk.participant import join
+from comity.sdk.topics.participant import join_topic
+from comity.topics.rules import FULL
 from tests.interop import independent_participant
 from tests.interop.independent_participant import Participant, joined
 from tests.sdk.door import ADMIN, TOPIC, Door, door
@@ -90,7 +90,7 @@ async def test_it_is_promoted_told_so_by_a_new_welcome_and_may_ask_at_once() -> 
 async def test_it_and_ours_understand_each_other() -> None:
     async with (
         everybody() as (gateway, ana, _, _),
-        join(gateway.url, TOPIC, token=gateway.token("agent:ours")) as ours,
+        join_topic(gateway.url, TOPIC, token=gateway.token("agent:ours")) as ours,
     ):
         proposed = await ours.propose(
             "tools/call", {"name": "write", "arguments": {"path": "/srv/d"}}, to=WORKER

@@ -15,8 +15,8 @@ import pytest
 
 from tests.interop.peers import ROOT
 from tests.interop.processes import Program, answers, running
-from tests.surfaces.piped import COMITY
-from tests.surfaces.visitor import ENVELOPE, SECONDS, Reply, Visitor, request, visiting_at
+from tests.support.piped import COMITY
+from tests.support.visitor import ENVELOPE, SECONDS, Reply, Visitor, request, visiting_at
 
 TELLER = str(ROOT / "tests" / "conformance" / "servers" / "teller.py")
 LISTEN = {"notifications": {"toolsListChanged": True}}

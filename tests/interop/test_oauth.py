@@ -193,19 +193,6 @@ def test_the_typescript_sdk_is_authorized_and_renews_its_token_in_mid_session(
         assert set(realm.resources) == {f"{origin}/mcp"}
 
 
-@UNHURRIED
-async def test_a_new_key_of_the_issuer_is_found_without_a_word_to_anybody(tmp_path: Path) -> None:
-    with authorizing() as realm, guarded(tmp_path, realm) as origin:
-        async with peer(f"{origin}/mcp", "legacy", Kept()) as client:
-            assert await echoed(client, "try__echo", "one") == "one"
-        realm.rotate()
-        token = issued(realm, origin)
-        deadline = time.monotonic() + 30
-        while status_of(f"{origin}/mcp", token)[0] != 200:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.2)
-
-
 def issued(realm: Realm, origin: str, **changed: Any) -> str:
     """A token as the realm would sign it, but for what is changed."""
     now = int(time.time())
@@ -221,51 +208,74 @@ def issued(realm: Realm, origin: str, **changed: Any) -> str:
     return jwt.encode(header, {**plain, **changed}, realm.keys[0])
 
 
-@UNHURRIED
-def test_a_token_for_somebody_else_or_by_somebody_else_is_refused(tmp_path: Path) -> None:
-    with authorizing() as realm, guarded(tmp_path, realm) as origin:
-        url, now = f"{origin}/mcp", int(time.time())
-        assert status_of(url, issued(realm, origin))[0] == 200
-        wrong: list[dict[str, Any]] = [
-            {"aud": "https://elsewhere.org"},
-            {"aud": f"{origin}/servers/try/mcp"},
-            {"iss": "https://elsewhere.org"},
-            {"exp": now - 60},
-            {"nbf": now + 60},
-            {"iat": now + 60},
-            {"sub": "local"},
-        ]
-        for changed in wrong:
-            status, error, challenge = status_of(url, issued(realm, origin, **changed))
-            assert status == 401, changed
-            assert error["data"]["error_type"] in ("unauthenticated", "credential_expired")
-            assert 'error="invalid_token"' in challenge
-        part = issued(realm, origin, aud=f"{origin}/servers/try/mcp")
-        assert status_of(f"{origin}/servers/try/mcp", part)[0] == 200
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Realm, str]]:
+    """A realm whose tokens last, and a gateway that trusts it."""
+    with authorizing() as realm, guarded(tmp_path_factory.mktemp("lasting"), realm) as origin:
+        yield realm, origin
 
 
 @UNHURRIED
-def test_a_token_without_the_scope_is_told_which_one_it_lacks(tmp_path: Path) -> None:
-    with authorizing() as realm, guarded(tmp_path, realm) as origin:
-        token = issued(realm, origin, scope="other")
-        status, error, challenge = status_of(f"{origin}/mcp", token)
-        assert status == 403
-        assert error["data"]["error_type"] == "insufficient_scope"
-        assert 'error="insufficient_scope"' in challenge
-        assert 'scope="tools"' in challenge
+def test_a_token_for_somebody_else_or_by_somebody_else_is_refused(
+    lasting: tuple[Realm, str],
+) -> None:
+    realm, origin = lasting
+    url, now = f"{origin}/mcp", int(time.time())
+    assert status_of(url, issued(realm, origin))[0] == 200
+    wrong: list[dict[str, Any]] = [
+        {"aud": "https://elsewhere.org"},
+        {"aud": f"{origin}/servers/try/mcp"},
+        {"iss": "https://elsewhere.org"},
+        {"exp": now - 60},
+        {"nbf": now + 60},
+        {"iat": now + 60},
+        {"sub": "local"},
+    ]
+    for changed in wrong:
+        status, error, challenge = status_of(url, issued(realm, origin, **changed))
+        assert status == 401, changed
+        assert error["data"]["error_type"] in ("unauthenticated", "credential_expired")
+        assert 'error="invalid_token"' in challenge
+    part = issued(realm, origin, aud=f"{origin}/servers/try/mcp")
+    assert status_of(f"{origin}/servers/try/mcp", part)[0] == 200
 
 
-@UNHURRIED
+def test_a_token_without_the_scope_is_told_which_one_it_lacks(lasting: tuple[Realm, str]) -> None:
+    realm, origin = lasting
+    status, error, challenge = status_of(f"{origin}/mcp", issued(realm, origin, scope="other"))
+    assert status == 403
+    assert error["data"]["error_type"] == "insufficient_scope"
+    assert 'error="insufficient_scope"' in challenge
+    assert 'scope="tools"' in challenge
+
+
 @pytest.mark.parametrize("place", ["", "/mcp", "/servers/try/mcp", "/servers/not-there/mcp"])
-def test_where_tokens_are_issued_is_told_to_everybody(tmp_path: Path, place: str) -> None:
-    with authorizing() as realm, guarded(tmp_path, realm) as origin:
-        where = f"{origin}/.well-known/oauth-protected-resource{place}"
-        with urllib.request.urlopen(where, timeout=30) as reply:  # noqa: S310 - loopback only
-            metadata = json.loads(reply.read())
-        assert metadata["resource"] == f"{origin}{place}"
-        assert metadata["authorization_servers"] == [realm.url]
-        assert metadata["scopes_supported"] == ["tools"]
-        if place:
-            status, _, challenge = status_of(f"{origin}{place}")
-            assert status == 401
-            assert f'resource_metadata="{where}"' in challenge
+def test_where_tokens_are_issued_is_told_to_everybody(
+    lasting: tuple[Realm, str], place: str
+) -> None:
+    realm, origin = lasting
+    where = f"{origin}/.well-known/oauth-protected-resource{place}"
+    with urllib.request.urlopen(where, timeout=30) as reply:  # noqa: S310 - loopback only
+        metadata = json.loads(reply.read())
+    assert metadata["resource"] == f"{origin}{place}"
+    assert metadata["authorization_servers"] == [realm.url]
+    assert metadata["scopes_supported"] == ["tools"]
+    if place:
+        status, _, challenge = status_of(f"{origin}{place}")
+        assert status == 401
+        assert f'resource_metadata="{where}"' in challenge
+
+
+@UNHURRIED
+async def test_a_new_key_of_the_issuer_is_found_without_a_word_to_anybody(
+    lasting: tuple[Realm, str],
+) -> None:
+    realm, origin = lasting
+    async with peer(f"{origin}/mcp", "legacy", Kept()) as client:
+        assert await echoed(client, "try__echo", "one") == "one"
+    realm.rotate()
+    token = issued(realm, origin)
+    deadline = time.monotonic() + 30
+    while status_of(f"{origin}/mcp", token)[0] != 200:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.2)

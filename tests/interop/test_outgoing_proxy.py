@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from comity.app.model_making import make_seats
-from comity.config import load
-from tests.adapters.models.test_both_dialects import HELLO
+from comity.app.settings_reader import load_settings
+from comity.inference.wiring import make_seats
 from tests.cli.program import EXAMPLE
+from tests.inference.test_providers import HELLO
 from tests.interop.logging_proxy import LoggingProxy, origin_answering
 from tests.interop.processes import comity
-from tests.live.model_server import Said, serving
+from tests.live.model_server import serving
+from tests.live.model_speech import Said
 
 pytestmark = pytest.mark.timeout(300)
 CREDENTIALS = f"Basic {b64encode(b'me:pass').decode()}"
@@ -103,7 +104,7 @@ async def test_a_proxy_sees_model_traffic(tmp_path: Path, monkeypatch: pytest.Mo
                 f'[network]\nproxy = "{proxy.url}"\n[[models]]\nid = "m"\napi = "openai"\n'
                 f'model = "gpt"\nurl = "http://model.test:{there}/v1"\n'
             )
-            seat = make_seats(load(config, {}))["m"]
+            seat = make_seats(load_settings(config, {}))["m"]
             reply = await seat.model.complete(HELLO)
             await seat.model.close()
     assert reply is not None

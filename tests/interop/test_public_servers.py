@@ -140,55 +140,36 @@ def test_the_tools_of_all_servers_are_listed_under_their_servers_names(handshake
     assert all(name.split("__")[0] in ("everything", "filesystem", "greeter") for name in listed)
 
 
-@pytest.mark.requirement("MCP-5.1-call", "MCP-5.1-c-text", "MCP-1-route")
-def test_a_tool_of_each_server_answers(handshake: Answers) -> None:
+@pytest.mark.requirement(
+    *("MCP-5.1-call", "MCP-5.1-c-text", "MCP-5.1-c-image", "MCP-5.1-result", "MCP-5.1-toolerr"),
+    *("MCP-1-route", "MCP-4.4-progress"),
+)
+def test_tools_of_each_server_answer_with_every_kind_of_result(handshake: Answers) -> None:
     assert _text(handshake["echo"]) == "Echo: hi"
     assert _text(handshake["sum"]) == "The sum of 19 and 23 is 42."
     assert _text(handshake["files"]) == "[FILE] read.me"
     assert _text(handshake["file"]) == "Read me."
     assert handshake["greet"]["structuredContent"] == {"text": "Hello, you!", "letters": 11}
-
-
-@pytest.mark.requirement("MCP-5.1-c-image")
-def test_an_image_crosses(handshake: Answers) -> None:
     images = [part for part in handshake["image"]["content"] if part["type"] == "image"]
     assert images[0]["mimeType"] == "image/png"
     assert images[0]["data"].startswith("iVBORw0KGgo")
-
-
-@pytest.mark.requirement("MCP-5.1-result")
-def test_structured_content_says_the_same_as_the_text(handshake: Answers) -> None:
-    answered = handshake["structured"]
-    assert json.loads(_text(answered)) == answered["structuredContent"]
-
-
-@pytest.mark.requirement("MCP-4.4-progress")
-def test_the_progress_of_a_long_running_tool_arrives(handshake: Answers) -> None:
+    structured = handshake["structured"]
+    assert json.loads(_text(structured)) == structured["structuredContent"]
     steps = [(news["progress"], news["total"]) for news in handshake["long"]["progress"]]
     assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert "completed" in _text(handshake["long"])
-
-
-@pytest.mark.requirement("MCP-5.1-toolerr")
-def test_the_failure_of_a_tool_is_a_result_that_the_model_sees(handshake: Answers) -> None:
+    # The failure of a tool is a result that the model sees; that of the client is not.
     assert handshake["forbidden"]["isError"] is True
     assert "Access denied" in _text(handshake["forbidden"])
-
-
-def test_an_unknown_tool_is_refused(handshake: Answers) -> None:
     assert "failed" in handshake["unknown"] or handshake["unknown"]["isError"] is True
 
 
-@pytest.mark.requirement("MCP-5.2-list", "MCP-5.2-templates")
-def test_resources_and_templates_of_several_servers_are_listed(handshake: Answers) -> None:
+@pytest.mark.requirement("MCP-5.2-list", "MCP-5.2-templates", "MCP-5.2-read")
+def test_resources_of_several_servers_are_listed_and_read(handshake: Answers) -> None:
     listed = {resource["uri"] for resource in handshake["resources"]}
     assert {DOCUMENT, "greeter://card"} <= listed
     templates = {template["uriTemplate"] for template in handshake["templates"]}
     assert "demo://resource/dynamic/text/{resourceId}" in templates
-
-
-@pytest.mark.requirement("MCP-5.2-read")
-def test_resources_are_read_where_they_are(handshake: Answers) -> None:
     (document,) = handshake["document"]["contents"]
     assert document["text"].startswith("# Everything Server")
     (dynamic,) = handshake["dynamic"]["contents"]
@@ -206,23 +187,18 @@ def test_prompts_of_several_servers_are_listed_and_filled_in(handshake: Answers)
     assert _said(handshake["welcome"]) == "Please welcome you."
 
 
-@pytest.mark.requirement("MCP-1-route", "MCP-5.1-list")
-def test_a_client_of_the_new_era_is_offered_what_servers_of_both_have(modern: Answers) -> None:
+@pytest.mark.requirement(
+    *("MCP-1-route", "MCP-5.1-list", "MCP-5.1-call", "MCP-4.4-progress"),
+    *("MCP-5.2-read", "MCP-5.3-get"),
+)
+def test_modern_client_uses_what_servers_of_both_eras_offer(modern: Answers) -> None:
     tools = _names(modern["tools"])
     assert {"greeter__greet", "everything__echo", "filesystem__read_text_file"} <= tools
     assert "greeter://card" in {resource["uri"] for resource in modern["resources"]}
     assert "greeter__welcome" in _names(modern["prompts"])
-
-
-@pytest.mark.requirement("MCP-5.1-call", "MCP-4.4-progress")
-def test_a_client_of_the_new_era_calls_and_sees_progress(modern: Answers) -> None:
     assert modern["greet"]["structuredContent"] == {"text": "Hello, you!", "letters": 11}
     assert _text(modern["count"]) == "counted to 3"
     assert [news["progress"] for news in modern["count"]["progress"]] == [1, 2, 3]
-
-
-@pytest.mark.requirement("MCP-5.2-read", "MCP-5.3-get")
-def test_a_client_of_the_new_era_reads_resources_and_prompts(modern: Answers) -> None:
     (card,) = modern["card"]["contents"]
     assert card["text"] == "Hello. Good morning. Good night."
     assert _said(modern["welcome"]) == "Please welcome you."

@@ -127,7 +127,9 @@ def test_every_open_call_is_answered_before_the_gateway_is_gone(tmp_path: Path) 
         for said in ("shutting down", "trace_id", '"unknown"', "retry"):
             assert said in call.body, (said, call.status, call.body)
     with sqlite3.connect(store) as opened:
-        bodies = [json.loads(row[0]) for row in opened.execute("SELECT body FROM comity_journal")]
+        bodies = [
+            json.loads(row[0]) for row in opened.execute("SELECT body FROM comity_audit_entries")
+        ]
     outcomes = [each["details"].get("outcome") for each in bodies if each.get("details")]
     assert outcomes.count("interrupted") == len(calls)
     assert "cancelled" not in outcomes

@@ -1,12 +1,12 @@
 """The short form of a soak of a day: eighty seconds, or as long as `COMITY_SOAK` says (10m)."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.interop.soak import seconds_of, soak, summary
+from tests.support.figures import Tell
 
 SECONDS = seconds_of(os.environ.get("COMITY_SOAK", "45s"))
 MOST_BYTES = (256 if SECONDS >= 600 else 768) * 1024
@@ -17,22 +17,8 @@ MOST_OBJECTS = 25 if SECONDS >= 600 else 250
 pytestmark = pytest.mark.timeout(SECONDS * 3 + 300)
 
 
-@pytest.fixture
-def tell(
-    capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
-) -> Callable[[str], None]:
-    """Report progress where it is seen, also when nothing fails."""
-
-    def say(words: str) -> None:
-        record_property("soak", words)
-        with capsys.disabled():
-            print(f"\n  soak: {words}", end="", flush=True)
-
-    return say
-
-
 async def test_nothing_grows_and_no_answer_is_wrong_whatever_befalls_the_servers(
-    tmp_path: Path, tell: Callable[[str], None]
+    tmp_path: Path, tell: Tell
 ) -> None:
     soaked = await soak(tmp_path, SECONDS, tell)
     tell(summary(soaked))

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import tiktoken
 
-from tests.adapters.o200k import encoding_folder
 from tests.conformance.toolshed import META_TOOLS
 from tests.interop.conftest import DIRECT
 from tests.interop.hand_client import Dial, initialize, over_http, over_stdio
@@ -24,6 +23,7 @@ from tests.interop.peers import ROOT, javascript, node, python_sdk_1
 from tests.interop.processes import answers, running
 from tests.scale.gateway import READY_SECONDS, many_servers
 from tests.scale.many_servers import definition
+from tests.support.o200k import encoding_folder
 
 pytestmark = [
     pytest.mark.skipif(DIRECT, reason="no server searches for tools by itself"),

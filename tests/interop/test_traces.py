@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.collector import Collected, Seen, collecting
 from tests.interop.conftest import Entry, command_of, served
 from tests.interop.processes import http_server
+from tests.support.collector import Collected, Seen, collecting
 
 SECONDS = 50.0
 

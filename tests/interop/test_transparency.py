@@ -143,24 +143,44 @@ def assert_same(found: object, sent: object) -> None:
 
 
 INITIALIZE_FIELDS: Frame = {
-    "capabilities.mgp": extended.MGP,
-    "capabilities.experimental": extended.CAPABILITIES["experimental"],
-    "capabilities.extensions": extended.CAPABILITIES["extensions"],
-    "capabilities.tools": extended.CAPABILITIES["tools"],
-    "capabilities.vendorCapability": extended.CAPABILITIES["vendorCapability"],
     "instructions": "Say anything.",
     "vendorInitialize": extended.ODD_VALUES,
     "_meta": {"vendor.example/initialize": extended.ODD_VALUES},
 }
+SERVER_CAPABILITIES: Frame = {
+    "mgp": extended.MGP,
+    **{
+        name: extended.CAPABILITIES[name]
+        for name in ("experimental", "extensions", "tools", "vendorCapability")
+    },
+}
 
 
-@pytest.mark.requirement("MCP-4.1-result", "MCP-4.1-cap-tools")
-@pytest.mark.parametrize("path", INITIALIZE_FIELDS)
-def test_a_field_of_the_initialize_result_crosses(heard: Heard, path: str) -> None:
-    found: Any = heard.initialized
-    for name in path.split("."):
-        found = found[name]
-    assert_same(found, INITIALIZE_FIELDS[path])
+@pytest.mark.requirement(
+    *("MCP-4.1-result", "MCP-4.1-cap-tools", "MCP-4.1-cap-roots", "MCP-4.1-cap-sampling"),
+    *("MCP-4.1-cap-elicitation", "MCP-5.1-list", "MCP-5.1-result", "MCP-5.1-call"),
+    *("MCP-5.1-protoerr", "MCP-5.2-list", "MCP-5.3-list"),
+)
+def test_every_field_crosses_unchanged(heard: Heard) -> None:
+    said = {name: exchange.response for name, exchange in heard.exchanges.items()}
+    lists = {name: said[f"{name}/list"]["result"] for name in ("tools", "resources", "prompts")}
+    (tool,), (resource,), (prompt,) = (lists[name][name] for name in lists)
+    called = said["plain"]["result"]
+    crossed: list[tuple[Frame, Frame]] = [
+        (heard.initialized, INITIALIZE_FIELDS),
+        (heard.initialized["capabilities"], SERVER_CAPABILITIES),
+        (_seen(heard, "initialize")["params"]["capabilities"], CLIENT_CAPABILITIES),
+        *((listed, extended.LIST_EXTRAS) for listed in lists.values()),
+        (tool, extended.TOOL),
+        (resource, extended.RESOURCE),
+        (prompt, extended.PROMPT),
+        (called, extended.RESULT),
+        (called["received"], CALL_EXTRAS),
+        (called["received"]["arguments"], extended.ODD_VALUES),
+        (said["failing"]["error"], extended.ERROR),
+    ]
+    for found, sent in crossed:
+        assert_same({name: found[name] for name in sent}, sent)
 
 
 def test_mgp_is_said_only_to_a_client_that_said_it(heard: Heard) -> None:
@@ -171,132 +191,47 @@ def test_mgp_is_said_only_to_a_client_that_said_it(heard: Heard) -> None:
     assert_same(said.get("mcpl", extended.MCPL), extended.MCPL)
 
 
-@pytest.mark.requirement("MCP-4.1-cap-roots", "MCP-4.1-cap-sampling", "MCP-4.1-cap-elicitation")
-@pytest.mark.parametrize("name", CLIENT_CAPABILITIES)
-def test_a_capability_of_the_client_reaches_the_server(heard: Heard, name: str) -> None:
-    said = _seen(heard, "initialize")["params"]["capabilities"]
-    assert_same(said[name], CLIENT_CAPABILITIES[name])
-
-
-@pytest.mark.requirement("MCP-5.1-list")
-@pytest.mark.parametrize("name", extended.TOOL)
-def test_a_field_of_a_tool_crosses(heard: Heard, name: str) -> None:
-    (tool,) = heard.exchanges["tools/list"].result["tools"]
-    assert_same(tool[name], extended.TOOL[name])
-
-
-@pytest.mark.parametrize("name", extended.LIST_EXTRAS)
-@pytest.mark.parametrize("method", ["tools/list", "resources/list", "prompts/list"])
-def test_an_unknown_field_of_a_list_crosses(heard: Heard, method: str, name: str) -> None:
-    assert_same(heard.exchanges[method].result[name], extended.LIST_EXTRAS[name])
-
-
-@pytest.mark.requirement("MCP-5.2-list")
-@pytest.mark.parametrize("name", extended.RESOURCE)
-def test_a_field_of_a_resource_crosses(heard: Heard, name: str) -> None:
-    (resource,) = heard.exchanges["resources/list"].result["resources"]
-    assert_same(resource[name], extended.RESOURCE[name])
-
-
-@pytest.mark.requirement("MCP-5.3-list")
-@pytest.mark.parametrize("name", extended.PROMPT)
-def test_a_field_of_a_prompt_crosses(heard: Heard, name: str) -> None:
-    (prompt,) = heard.exchanges["prompts/list"].result["prompts"]
-    assert_same(prompt[name], extended.PROMPT[name])
-
-
-@pytest.mark.requirement("MCP-5.1-result")
-@pytest.mark.parametrize("name", extended.RESULT)
-def test_a_field_of_a_tool_result_crosses(heard: Heard, name: str) -> None:
-    assert_same(heard.exchanges["plain"].result[name], extended.RESULT[name])
-
-
-@pytest.mark.requirement("MCP-5.1-call")
-@pytest.mark.parametrize("name", CALL_EXTRAS)
-def test_an_unknown_param_of_a_call_reaches_the_server(heard: Heard, name: str) -> None:
-    assert_same(heard.exchanges["plain"].result["received"][name], CALL_EXTRAS[name])
-
-
-@pytest.mark.requirement("MCP-5.1-call")
-@pytest.mark.parametrize("name", extended.ODD_VALUES)
-def test_an_argument_reaches_the_server_unchanged(heard: Heard, name: str) -> None:
-    arguments = heard.exchanges["plain"].result["received"]["arguments"]
-    assert_same(arguments[name], extended.ODD_VALUES[name])
-
-
-@pytest.mark.requirement("MCP-5.1-protoerr")
-@pytest.mark.parametrize("name", extended.ERROR)
-def test_a_field_of_an_error_crosses(heard: Heard, name: str) -> None:
-    assert_same(heard.exchanges["failing"].response["error"][name], extended.ERROR[name])
-
-
-def test_a_custom_request_of_the_server_in_a_call_reaches_the_client(heard: Heard) -> None:
+@pytest.mark.requirement("MCP-2.3-notif")
+def test_custom_messages_of_the_server_in_a_call_reach_the_client(heard: Heard) -> None:
     (asked,) = heard.exchanges["asks"].said("vendor/ask")
     assert_same(asked["params"], extended.QUESTION)
-
-
-def test_a_custom_answer_of_the_client_in_a_call_reaches_the_server(heard: Heard) -> None:
-    assert_same(heard.exchanges["asks"].result["answer"], {"result": ANSWER})
-
-
-def test_an_error_of_the_client_in_a_call_reaches_the_server(heard: Heard) -> None:
-    assert_same(heard.exchanges["asks in vain"].result["answer"], {"error": REFUSAL})
-
-
-@pytest.mark.requirement("MCP-2.3-notif")
-def test_a_custom_notification_of_the_server_in_a_call_reaches_the_client(heard: Heard) -> None:
     (told,) = heard.exchanges["tells"].said("notifications/vendor.news")
     assert_same(told["params"], extended.NEWS)
     assert "id" not in told
 
 
-def test_a_custom_notification_of_the_client_in_a_call_reaches_the_server(heard: Heard) -> None:
+def test_custom_messages_of_the_client_in_a_call_reach_the_server(heard: Heard) -> None:
+    assert_same(heard.exchanges["asks"].result["answer"], {"result": ANSWER})
+    assert_same(heard.exchanges["asks in vain"].result["answer"], {"error": REFUSAL})
     went = heard.exchanges["waits"].result["went"]
     assert_same(went, {"method": "notifications/vendor.go", "params": GO})
-
-
-def test_a_custom_request_of_the_client_in_a_call_reaches_the_server(heard: Heard) -> None:
     went = heard.exchanges["waits longer"].result["went"]
     assert_same(went, {"method": "vendor/release", "params": GO})
     assert_same(heard.exchanges["release"].result, {"released": True})
 
 
 @pytest.mark.requirement("MCP-2.1-params")
-def test_a_custom_request_of_the_client_is_answered(heard: Heard) -> None:
+def test_custom_request_of_the_client_keeps_its_params_whatever_they_are(heard: Heard) -> None:
     answered = heard.exchanges["compute"].result
     assert_same(answered, {"given": HELLO, "vendorResult": extended.ODD_VALUES})
-
-
-@pytest.mark.requirement("MCP-2.1-params")
-def test_a_request_without_params_reaches_the_server_without_them(heard: Heard) -> None:
     assert_same(heard.exchanges["compute nothing"].result["given"], None)
-
-
-@pytest.mark.requirement("MCP-2.1-params")
-def test_params_may_be_a_list(heard: Heard) -> None:
     assert_same(heard.exchanges["compute a list"].result["given"], [1, "two", {"three": 3}])
 
 
 @pytest.mark.requirement("MCP-2.3-notif")
-def test_a_custom_notification_of_the_client_reaches_the_server(heard: Heard) -> None:
+def test_custom_notification_of_the_client_reaches_the_server(heard: Heard) -> None:
     said = _seen(heard, "notifications/vendor.hello")
     assert_same(said["params"], HELLO)
     assert "id" not in said
 
 
 @pytest.mark.requirement("MCP-3.2-get")
-def test_a_custom_notification_pushed_out_of_any_call_reaches_the_client(heard: Heard) -> None:
-    assert heard.pushed[0]["method"] == "notifications/vendor.push"
-    assert_same(heard.pushed[0]["params"], extended.PUSH)
-
-
-@pytest.mark.requirement("MCP-3.2-get")
-def test_a_custom_request_pushed_out_of_any_call_reaches_the_client(heard: Heard) -> None:
-    assert heard.pushed[1]["method"] == "vendor/push_ask"
-    assert_same(heard.pushed[1]["params"], extended.PUSH_QUESTION)
-
-
-def test_a_custom_answer_out_of_any_call_reaches_the_server(heard: Heard) -> None:
+def test_custom_messages_cross_outside_of_any_call(heard: Heard) -> None:
+    told, asked = heard.pushed
+    assert told["method"] == "notifications/vendor.push"
+    assert_same(told["params"], extended.PUSH)
+    assert asked["method"] == "vendor/push_ask"
+    assert_same(asked["params"], extended.PUSH_QUESTION)
     assert_same(heard.answers_to_pushes, [{"result": ANSWER}])
 
 

@@ -281,39 +281,21 @@ async def test_trap_10_a_server_sees_a_safe_environment_and_what_was_configured(
 
 
 @pytest.mark.requirement("MCP-5.1-result")
-@pytest.mark.parametrize("name", odd.ASKEW_RESULTS)
-async def test_trap_11_a_result_askew_is_relayed(dial: Dial, name: str) -> None:
-    async with dial() as client:
-        await initialize(client, {})
-        response = await call(client, "askew", result=name)
-    assert response["result"] == odd.ASKEW_RESULTS[name]
-
-
-async def test_trap_11_a_tool_askew_is_listed(dial: Dial) -> None:
+async def test_trap_11_what_is_askew_is_relayed(dial: Dial) -> None:
     async with dial() as client:
         initialized = await initialize(client, {})
-        listed = (await client.request("tools/list", {})).result["tools"]
-    assert initialized["serverInfo"] == odd.ASKEW_INFO
-    assert odd.ASKEW_TOOL in listed
+        assert initialized["serverInfo"] == odd.ASKEW_INFO
+        assert odd.ASKEW_TOOL in (await client.request("tools/list", {})).result["tools"]
+        for name, expected in odd.ASKEW_RESULTS.items():
+            assert (await call(client, "askew", result=name))["result"] == expected, name
+        assert (await call(client, "askew_error"))["error"] == odd.ASKEW_ERROR
 
 
-async def test_trap_11_an_error_askew_is_relayed(dial: Dial) -> None:
-    async with dial() as client:
-        await initialize(client, {})
-        response = await call(client, "askew_error")
-    assert response["error"] == odd.ASKEW_ERROR
-
-
-async def test_trap_12_a_result_of_two_mebibytes_crosses(dial: Dial) -> None:
-    async with dial() as client:
-        await initialize(client, {})
-        assert len(text(await call(client, "big", size=2 * MEBIBYTE))) == 2 * MEBIBYTE
-
-
-async def test_trap_12_a_request_of_three_mebibytes_crosses(dial: Dial) -> None:
+async def test_trap_12_long_results_and_requests_cross(dial: Dial) -> None:
     long = "a" * (3 * MEBIBYTE)
     async with dial() as client:
         await initialize(client, {})
+        assert len(text(await call(client, "big", size=2 * MEBIBYTE))) == 2 * MEBIBYTE
         assert text(await call(client, "echo", text=long)) == long
 
 

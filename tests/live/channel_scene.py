@@ -12,15 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 
-from comity.app.assembly import Parts, assembled
-from comity.cli.gateway_records import new_token, write_record
-from comity.config import load
-from comity.sdk.events import Chat
-from comity.sdk.participant import Options, Participant, join
-from comity.surfaces.asked import Asked
-from comity.wire.parties import LOCAL_OPERATOR
+from comity.app.gateway import GatewayParts, assemble_gateway
+from comity.app.settings_reader import load_settings
+from comity.cli.api_client import new_token, write_record
+from comity.mcp.actors import LOCAL_OPERATOR
+from comity.sdk.topics.events import Chat
+from comity.sdk.topics.participant import Participant, ParticipantOptions, join_topic
 from tests.pace import here
-from tests.surfaces.listening import Application, listening
+from tests.support.listening import Application, listening
 
 RELAY: Final = Path(__file__).with_name("puppet_relay.py")
 PATIENCE: Final = here(30.0)
@@ -202,14 +201,14 @@ class Listener:
 class Scene:
     """The gateway, where it is met, and its servers."""
 
-    parts: Parts
+    parts: GatewayParts
     origin: str
     puppets: dict[str, Puppet]
 
     async def api(self, method: str, *place: str, **body: object) -> Frame:
         """What operators read and change at /api/channels."""
-        room = self.parts.rooms["channels"]
-        return cast("Frame", dict(await room(Asked(method, place, {}, body, LOCAL_OPERATOR))))
+        path = "/".join(("/api/channels", *place))
+        return cast("Frame", dict(await self.parts.api.answer(method, path, body, LOCAL_OPERATOR)))
 
     async def shown(self) -> dict[tuple[str, str], str]:
         found: list[Any] = (await self.api("GET"))["channels"]
@@ -217,7 +216,7 @@ class Scene:
 
     @asynccontextmanager
     async def member(self, topic: str, alias: str = "ana") -> AsyncGenerator[Listener]:
-        async with join(self.origin, topic, options=Options(alias=alias)) as me:
+        async with join_topic(self.origin, topic, options=ParticipantOptions(alias=alias)) as me:
             found = Listener(me)
 
             async def listen() -> None:
@@ -261,12 +260,12 @@ async def scene(
     try:
         token = new_token()
         async with (
-            assembled(load(path, {}), operator_token=token) as parts,
-            listening(cast("Application", parts.gateway), None) as place,
+            assemble_gateway(load_settings(path, {}), operator_token=token) as parts,
+            listening(cast("Application", parts.http_app), None) as place,
         ):
             # Commands find the token there, as that of any gateway.
             write_record(place.address, path, token)
-            await parts.servers.first_tries(timedelta(seconds=PATIENCE))
+            await parts.servers.wait_for_first_starts(timedelta(seconds=PATIENCE))
             for each in puppets:
                 await each.until("featureSets/update")
             yield Scene(parts, place.address, played)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from comity.sdk.events import Chat
-from comity.sdk.participant import Options, Participant, join
+from comity.sdk.topics.events import Chat
+from comity.sdk.topics.participant import Participant, ParticipantOptions, join_topic
 from tests.docs.pages import ROOT
 from tests.interop.processes import Program, answers, operator_headers, running
 from tests.pace import here
@@ -142,7 +142,7 @@ class Seat:
 
 @asynccontextmanager
 async def seat(origin: str, topic: str, alias: str = "ana") -> AsyncGenerator[Seat]:
-    async with join(origin, topic, options=Options(alias=alias)) as me:
+    async with join_topic(origin, topic, options=ParticipantOptions(alias=alias)) as me:
         found = Seat(me)
 
         async def listen() -> None:

@@ -1,7 +1,7 @@
-"""What servers may do when they are asked before and after a model: all of it, and how it ends."""
+"""What servers may do when they are asked before and after a model, and how it ends."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -10,10 +10,12 @@ from tests.live.turn_scene import (
     BEFORE,
     LETS,
     SETS,
+    TELLING,
     Hook,
     a_set,
     gives,
     injection,
+    rewrites,
 )
 
 SAID: Final = "from the model"
@@ -105,7 +107,6 @@ def in_order(scene: Any, parts: tuple[str, ...]) -> None:
 
 ODD: Final = gives(injection("ODD"))
 BAD: Final = "invalid_params"
-
 SHAPES: Final = [
     before("answers", ODD, reads=("ODD",), misses=(), outcome="ok"),
     before("adds-nothing", gives(), outcome="ok"),
@@ -167,7 +168,6 @@ SHAPES: Final = [
         outcome="timeout",
     ),
 ]
-
 RIGHTS: Final = [
     before("set-undeclared", gives(injection("ODD"), feature="y.other"), outcome="feature_unknown"),
     before("set-disabled", gives(injection("ODD"), feature="x.off"), outcome="feature_not_enabled"),
@@ -229,7 +229,6 @@ RIGHTS: Final = [
     ),
     Case("before-not-declared", Hook("odd", (ODD,), hooks={"afterInference": True}), asked=0),
 ]
-
 FAKES: Final = [
     before(
         "closes-its-mark",
@@ -274,7 +273,6 @@ FAKES: Final = [
         reads=("[resource: memory://facts/1]",),
     ),
 ]
-
 BULKS: Final = [
     before("injections-65", gives(*[injection("ODD")] * 65), outcome=BAD),
     before("injections-1000", gives(*[injection("ODD")] * 1000), outcome=BAD),
@@ -320,7 +318,6 @@ BULKS: Final = [
         reads=("EVEN",),
     ),
 ]
-
 TIMES: Final = [
     before("silent", NEVER, is_timed=True, outcome="timeout"),
     before("late", LATE, ODD, is_timed=True, outcome="timeout"),
@@ -331,7 +328,6 @@ TIMES: Final = [
     before("answers-otherwise-again", gives(injection("EVEN")), ODD, reads=("EVEN",)),
     before("fails-and-answers", ERROR, ODD, outcome="upstream_failed"),
 ]
-
 LOOPS: Final = [
     before(
         "wants-a-model",
@@ -373,4 +369,135 @@ LOOPS: Final = [
         declares={"inferenceRequest": True},
         check=partial(refused, method="inference/request"),
     ),
+]
+REWRITINGS: Final = [
+    after("lets-stand", LETS, outcome="ok"),
+    after("null", rewrites(None), outcome="ok"),
+    after("the-same", rewrites(SAID), outcome="ok"),
+    after(
+        "rewrites",
+        rewrites("ODD instead of $SAID"),
+        said=f"ODD instead of {SAID}",
+        rewrote=("odd",),
+    ),
+    after("to-nothing", rewrites(""), said=None, rewrote=("odd",)),
+    after("to-a-secret", rewrites(f"the key is {SECRET} ok"), rewrote=("odd",), said="the key is"),
+    after("to-a-number", rewrites(7), outcome=BAD),
+    after("to-a-list", rewrites(["ODD"]), outcome=BAD),
+    after("to-ten-megabytes", {"do": "bulk", "bytes": BULK, "result": rewrites("$BULK")["result"]}),
+    after("result-null", result(None), outcome=BAD),
+    after("result-text", result("ODD"), outcome=BAD),
+    after(
+        "metadata-text", result({"featureSet": "x.both", "modifiedResponse": "ODD", "metadata": 1})
+    ),
+    after("without-grant", rewrites("ODD"), live={}, outcome="told"),
+    after("without-blocking", rewrites("ODD"), hooks=TELLING, outcome="told"),
+    after("without-declaring", rewrites("ODD"), hooks={"beforeInference": True}, asked=0),
+    after("answers-twice", rewrites("one"), rewrites("two"), said="one", rewrote=("odd",)),
+    after("set-undeclared", rewrites("ODD", "y.z"), outcome="feature_unknown"),
+    after("set-disabled", rewrites("ODD", "x.off"), outcome="feature_not_enabled"),
+    after("set-for-before", rewrites("ODD", "x.before"), outcome="feature_not_enabled"),
+    after("set-missing", result({"modifiedResponse": "ODD"}), outcome=BAD),
+    after("error", ERROR, outcome="upstream_failed"),
+    after("crashes", EXIT),
+    after("silent", NEVER, is_timed=True, outcome="timeout"),
+    after("late", LATE, rewrites("ODD"), is_timed=True, outcome="timeout"),
+]
+
+
+def closed(id: str, *deeds: Any, **more: Any) -> Case:
+    """What fails here lets nothing out."""
+    live = more.pop("live", CLOSED)
+    return after(f"closed-{id}", *deeds, live=live, said="withheld", state="withheld", **more)
+
+
+GUARDED: Final = [
+    after("closed-looks", rewrites("ODD"), live=CLOSED, said="ODD", rewrote=("odd",)),
+    closed("error", ERROR, outcome="upstream_failed"),
+    closed("crashes", EXIT),
+    closed("silent", NEVER, is_timed=True, outcome="timeout"),
+    closed("late", LATE, rewrites("ODD"), is_timed=True, outcome="timeout"),
+    closed("set-undeclared", rewrites("ODD", "y.z"), outcome="feature_unknown"),
+    closed("set-disabled", rewrites("ODD", "x.off"), outcome="feature_not_enabled"),
+    closed("set-for-before", rewrites("ODD", "x.before"), outcome="feature_not_enabled"),
+    closed("set-missing", result({"modifiedResponse": "ODD"}), outcome=BAD),
+    closed("to-a-number", rewrites(7), outcome=BAD),
+    closed("ten-megabytes", {"do": "bulk", "bytes": BULK, "result": rewrites("$BULK")["result"]}),
+    closed("does-not-block", rewrites("ODD"), hooks=TELLING, asked=0, outcome="server_not_ready"),
+    closed("does-not-declare", hooks={}, asked=0, outcome="server_not_ready"),
+    closed(
+        "not-enabled",
+        rewrites("ODD"),
+        live={**CLOSED, "enabled": ("x.before",)},
+        asked=0,
+        outcome="server_not_ready",
+    ),
+]
+FIRST: Final = Hook("abe", (gives(),), (rewrites("$SAID, abe"),), live={**GRANTED, "order": 1})
+LAST: Final = Hook("zoe", (gives(),), (rewrites("$SAID, zoe"),), live={**GRANTED, "order": 9})
+ORDERS: Final = [
+    Case(
+        "after-one-by-one",
+        Hook("odd", (gives(),), (rewrites("$SAID, odd"),), live={**GRANTED, "order": 5}),
+        said=f"{SAID}, abe, odd, zoe",
+        rewrote=("abe", "odd", "zoe"),
+        others=(FIRST, LAST),
+        misses=(),
+    ),
+    Case(
+        "after-one-fails-amid",
+        Hook("odd", (gives(),), (ERROR,), live={**GRANTED, "order": 5}),
+        said=f"{SAID}, abe, zoe",
+        rewrote=("abe", "zoe"),
+        others=(FIRST, LAST),
+        misses=(),
+    ),
+    Case(
+        "after-a-guard-fails-amid",
+        Hook("odd", (gives(),), (ERROR,), live={**CLOSED, "order": 5}),
+        said="withheld",
+        state="withheld",
+        rewrote=("abe",),
+        others=(FIRST, LAST),
+        misses=(),
+        check=partial(unasked, name="zoe"),
+    ),
+    Case(
+        "before-in-order",
+        Hook("odd", (gives(injection("MIDDLE")),), live={"order": 5}),
+        others=(
+            replace(LAST, before=(gives(injection("LAST")),), after=(LETS,)),
+            replace(FIRST, before=(gives(injection("FIRST")),), after=(LETS,)),
+        ),
+        check=partial(in_order, parts=("FIRST", "MIDDLE", "LAST", "hello")),
+    ),
+]
+HTTP: Final = [
+    before("http-answers", ODD, is_http=True, reads=("ODD",), misses=(), outcome="ok"),
+    before("http-error", ERROR, is_http=True, outcome="upstream_failed"),
+    before("http-crashes", EXIT, is_http=True),
+    before("http-silent", NEVER, is_http=True, is_timed=True, outcome="timeout"),
+    before("http-no-json", raw("ODD {"), is_http=True),
+    before("http-set-disabled", gives(injection("ODD"), feature="x.off"), is_http=True),
+    before(
+        "http-ten-megabytes",
+        {"do": "bulk", "bytes": BULK, "result": gives(injection("ODD $BULK"))["result"]},
+        is_http=True,
+    ),
+    after("http-rewrites", rewrites("ODD"), is_http=True, said="ODD", rewrote=("odd",)),
+    after("http-crashes", EXIT, is_http=True),
+    closed("http-crashes", EXIT, is_http=True),
+    closed("http-silent", NEVER, is_http=True, is_timed=True, outcome="timeout"),
+]
+CASES: Final = [
+    *SHAPES,
+    *RIGHTS,
+    *FAKES,
+    *BULKS,
+    *TIMES,
+    *LOOPS,
+    *REWRITINGS,
+    *GUARDED,
+    *ORDERS,
+    *HTTP,
 ]

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from comity.wire.audit import Event, Type
+from comity.audit.events import AuditEvent, AuditType
 from tests.live.channel_scene import Frame, Puppet, Scene, scene
-from tests.live.model_server import ModelServer, Said, serving
+from tests.live.model_server import ModelServer, serving
+from tests.live.model_speech import Said
 
 KEY: Final = "sk-of-a-model-that-nobody-sees"
 SETS: Final = {
@@ -42,9 +43,9 @@ class Asking:
     scene: Scene
     server: Puppet
     models: ModelServer
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[AuditEvent] = field(default_factory=list[AuditEvent])
 
-    def noted(self, type: Type = Type.MODEL_ASKED) -> list[Mapping[str, object]]:
+    def noted(self, type: AuditType = AuditType.MODEL_ASKED) -> list[Mapping[str, object]]:
         return [each.details for each in self.events if each.type == type]
 
 
@@ -63,5 +64,5 @@ async def asking(
             scene(folder, puppet, rows=text, **{"live": MAY, **more})
         )
         found = Asking(staged, puppet, models)
-        staged.parts.journaling.journal.noted.append(found.events.append)
+        staged.parts.audit_log_components.audit_log.event_listeners.append(found.events.append)
         yield found

@@ -9,12 +9,15 @@ from typing import Final
 
 import pytest
 
-from comity.sdk.harness import Harness, text_of
-from comity.wire import features, hooks, jsonrpc
-from comity.wire.hooks import Position
+from comity.live.hooks import model
+from comity.live.hooks.model import InjectionPosition
+from comity.mcp import jsonrpc, mcpl
+from comity.sdk.testing import Harness, text_of
 from tests.docs.pages import ROOT
 from tests.interop.processes import accepts, free_port
 from tests.live.end_to_end import fetch, until
+
+pytestmark = pytest.mark.integration
 
 EXAMPLES: Final = ROOT / "examples"
 MEMORY: Final = {
@@ -62,7 +65,7 @@ async def recalled(host: Harness, question: str, conversation: str = "conv-1") -
 @pytest.mark.timeout(120)
 async def test_the_memory_server_declares_what_the_document_prints(tmp_path: Path) -> None:
     async with Harness(memory(tmp_path / "memories.db"), enabled=["memory.*"]) as host:
-        said = features.said_in(jsonrpc.to_raw(host.welcome["capabilities"]))
+        said = mcpl.mcpl_member_in(jsonrpc.to_raw(host.welcome["capabilities"]))
         assert said is not None
         declared = json.loads(bytes(said))
         assert declared["version"] == "0.4"
@@ -86,7 +89,7 @@ async def test_what_is_said_is_before_the_model_after_a_restart(tmp_path: Path) 
     async with Harness(memory(file), enabled=["memory.*"]) as again:
         (injection,) = await again.before("Is the greenhouse lit?", "conv-other")
         assert injection.namespace == "memory"
-        assert injection.position is Position.BEFORE_USER
+        assert injection.position is InjectionPosition.BEFORE_USER
         assert text_of(injection.content).startswith("<memories>\nWe scale the greenhouse")
         assert len(injection.metadata["memoryIds"]) == 1
     async with Harness(memory(file, "--apart"), enabled=["memory.*"]) as apart:
@@ -94,7 +97,7 @@ async def test_what_is_said_is_before_the_model_after_a_restart(tmp_path: Path) 
         assert await apart.before("Is the greenhouse lit?", "conv-1") != ()
     async with Harness(memory(file, "--position", "system"), enabled=["memory.*"]) as printed:
         (injection,) = await printed.before("Is the greenhouse lit?")
-        assert injection.position is Position.SYSTEM
+        assert injection.position is InjectionPosition.SYSTEM
 
 
 @pytest.mark.timeout(120)
@@ -160,7 +163,7 @@ async def test_a_plain_client_has_its_tools_and_sees_nothing_else(tmp_path: Path
 @pytest.mark.timeout(120)
 async def test_the_compliance_server_takes_a_key_out_of_the_answer() -> None:
     async with Harness(compliance(), enabled=["compliance.redaction"]) as host:
-        said = features.said_in(jsonrpc.to_raw(host.welcome["capabilities"]))
+        said = mcpl.mcpl_member_in(jsonrpc.to_raw(host.welcome["capabilities"]))
         assert said is not None
         declared = json.loads(bytes(said))
         assert declared["contextHooks"] == {"afterInference": {"blocking": True}}
@@ -178,7 +181,7 @@ async def test_the_compliance_server_takes_a_key_out_of_the_answer() -> None:
             "assistantMessage": "Use the API key sk-0f1e2d3c4b5a6978 today.",
             "usage": {"inputTokens": 50, "outputTokens": 20},
         }
-        answered = dict(await host.request(hooks.AFTER, turn))
+        answered = dict(await host.request(model.AFTER, turn))
         assert answered == {
             "featureSet": "compliance.redaction",
             "modifiedResponse": "Use the API key [REDACTED] today.",

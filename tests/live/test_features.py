@@ -1,261 +1,233 @@
-"""Feature sets through a real gateway, in both eras and on both transports. (MCPL §3, §5, §6)"""
+"""Which feature sets may be used, by whose word, for what, until when, and by which tools."""
 
-import json
-from collections.abc import AsyncGenerator, Generator
-from pathlib import Path
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
-import aiohttp
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.live.talker_scene import (
-    BOUNDS,
-    DECLARED,
-    SETS,
-    WAYS,
-    Composed,
-    Frame,
-    Scene,
-    code_of,
-    name_of,
-    push,
-    scene,
-    talking,
-    until,
+from comity.errors import FEATURE_NOT_ENABLED, FEATURE_UNKNOWN, MalformedMessage, Unavailable
+from comity.live.features import (
+    DEFAULT_POLICY,
+    WHOLE,
+    LivePolicy,
+    decide_feature_status,
+    enabled_of,
+    feature_of_tool,
+    feature_set_in,
+    require_feature_set,
 )
-
-LIVE = '[servers.live]\nenabled = ["talk.*", "files.edit"]\ndisabled = ["talk.hook"]\n' + BOUNDS
-ENABLED = ["files.edit", "talk.push"]
-DISABLED = ["files.read", "loud", "talk.hook"]
-CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-
-type Stage = tuple[str, Path, Composed]
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
-    """One gateway before a server for each way; nothing is decided anew in it."""
-    with talking(tmp_path_factory.mktemp("live"), WAYS, LIVE) as found:
-        yield found
-
-
-@pytest.fixture(params=WAYS)
-async def here(stage: Stage, request: pytest.FixtureRequest) -> AsyncGenerator[Scene]:
-    async with aiohttp.ClientSession() as http:
-        yield Scene(*stage, http, name_of(request.param))
-
-
-@pytest.fixture
-def is_modern(here: Scene) -> bool:
-    return here.server.startswith("modern")
-
-
-def offered_in(frame: Frame, *, modern: bool) -> Frame:
-    params = frame["params"]
-    if modern:
-        return params["_meta"][CAPABILITIES]["extensions"]["dev.comity/mcpl"]
-    return params["capabilities"]["experimental"]["mcpl"]
-
-
-@pytest.mark.requirement(
-    *("MCPL-3.1-experimental", "MCPL-3.1-version", "MCPL-5.2-host", "MCPL-2-orthogonal"),
-    "MCPL-8-advertise",
+from comity.live.host import FeatureSetDecisions, LiveServer
+from comity.mcp.actors import Actor
+from comity.mcp.mcpl import FeatureSet, FeatureUse
+from comity.policy.grants import (
+    FEATURE_VERB,
+    Decision,
+    Effect,
+    Grant,
+    GrantSet,
+    Guardrail,
+    StaticRules,
 )
-async def test_the_host_offers_all_that_it_does_and_speaks_the_same_mcp(
-    here: Scene, is_modern: bool
+from comity.policy.snapshot import AllowAll, GrantSnapshot
+from comity.toolkit.patterns import covers_feature
+from tests.live.live_link import DECLARED, LinkRoom
+from tests.support.cases import loop_over
+
+NAMES = st.from_regex(r"[a-c]{1,2}(\.[a-c]{1,2}){0,2}", fullmatch=True)
+PATTERNS = NAMES | NAMES.map(lambda name: f"{name}.*") | st.just("*")
+UNTIL = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "does"),
+    [
+        ("memory.*", "memory.read", True),
+        ("memory.*", "memory.read.deep", True),
+        ("memory.*", "memory", False),
+        ("memory.*", "memoryless.read", False),
+        ("*", "anything", True),
+        ("memory.read", "memory.read", True),
+        ("memory.read", "memory.reader", False),
+    ],
+)
+def test_a_family_is_all_below_its_dot(pattern: str, name: str, does: bool) -> None:
+    assert covers_feature(pattern, name) is does
+
+
+@given(st.lists(PATTERNS), st.lists(PATTERNS), st.lists(NAMES))
+def test_what_is_enabled_is_named_and_not_disabled(
+    enabled: list[str], disabled: list[str], names: list[str]
 ) -> None:
-    greeting = (await here.seen("server/discover" if is_modern else "initialize"))[0]
-    assert offered_in(greeting, modern=is_modern) == {
-        "version": "0.4",
-        "pushEvents": True,
-        "contextHooks": {"beforeInference": True, "afterInference": {"blocking": True}},
-        "inferenceRequest": {"streaming": True},
-        "modelInfo": True,
-        "featureSets": True,
-        "channels": dict.fromkeys(
-            ("register", "publish", "observe", "lifecycle", "streaming"), True
-        ),
-        "state": {"branching": True, "rollback": True},
-    }
-    if not is_modern:
-        assert greeting["params"]["protocolVersion"] == "2025-11-25"
+    policy = LivePolicy(tuple(enabled), tuple(disabled))
+    found = enabled_of(policy, names)
+    for name in names:
+        named = any(covers_feature(each, name) for each in enabled)
+        denied = any(covers_feature(each, name) for each in disabled)
+        assert (name in found) is (named and not denied)
+        assert decide_feature_status(policy, name).is_enabled is (name in found)
 
 
-@pytest.mark.requirement(
-    *("MCPL-5.3-initial", "MCPL-6.7-update", "MCPL-6.3-wildcards", "MCPL-7.2-scopes"),
-    *("MCPL-6.4-init", "MCPL-4-jsonrpc", "MCPL-2-hostcontrol"),
+def judged(effect: Effect, verb: str = FEATURE_VERB) -> Decision:
+    grant = Grant("server:x", verb, "a", effect, granted_by="person:ana", expires_at=UNTIL)
+    return Decision(effect, "", grant)
+
+
+ON, OFF = LivePolicy(enabled=("a",)), LivePolicy(disabled=("a",))
+
+
+@loop_over(
+    ("policy", "found", "is_enabled", "by"),
+    [
+        (LivePolicy(), None, False, "default"),
+        (LivePolicy(), Decision(Effect.ALLOW, "default"), False, "default"),
+        (LivePolicy(), judged(Effect.ALLOW), True, "person:ana"),
+        (LivePolicy(), judged(Effect.ALLOW, "*"), False, "default"),
+        (LivePolicy(), judged(Effect.ASK), False, "person:ana"),
+        (ON, None, True, "configuration"),
+        (ON, judged(Effect.DENY), False, "person:ana"),
+        (ON, judged(Effect.DENY, "*"), False, "person:ana"),
+        (OFF, judged(Effect.ALLOW), False, "configuration"),
+        (ON, Decision(Effect.DENY, "", guardrail=Guardrail("*", "*", "*")), False, "guardrail"),
+    ],
 )
-async def test_what_is_enabled_is_told_first_of_all_and_not_in_the_greeting(
-    here: Scene, is_modern: bool
+def test_what_denies_outweighs_what_enables(
+    policy: LivePolicy, found: Decision | None, is_enabled: bool, by: str
 ) -> None:
-    seen = await here.seen()
-    assert all(frame["jsonrpc"] == "2.0" for frame in seen)
-    ours = [each for each in seen if each["method"].partition("/")[0] in ("featureSets", "mcpl")]
-    first = ours[0]
-    assert first["method"] == "featureSets/update"
-    # Of the modern era stock peers drop what they did not ask for, so there it is a request.
-    assert ("id" in first) is is_modern
-    told = {name: first["params"][name] for name in ("enabled", "disabled", "scopes")}
-    assert told == {
-        "enabled": ENABLED,
-        "disabled": DISABLED,
-        "scopes": {
-            "files.edit": {
-                "whitelist": ["/project/**"],
-                "blacklist": ["**/.env", "**/secrets/**"],
-            }
-        },
-    }
-    greeting = json.dumps((await here.seen("server/discover" if is_modern else "initialize"))[0])
-    assert "talk.push" not in greeting
+    stands = decide_feature_status(policy, "a", found)
+    assert (stands.is_enabled, stands.by) == (is_enabled, by)
 
 
-@pytest.mark.requirement(
-    *("MCPL-6.6-disabled", "MCPL-6.6-unknown", "MCPL-A-32001", "MCPL-A-32003"),
-    "MCPL-13.1-mitigate",
+def test_a_set_is_required_to_be_declared_enabled_and_for_that_use() -> None:
+    sets = {"a": FeatureSet("a", "", frozenset({FeatureUse.PUSH}))}
+    assert require_feature_set(sets, {"a"}, "a", FeatureUse.PUSH).name == "a"
+    for name, enabled, use, fault in (
+        ("b", {"a", "b"}, FeatureUse.PUSH, FEATURE_UNKNOWN),
+        ("a", set[str](), FeatureUse.PUSH, FEATURE_NOT_ENABLED),
+        ("a", {"a"}, FeatureUse.INFERENCE, FEATURE_NOT_ENABLED),
+    ):
+        with pytest.raises(MalformedMessage) as refused:
+            require_feature_set(sets, enabled, name, use)
+        assert refused.value.fault is fault
+
+
+NOTES = FeatureSet("notes.edit", "", frozenset({FeatureUse.TOOLS}))
+GIT = FeatureSet("git.commit", "", frozenset({FeatureUse.TOOLS, FeatureUse.PUSH}))
+PUSH = FeatureSet("push", "", frozenset({FeatureUse.PUSH}))
+BOTH = {each.name: each for each in (NOTES, GIT, PUSH)}
+ONE = {each.name: each for each in (NOTES, PUSH)}
+
+
+def _tool(**meta: object) -> bytes:
+    return msgspec.json.encode({"name": "add_note", "inputSchema": {}, "_meta": meta})
+
+
+@loop_over(
+    ("definition", "sets", "feature"),
+    [
+        (_tool(featureSet="git.commit"), BOTH, "git.commit"),
+        (_tool(featureSet="notes.edit"), BOTH, "notes.edit"),
+        (_tool(), ONE, "notes.edit"),
+        (None, ONE, "notes.edit"),
+        (_tool(), BOTH, WHOLE),
+        (None, BOTH, WHOLE),
+        (_tool(), {}, WHOLE),
+    ],
 )
-async def test_what_is_not_enabled_declared_or_for_that_use_is_refused(here: Scene) -> None:
-    answers = await here.ask(
-        push("loud"), push("nowhere"), push("files.edit"), {"method": "push/event", "params": {}}
+def test_a_tool_is_of_the_set_it_names_or_of_the_only_one_for_tools(
+    definition: bytes | None, sets: dict[str, FeatureSet], feature: str
+) -> None:
+    assert feature_of_tool(definition, sets) == feature
+
+
+@pytest.mark.parametrize("named", ["git.nothing", "push", 7, None, ["notes.edit"], {}])
+def test_a_tool_chooses_only_among_sets_that_are_declared_for_tools(named: object) -> None:
+    assert feature_of_tool(_tool(featureSet=named), BOTH) == WHOLE
+    assert feature_of_tool(_tool(featureSet=named), ONE) == "notes.edit"
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        b"",
+        b"[]",
+        b'"featureSet"',
+        b'{"featureSet":"notes.edit"}',
+        b'{"_meta":"featureSet"}',
+        b'{"_meta":{"featureSet":"notes.edit","featureSet":"git.commit"}}',
+        b'{"_meta":[{"featureSet":"notes.edit"}]}',
+    ],
+)
+def test_what_cannot_be_read_names_no_set(definition: bytes) -> None:
+    assert feature_set_in(definition) == WHOLE
+    assert feature_of_tool(definition, BOTH) == WHOLE
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def enabling(grants: GrantSnapshot, policy: LivePolicy = DEFAULT_POLICY) -> FeatureSetDecisions:
+    return FeatureSetDecisions(lambda _: policy, grants, lambda: grants.latest, lambda: NOW)
+
+
+def hosted() -> LiveServer:
+    return LiveServer("srv", LinkRoom(), DECLARED, DEFAULT_POLICY, frozenset())
+
+
+def grant(
+    target: str, effect: Effect = Effect.ALLOW, verb: str = FEATURE_VERB, **more: object
+) -> Grant:
+    return Grant("server:srv", verb, target, effect, granted_by="person:ana", **more)  # type: ignore[arg-type]
+
+
+def grants(*given: Grant, forbids: tuple[Guardrail, ...] = ()) -> GrantSnapshot:
+    return GrantSnapshot(GrantSet.from_grants(given, StaticRules(guardrails=forbids)), lambda: NOW)
+
+
+def test_what_a_guardrail_forbids_stays_off() -> None:
+    server = hosted()
+    never = Guardrail("server:*", "feature/*", "memory.*", "not here")
+    found = enabling(grants(grant("*"), forbids=(never,)), LivePolicy(enabled=("*",)))
+    found.decide(server)
+    assert server.enabled == {"files"}
+    assert server.feature_status("memory.push").reason == "not here"
+
+
+def test_it_is_decided_anew_when_grants_are_others_or_one_has_ended() -> None:
+    server, now = hosted(), [NOW]
+    given = GrantSnapshot(
+        GrantSet.from_grants([grant("files", expires_at=NOW + timedelta(minutes=1))]),
+        lambda: now[0],
     )
-    disabled, unknown, other_use, unnamed = answers
-    assert (code_of(disabled), code_of(unknown), code_of(other_use)) == (-32001, -32003, -32001)
-    data = disabled["error"]["data"]
-    assert (data["featureSet"], data["canEnable"]) == ("loud", True)
-    assert disabled["error"]["message"] == "Feature set not enabled"
-    assert unknown["error"]["data"]["featureSet"] == "nowhere"
-    assert "canEnable" not in unknown["error"]["data"]
-    assert code_of(unnamed) == -32602
+    found = FeatureSetDecisions(
+        lambda _: DEFAULT_POLICY, given, lambda: given.latest, lambda: now[0]
+    )
+    assert found.is_due(server)
+    assert found.decide(server)
+    assert not found.is_due(server)
+    now[0] += timedelta(minutes=2)
+    assert found.is_due(server)
+    assert found.decide(server)
+    assert server.enabled == frozenset()
+    assert not found.is_due(server)
+    given.replace(GrantSet.from_grants([grant("files")]))
+    assert found.is_due(server)
 
 
-async def test_every_request_is_answered_whatever_stands_in_it(here: Scene) -> None:
-    broken: list[Any] = [None, 7, [], {"featureSet": 7}, {"featureSet": ["talk.push"]}]
-    methods = ("push/event", "inference/request", "scope/elevate", "channels/incoming")
-    asked = [{"method": method, "params": each} for method in methods for each in broken]
-    answers = await here.ask(*asked, {"method": "channels/register", "params": {"channels": 1}})
-    assert all("error" in each for each in answers)
-    assert {code_of(each) for each in answers} <= {-32602, -32600, -32001, -32003}
+class Away(AllowAll):
+    """Nobody knows what is allowed."""
+
+    def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
+        raise Unavailable("the store is away")
 
 
-@pytest.mark.requirement("MCPL-13.2-audit")
-async def test_what_a_server_does_and_is_refused_is_in_the_journal(here: Scene) -> None:
-    await here.ask(push("loud"))
-    await here.elevate("/project/x", path="/project/x")
-
-    def is_here(entry: Frame) -> bool:
-        return entry["server"] == here.server
-
-    async def refusals() -> list[Frame] | None:
-        found = [each for each in await here.entries("feature_refused") if is_here(each)]
-        return [each for each in found if each["details"].get("feature_set") == "loud"] or None
-
-    refused = (await until(refusals))[0]
-    assert refused["actor"] == f"server:{here.server}"
-    assert (refused["server"], refused["result"]) == (here.server, "BLOCKED")
-    assert refused["details"]["method"] == "push/event"
-    assert refused["details"]["outcome"] == "feature_not_enabled"
-    assert refused["at"]
-
-    async def used() -> list[Frame] | None:
-        found = [each for each in await here.entries("feature_used") if is_here(each)]
-        return [each for each in found if each["details"]["method"] == "scope/elevate"] or None
-
-    (done, *_) = await until(used)
-    assert (done["details"]["feature_set"], done["details"]["outcome"]) == ("files.edit", "ok")
-    told = [each for each in await here.entries("features_told") if is_here(each)]
-    assert told[0]["details"]["enabled"] == ENABLED
-
-
-@pytest.mark.requirement("MCPL-8-tolerate-h")
-async def test_what_nobody_knows_in_an_answer_is_passed_on_and_troubles_nobody(
-    here: Scene,
-) -> None:
-    answer = await here.answer("plain", {"x": 1})
-    assert answer["unknownToAll"] == {"at": [1]}
-    assert not answer.get("isError")
-
-
-async def test_a_servers_requests_to_its_host_reach_no_client(here: Scene) -> None:
-    heard: list[str] = []
-    async with here.session() as client:
-
-        def answer(frame: Frame) -> Frame:
-            heard.append(frame["method"])
-            return {"result": {}}
-
-        client.answer = answer
-        await client.listen()
-        await here.ask(push("loud"), {"method": "model/info"}, {"method": "channels/list"})
-        await client.request("tools/call", {"name": "plain", "arguments": {}})
-        said = [] if client.standalone.empty() else [client.standalone.get_nowait()]
-    assert heard == []
-    assert [each for each in said if "push" in str(each) or "featureSets" in str(each)] == []
-
-
-@pytest.mark.requirement("MCPL-6.6-disabled")
-async def test_with_nothing_decided_nothing_is_enabled_and_the_server_is_told_so(
-    tmp_path: Path,
-) -> None:
-    async with scene(tmp_path, live="") as here:
-        (told,) = await here.updates()
-        assert told == {"enabled": [], "disabled": sorted(SETS)}
-        codes = {code_of(each) for each in await here.ask(*map(push, sorted(SETS)))}
-        assert codes == {-32001}
-        found = (await here.api("features"))["servers"][0]
-        assert {each["because"] for each in found["features"]} == {"nobody has enabled it"}
-
-
-@pytest.mark.requirement("MCPL-3.3-skip", "MCPL-2-compat")
-async def test_a_plain_server_is_told_nothing_and_let_do_nothing_live(tmp_path: Path) -> None:
-    everything = '[servers.live]\nenabled = ["*"]\n'
-    async with scene(tmp_path, everything, WAYS, declared=None) as first:
-        assert (await first.api("features"))["servers"] == []
-        for way in WAYS:
-            await _is_plain(first.at(name_of(way)))
-
-
-async def _is_plain(here: Scene) -> None:
-    assert await here.call("plain", {"x": 1}) is not None
-    seen = {each["method"] for each in await here.seen()}
-    assert not {each for each in seen if each.startswith(("featureSets", "mcpl", "context"))}
-    called = (await here.seen("tools/call"))[0]["params"]
-    assert "scope" not in called
-    assert "mcpl" not in json.dumps(called)
-    if not here.server.startswith("modern"):
-        answers = await here.ask(push("talk.push"), {"method": "inference/request"})
-        assert {code_of(each) for each in answers} == {-32601}
-
-
-@pytest.mark.requirement("MCPL-2-compat")
-@pytest.mark.parametrize("way", ["handshake pipes", "handshake http"])
-async def test_a_client_that_is_a_host_itself_agrees_with_the_server_on_its_own(
-    stage: Stage, way: str
-) -> None:
-    mine: Frame = {"experimental": {"mcpl": {"version": "0.4", "featureSets": True, "mine": 7}}}
-    async with aiohttp.ClientSession() as http:
-        here = Scene(*stage, http, name_of(way))
-        async with here.session(mine) as client:
-            told = await client.request("tools/call", {"name": "seen", "arguments": {}})
-            seen = told.result["structuredContent"]["told"]
-            greetings = [each for each in seen if each["method"] == "initialize"]
-            assert greetings[-1]["params"]["capabilities"]["experimental"] == mine["experimental"]
-            given = {"name": "edit_file", "arguments": {"path": "/project/x"}}
-            called = await client.request("tools/call", given)
-            assert "scope" not in called.result["structuredContent"]["told"]
-            # What its operator denies is denied whoever is the host.
-            refused = await client.request(
-                "tools/call", {"name": "edit_file", "arguments": {"path": "/project/.env"}}
-            )
-            assert "may not reach" in json.dumps(refused.response)
-        # Among all servers nobody is the host but the gateway.
-        async with here.session(mine, "/mcp") as client:
-            given["name"] = f"{here.server}__edit_file"
-            called = await client.request("tools/call", given)
-            assert called.result["structuredContent"]["told"]["scope"]["label"] == "/project/x"
-
-
-async def test_what_is_declared_in_another_version_is_not_spoken(tmp_path: Path) -> None:
-    later = {**DECLARED, "version": "1.0"}
-    async with scene(tmp_path, live=LIVE, declared=later) as here:
-        assert await here.call("plain", {}) is not None
-        assert await here.updates() == []
+def test_while_it_is_not_known_nothing_is_enabled_and_it_is_looked_at_again() -> None:
+    server = hosted()
+    found = FeatureSetDecisions(
+        lambda _: LivePolicy(enabled=("*",)), Away(), lambda: None, lambda: NOW
+    )
+    found.decide(server)
+    assert server.enabled == frozenset()
+    assert "not known" in server.feature_status("files").reason
+    assert found.is_due(server)

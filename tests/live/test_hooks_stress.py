@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.hook_cases import SECRET, Case
-from tests.live.hook_cases_after import CASES
+from tests.live.hook_cases import CASES, SECRET, Case
 from tests.live.turn_scene import Hook, Scene, gives, injection, playing
 from tests.pace import at_length, here
 
@@ -29,7 +28,7 @@ def test_there_are_enough_cases_and_each_has_a_name() -> None:
 async def test_a_turn_ends_whatever_a_server_does(case: Case, tmp_path: Path) -> None:
     # Where time is short nobody else is asked, who might not be quick enough either.
     fine = () if case.is_timed else (FINE,)
-    times = dict.fromkeys(("turn_before", "turn_after"), LITTLE) if case.is_timed else {}
+    times = dict.fromkeys(("turns_before", "turns_after"), LITTLE) if case.is_timed else {}
     async with playing(
         tmp_path, (case.hook, *case.others, *fine), **times, **case.settings
     ) as scene:
@@ -79,7 +78,7 @@ async def _noted(case: Case, scene: Scene, turn: dict[str, Any]) -> None:
 async def test_what_comes_too_late_is_in_no_later_turn(tmp_path: Path) -> None:
     deeds: Any = ({"do": "sleep", "seconds": 2}, gives(injection("ODD $CONVERSATION")))
     async with playing(
-        tmp_path, [Hook("odd", deeds)], turn_before=LITTLE, turn_after=LITTLE
+        tmp_path, [Hook("odd", deeds)], turns_before=LITTLE, turns_after=LITTLE
     ) as scene:
         first = await scene.turn("hello", conversation="one")
         second = await scene.turn("hello again", conversation="two")

@@ -1,234 +1,497 @@
-"""How far live servers reach, through a real gateway, in both eras and on both transports. (§7)"""
+"""How far a live server may reach, and what people allow beyond. (MCPL §7, D-62, D-63)"""
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, Generator
-from pathlib import Path
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-import aiohttp
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from comity.kernel.live.elevating import ENRICHED
-from tests.live.talker_scene import (
-    BOUNDS,
-    WAYS,
-    Composed,
-    Frame,
-    Scene,
-    code_of,
-    meanwhile,
-    name_of,
-    talking,
+from comity.approvals.model import ApprovalDecision, ApprovalKind, ApprovalRequest
+from comity.approvals.pending_calls import PendingCalls
+from comity.approvals.service import ApprovalService
+from comity.approvals.settings import ApprovalSettings
+from comity.errors import (
+    ACCESS_DENIED,
+    FEATURE_NOT_ENABLED,
+    FEATURE_UNKNOWN,
+    INVALID_TOOL_ARGS,
+    TOOL_DISABLED,
+    MalformedMessage,
+    Unavailable,
+)
+from comity.live.features import LivePolicy
+from comity.live.host import LiveHost, LiveMessage, LiveServer
+from comity.live.scopes.rules import (
+    MAX_LABEL_LENGTH,
+    MAX_STRINGS,
+    check_claim,
+    check_label,
+    is_allowed,
+    list_readings,
+    normalize_label,
+    scope_of,
+    strictest_verdict,
+    strings_at,
+    strings_in,
+)
+from comity.live.scopes.service import (
+    SCOPE_ENRICHMENT_KEY,
+    OutOfScope,
+    ScopeDenyList,
+    ScopeElevation,
+    ScopeService,
+    digest_of,
+)
+from comity.mcp import jsonrpc
+from comity.mcp.entries import CatalogEntry
+from comity.mcp.mcpl import FeatureSet, FeatureUse, McplDeclaration, ScopeBounds, ScopeClaim
+from comity.mcp.refusals import Refusal
+from comity.storage.changes import RecordKind
+from comity.validation.paths import PathVerdict
+from tests.live.live_link import DECLARED, LinkRoom, breath, calling, params_of
+from tests.support.asking import ANA, Grants
+from tests.support.cases import loop_over
+from tests.support.inline_store import inline_records
+
+BOUNDS = ScopeBounds(("/project/**", "/tmp/*", "#general", "#dev-*"), ("**/.env", "**/secrets/**"))
+PARTS = st.sampled_from(
+    ["project", "etc", "..", ".", "", "a", ".env", "secrets", "%2e%2e", "..\\..", "%252e%252e"]
 )
 
-LIVE = '[servers.live]\nenabled = ["talk.*", "files.edit"]\n' + BOUNDS
-SETTINGS = '[asks]\nexpires = "120s"\nlasts = "10m"\nhold = "60s"\ndeclined_for = "1s"\n'
 
-type Stage = tuple[str, Path, Composed]
+@loop_over(
+    ("label", "ruling"),
+    [
+        ("/project/src/main.ts", PathVerdict.ALLOWED),
+        ("/project//src/./main.ts", PathVerdict.ALLOWED),
+        ("/project/a/../b", PathVerdict.ALLOWED),
+        ("#general", PathVerdict.ALLOWED),
+        ("#dev-ops", PathVerdict.ALLOWED),
+        ("/project/.env", PathVerdict.DENIED),
+        ("/project/.ENV", PathVerdict.DENIED),
+        ("/project/x/../.env", PathVerdict.DENIED),
+        ("/project/secrets", PathVerdict.DENIED),
+        ("/project/%2eenv", PathVerdict.DENIED),
+        ("/project/.\N{FULLWIDTH LATIN SMALL LETTER E}nv", PathVerdict.DENIED),
+        ("/project/.e\N{ZERO WIDTH SPACE}nv", PathVerdict.DENIED),
+        ("\\project\\.env", PathVerdict.DENIED),
+        ("../../project/.env", PathVerdict.DENIED),
+        ("/" + "x" * MAX_LABEL_LENGTH, PathVerdict.DENIED),
+        ("/etc/hosts", PathVerdict.OUTSIDE),
+        ("/project/../etc/hosts", PathVerdict.OUTSIDE),
+        ("/project/..\\..\\etc/hosts", PathVerdict.OUTSIDE),
+        ("/project/%2e%2e/etc/hosts", PathVerdict.OUTSIDE),
+        ("/project/%252e%252e/etc/hosts", PathVerdict.OUTSIDE),
+        ("/etc/x\\..\\..\\..\\project/y", PathVerdict.OUTSIDE),
+        ("/tmp/a/b", PathVerdict.OUTSIDE),
+        ("project/a", PathVerdict.OUTSIDE),
+        ("#admin-x", PathVerdict.OUTSIDE),
+        ("", PathVerdict.OUTSIDE),
+    ],
+)
+def test_a_label_is_ruled_by_every_way_of_reading_it(label: str, ruling: PathVerdict) -> None:
+    assert check_label(label, BOUNDS) is ruling
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
-    with talking(tmp_path_factory.mktemp("scopes"), WAYS, LIVE, SETTINGS) as found:
-        yield found
+def test_without_bounds_everything_is_to_be_asked_but_what_others_deny() -> None:
+    assert check_label("/project/x", None) is PathVerdict.OUTSIDE
+    assert check_label("/project/x", None, ["/project/**"]) is PathVerdict.DENIED
 
 
-@pytest.fixture(params=WAYS)
-async def here(stage: Stage, request: pytest.FixtureRequest) -> AsyncGenerator[Scene]:
-    async with aiohttp.ClientSession() as http:
-        yield Scene(*stage, http, name_of(request.param))
+def test_a_way_up_and_out_is_within_nothing_and_denied_wherever_it_may_lead() -> None:
+    assert not is_allowed("../x", ["**"])
+    assert not is_allowed("..", ["**"])
+    assert check_label("../../etc/passwd", ScopeBounds(("**",), ("/etc/**",))) is PathVerdict.DENIED
 
 
-@pytest.fixture
-async def one(stage: Stage) -> AsyncGenerator[Scene]:
-    async with aiohttp.ClientSession() as http:
-        yield Scene(*stage, http, name_of(WAYS[0]))
+@given(st.lists(PARTS, max_size=8))
+@example(["project", "..", "etc"])
+def test_no_way_up_escapes_from_what_is_allowed(parts: list[str]) -> None:
+    """A reader that takes each way up ends where the pattern let it, whatever it unescapes."""
+    label = "/" + "/".join(parts)
+    if is_allowed(label, ["/project/**"]):
+        for each in list_readings(label):
+            assert each == "/project" or each.startswith("/project/")
 
 
-async def refusal_of(here: Scene, tool: str, **given: object) -> str:
-    """What a call was refused with; the server never saw it."""
-    before = len(await here.seen("tools/call"))
-    async with here.session() as client:
-        reply = await client.request("tools/call", {"name": tool, "arguments": given})
-    assert len(await here.seen("tools/call")) == before + 1, "the server was called"
-    return json.dumps(reply.response)
+@given(st.lists(PARTS, max_size=8), st.booleans())
+def test_what_is_normal_stays_so_and_has_no_way_up_amid_it(parts: list[str], rooted: bool) -> None:
+    found = normalize_label(("/" if rooted else "") + "/".join(parts))
+    assert normalize_label(found) == found
+    ways_up = [place for place, part in enumerate(found.split("/")) if part == ".."]
+    assert ways_up == list(range(len(ways_up)))
+    assert not (rooted and "/" in found and ways_up and found.startswith("/"))
 
 
-@pytest.mark.requirement("MCPL-7.7-tag", "MCPL-7.7-validate")
-async def test_a_call_within_its_bounds_bears_the_scope_that_its_arguments_say(
-    here: Scene,
+@loop_over(
+    ("label", "payload", "ruling"),
+    [
+        ("/project/a", {"path": "/project/a"}, PathVerdict.ALLOWED),
+        ("/project/a", {"path": "/project//b/../a", "mode": "append"}, PathVerdict.ALLOWED),
+        ("#general", {"channel": "#general"}, PathVerdict.ALLOWED),
+        # What D-62 is about: the label says one thing, and the server does another.
+        ("/project/a", {}, PathVerdict.OUTSIDE),
+        ("/project/a", {"path": "/etc/hosts"}, PathVerdict.OUTSIDE),
+        ("/project/a", {"path": "/etc/hosts", "note": "/project/a"}, PathVerdict.OUTSIDE),
+        ("/project/a", {"path": ["/project/a", "~/x"]}, PathVerdict.OUTSIDE),
+        ("/project/a", {"path": "/project/.env"}, PathVerdict.DENIED),
+        ("/project/a", {"/project/.env": 1, "path": "/project/a"}, PathVerdict.DENIED),
+        ("/project/.env", {"path": "/project/.env"}, PathVerdict.DENIED),
+        ("/etc/hosts", {"path": "/etc/hosts"}, PathVerdict.OUTSIDE),
+        ("/project/a", {"x": ["y"] * (MAX_STRINGS + 2)}, PathVerdict.DENIED),
+        ("/project/a", {"x": "z" * (MAX_LABEL_LENGTH + 1)}, PathVerdict.DENIED),
+    ],
+)
+def test_a_servers_own_words_allow_only_what_the_payload_names_too(
+    label: str, payload: dict[str, object], ruling: PathVerdict
 ) -> None:
-    told = await here.call("edit_file", {"path": "/project//src/../tides.py"})
-    assert told["scope"] == {
-        "label": "/project/tides.py",
-        "payload": {"path": "/project//src/../tides.py"},
+    assert check_claim(ScopeClaim(label, payload), BOUNDS) is ruling
+
+
+def test_texts_that_lie_too_deep_are_not_looked_for() -> None:
+    deep: object = "x"
+    for _ in range(20):
+        deep = [deep]
+    assert strings_in(deep) is None
+    assert strings_in({"a": ["b", 1, None, {"c": True}]}) is not None
+
+
+@loop_over(
+    ("pointer", "found"),
+    [
+        ("/path", ("/x",)),
+        ("/in/1/at", ("/y",)),
+        ("/several", ("/a", "/b")),
+        ("/a~1b", ("slash",)),
+        ("/a~0b", ("tilde",)),
+        ("/number", ()),
+        ("/in/7/at", ()),
+        ("/in/one", ()),
+        ("/nothing/there", ()),
+        ("/mixed", ()),
+    ],
+)
+def test_a_pointer_leads_to_the_scope_in_the_arguments(
+    pointer: str, found: tuple[str, ...]
+) -> None:
+    arguments = {
+        "path": "/x",
+        "in": [{}, {"at": "/y"}],
+        "several": ["/a", "/b"],
+        "a/b": "slash",
+        "a~b": "tilde",
+        "number": 1,
+        "mixed": ["/a", 1],
     }
-    assert told["arguments"] == {"path": "/project//src/../tides.py"}
-    # The other door, and the other era.
-    async with here.session() as client:
-        given = {"name": "edit_file", "arguments": {"path": "/project/x"}}
-        reply = await client.request("tools/call", given)
-    assert reply.result["structuredContent"]["told"]["scope"]["label"] == "/project/x"
+    assert strings_at(arguments, pointer) == found
 
 
-@pytest.mark.requirement("MCPL-7.7-tag")
-async def test_what_a_client_says_of_a_scope_is_not_passed_on(here: Scene) -> None:
-    claimed = {"label": "/etc", "payload": {"path": "/etc/hosts"}}
-    told = await here.call("plain", {}, scope=claimed)
-    assert "scope" not in told
-    told = await here.call("edit_file", {"path": "/project/x"}, scope=claimed)
-    assert told["scope"]["label"] == "/project/x"
+def test_the_scope_of_a_call_is_what_its_arguments_say() -> None:
+    assert scope_of({"path": "/a/../b"}, "/path") == ScopeClaim("/b", {"path": "/a/../b"})
+    assert scope_of({"to": ["/a", "/b"]}, "/to") == ScopeClaim("/a, /b", {"to": ["/a", "/b"]})
+    assert scope_of({}, "/path") is None
 
 
-@pytest.mark.requirement("MCPL-7.6-black", "MCPL-7.7-validate", "MCPL-7.2-semantics")
+def test_of_several_places_the_strictest_counts() -> None:
+    assert (
+        strictest_verdict([PathVerdict.ALLOWED, PathVerdict.OUTSIDE, PathVerdict.DENIED])
+        is PathVerdict.DENIED
+    )
+    assert strictest_verdict([PathVerdict.ALLOWED, PathVerdict.OUTSIDE]) is PathVerdict.OUTSIDE
+    assert strictest_verdict([]) is PathVerdict.ALLOWED
+
+
+TOOLS = frozenset({FeatureUse.TOOLS})
+SETS = {
+    "files": FeatureSet("files", "Files", TOOLS, is_scoped=True),
+    "notes": FeatureSet("notes", "Notes", TOOLS),
+    "off": FeatureSet("off", "Off", TOOLS),
+}
+CALL_BOUNDS = ScopeBounds(("/project/**",), ("**/.env",))
+POLICY = LivePolicy(
+    enabled=("files", "notes"),
+    scopes={"files": CALL_BOUNDS},
+    scope_of={"edit": "/path", "jot": "/path", "gone": "/path"},
+)
+
+
+class House:
+    """A host of one server, and what is decided of it."""
+
+    def __init__(self, policy: LivePolicy = POLICY, *, is_live: bool = True) -> None:
+        self.hosting = LiveHost(lambda _: policy)
+        self.link = LinkRoom()
+        if is_live:
+            self.hosting.register(self.link, McplDeclaration("0.4", sets=SETS))
+        # No call is held in these tests.
+        self.scopes = ScopeService(
+            self.hosting, lambda _: policy, PendingCalls.__new__(PendingCalls)
+        )
+
+    def judge(self, tool: str, of: str = "files", **given: Any) -> object:
+        definition = json.dumps({"name": tool, "_meta": {"featureSet": of}}).encode()
+        offer = CatalogEntry(f"srv__{tool}", "srv", tool, definition)
+        return self.scopes.check_scope(calling(tool)[0], offer, given)
+
+    async def brought(self, tool: str, **params: Any) -> Any:
+        by = self.hosting.get("srv")
+        assert by is not None
+        call, frame = calling(tool, **params)
+        if not self.scopes.has_data_for(by, call, frame):
+            return None
+        return params_of(await self.scopes.add_data(by, call, frame))
+
+
+def fault_of(found: object) -> object:
+    assert isinstance(found, Refusal)
+    return found.fault
+
+
+async def test_a_call_within_its_bounds_goes_and_one_that_is_denied_does_not() -> None:
+    house = House()
+    assert house.judge("edit", path="/project/x") is None
+    assert fault_of(house.judge("edit", path="/project/.env")) is ACCESS_DENIED
+    assert fault_of(house.judge("edit", other=1)) is INVALID_TOOL_ARGS
+
+
+async def test_what_is_beyond_is_a_persons_to_say() -> None:
+    found = House().judge("edit", path="/etc/x")
+    assert found == OutOfScope("files", ScopeClaim("/etc/x", {"path": "/etc/x"}))
+
+
+async def test_a_scoped_tool_of_which_nobody_said_more_is_asked_for_each_call() -> None:
+    found = House().judge("other", anything=1)
+    assert found == OutOfScope("files", ScopeClaim("other", {"anything": 1}))
+    assert House().judge("other", of="notes", anything=1) is None
+
+
+async def test_no_tool_escapes_by_saying_that_it_is_of_a_set_without_bounds() -> None:
+    house = House()
+    assert isinstance(house.judge("jot", of="notes", path="/project/x"), OutOfScope)
+    assert fault_of(house.judge("jot", of="notes", path="/x/.env")) is ACCESS_DENIED
+
+
+async def test_where_there_are_no_bounds_at_all_a_scope_is_only_told() -> None:
+    policy = LivePolicy(enabled=("notes",), scope_of={"jot": "/path"})
+    assert House(policy).judge("jot", of="notes", path="/.env") is None
+
+
+async def test_a_tool_of_a_set_that_is_not_enabled_is_nobodys() -> None:
+    found = House().judge("edit", of="off", path="/project/x")
+    assert fault_of(found) is TOOL_DISABLED
+    assert isinstance(found, Refusal)
+    assert "comity features enable srv off" in found.reason
+
+
+async def test_bounds_of_all_tools_count_for_those_of_no_set() -> None:
+    policy = LivePolicy(scopes={"*": CALL_BOUNDS}, scope_of={"edit": "/path"})
+    house = House(policy, is_live=False)
+    assert house.judge("edit", path="/project/x") is None
+    assert fault_of(house.judge("edit", path="/.env")) is ACCESS_DENIED
+    assert isinstance(house.judge("edit", path="/etc/x"), OutOfScope)
+
+
+async def test_of_a_server_elsewhere_the_set_that_a_tool_names_counts() -> None:
+    house = House(is_live=False)
+    assert house.judge("edit", of="files", path="/project/x") is None
+    assert isinstance(house.judge("edit", of="files", path="/etc/x"), OutOfScope)
+    assert fault_of(house.judge("edit", of="files", path="/.env")) is ACCESS_DENIED
+
+
+async def test_what_people_were_asked_at_another_node_is_only_denied_here() -> None:
+    house = House()
+    denials = ScopeDenyList(house.scopes)
+    offer = CatalogEntry("srv__edit", "srv", "edit", b'{"_meta": {"featureSet": "files"}}')
+    call, frame = calling("edit")
+    assert denials.check_scope(call, offer, {"path": "/etc/x"}) is None
+    assert fault_of(denials.check_scope(call, offer, {"path": "/.env"})) is ACCESS_DENIED
+    assert fault_of(denials.hold(call, offer, None, None, frame)) is not None  # type: ignore[arg-type]
+
+
+async def test_a_plain_server_of_which_nothing_is_said_is_left_alone() -> None:
+    assert House(LivePolicy(), is_live=False).judge("edit", path="/.env") is None
+
+
+async def test_a_call_bears_the_scope_of_its_arguments_and_no_other() -> None:
+    house = House()
+    told = await house.brought("edit", arguments={"path": "/project//x"}, scope={"label": "/etc"})
+    assert told["scope"] == {"label": "/project/x", "payload": {"path": "/project//x"}}
+    assert "scope" not in await house.brought("plain", arguments={}, scope={"label": "/etc"})
+    assert "scope" not in await house.brought("edit")
+    assert "scope" not in await house.brought("edit", arguments={"path": 7})
+
+
+async def test_a_call_to_a_server_without_scopes_goes_as_it_is() -> None:
+    house = House(LivePolicy(enabled=("*",)))
+    assert await house.brought("edit", arguments={"path": "/x"}) is None
+    told = await house.brought("edit", arguments={}, scope={"label": "/x"})
+    assert told == {"name": "edit", "arguments": {}}
+    by = house.hosting.get("srv")
+    assert by is not None
+    call, frame = calling()
+    assert await house.scopes.take_data(by, call, frame) is frame
+    bare = jsonrpc.make_request("c-1", "tools/call")
+    assert not house.scopes.has_data_for(by, call, bare)
+
+
 @pytest.mark.parametrize(
-    "path",
-    ["/project/.env", "/project/x/../.ENV", "/project/%2eenv", "/project/secrets/key", "../.env"],
+    "other",
+    [
+        ("agent:b", "srv", OutOfScope("files", ScopeClaim("/x"))),
+        ("agent:a", "two", OutOfScope("files", ScopeClaim("/x"))),
+        ("agent:a", "srv", OutOfScope("notes", ScopeClaim("/x"))),
+        ("agent:a", "srv", OutOfScope("files", ScopeClaim("/y"))),
+        ("agent:a", "srv", OutOfScope("files", ScopeClaim("/x", {"path": "/x"}))),
+    ],
 )
-async def test_what_is_blacklisted_is_refused_however_it_is_written(one: Scene, path: str) -> None:
-    assert "may not reach" in await refusal_of(one, "edit_file", path=path)
+def test_an_allowance_is_bound_to_all_that_it_is_about(other: tuple[str, str, OutOfScope]) -> None:
+    mine = digest_of("agent:a", "srv", OutOfScope("files", ScopeClaim("/x")), b"key")
+    assert digest_of(*other, b"key") != mine
+    assert digest_of("agent:a", "srv", OutOfScope("files", ScopeClaim("/x")), b"key") == mine
 
 
-async def test_a_blacklisted_path_is_refused_on_every_way(here: Scene) -> None:
-    assert "may not reach" in await refusal_of(here, "edit_file", path="/project/.env")
-    assert "may not reach" in await refusal_of(here, "move_files", paths=["/project/a", "/.env"])
-
-
-async def test_a_call_that_does_not_say_what_it_reaches_is_refused(one: Scene) -> None:
-    assert "/path of the arguments" in await refusal_of(one, "edit_file", file="/project/x")
-    assert "/path of the arguments" in await refusal_of(one, "edit_file", path=7)
-
-
-@pytest.mark.requirement("MCPL-6.6-disabled")
-async def test_a_tool_of_a_set_that_is_not_enabled_is_refused_and_says_what_to_do(
-    here: Scene,
-) -> None:
-    told = await refusal_of(here, "read_file", path="/project/x")
-    assert f"comity features enable {here.server} files.read" in told
-
-
-@pytest.mark.requirement("MCPL-7.6-ask", "MCPL-7.6-cache", "MCPL-13.1-mitigate")
-async def test_what_is_neither_is_asked_once_and_then_allowed_for_a_while(here: Scene) -> None:
-    path = f"/etc/hosts-of-{here.server}"
-    async with meanwhile(here.call("edit_file", {"path": path})) as call:
-        ask = await here.open_ask()
-        assert (ask["kind"], ask["server"], ask["tool"]) == ("scope", here.server, "edit_file")
-        assert ask["about"] == {
-            "feature_set": "files.edit",
-            "label": path,
-            "payload": {"path": path},
-        }
-        await here.say(ask, "accept")
-        told = await call
-    assert told["scope"]["label"] == path
-    # For a while nobody is asked again: neither for other words about it, nor by the other era.
-    assert (await here.call("edit_file", {"path": path, "text": "more"}))["scope"]["label"] == path
-    assert (await here.api("asks"))["asks"] == []
-    # Another place is another question.
-    async with meanwhile(here.answer("edit_file", {"path": path + "x"})) as call:
-        ask = await here.open_ask()
-        await here.say(ask, "decline")
-        assert (await call)["isError"]
-
-
-async def test_a_call_that_waits_hears_of_progress(one: Scene) -> None:
-    heard: list[Frame] = []
-    async with one.session() as client:
-        asked = {
-            "name": "edit_file",
-            "arguments": {"path": "/opt/waits"},
-            "_meta": {"progressToken": "p-1"},
-        }
-        async with meanwhile(client.request("tools/call", asked)) as call:
-            ask = await one.open_ask()
-            await one.say(ask, "accept")
-            exchange = await call
-        heard = exchange.said("notifications/progress")
-    assert heard[0]["params"]["progressToken"] == "p-1"
-    assert exchange.result["structuredContent"]["told"]["scope"]["label"] == "/opt/waits"
-
-
-async def test_several_places_are_asked_about_together(one: Scene) -> None:
-    given = {"paths": ["/project/a", "/srv/b"]}
-    async with meanwhile(one.call("move_files", given)) as call:
-        ask = await one.open_ask()
-        assert ask["about"]["payload"] == given
-        await one.say(ask, "accept")
-        told = await call
-    assert told["scope"] == {"label": "/project/a, /srv/b", "payload": given}
-
-
-async def test_a_scoped_tool_of_which_nobody_said_how_far_it_reaches_is_asked(one: Scene) -> None:
-    async with meanwhile(one.call("edit_unsaid", {"anything": 1})) as call:
-        ask = await one.open_ask()
-        assert ask["about"]["label"] == "edit_unsaid"
-        await one.say(ask, "accept")
-        assert "scope" not in await call
-
-
-@pytest.mark.requirement(
-    *("MCPL-4.1-elevate", "MCPL-7.5-approved", "MCPL-7.5-payload", "MCPL-7.5-reason"),
-    *("MCPL-7.5-enrich", "MCPL-7.5-enrichreturn", "MCPL-7.6-black"),
+OPTIONS = ApprovalSettings(
+    expires=timedelta(minutes=5),
+    lasts=timedelta(minutes=10),
+    declined_for=timedelta(minutes=1),
+    most_of_one=3,
 )
-async def test_an_elevation_is_allowed_or_denied_at_once_where_it_is_clear(here: Scene) -> None:
-    allowed = await here.elevate("/project/a", path="/project//a", mode="append")
-    assert allowed["result"] == {
-        "approved": True,
-        "payload": {
-            "path": "/project//a",
-            "mode": "append",
-            ENRICHED: {"label": "/project/a"},
-        },
+
+
+class Elevations:
+    """An inbox with a clock that a test turns, and a server that asks."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        asks = inline_records(self._told).approval_requests
+        self.approvals = ApprovalService(asks, Grants(), None, OPTIONS, self.clock)
+        self.elevating = ScopeElevation(self.approvals, None, lambda said: said, b"key")
+        policy = LivePolicy(scopes={"files": CALL_BOUNDS})
+        self.host = LiveServer("srv", LinkRoom(), DECLARED, policy, frozenset({"files"}))
+
+    def _told(self, what: RecordKind, ids: object) -> None:
+        """Nobody else looks at these records."""
+
+    def clock(self) -> datetime:
+        return self.now
+
+    async def elevate(self, label: str, feature: str = "files", **payload: Any) -> Any:
+        scope = {"label": label, "payload": payload}
+        params = jsonrpc.to_raw({"featureSet": feature, "scope": scope})
+        return await self.elevating.answer(LiveMessage(self.host, "scope/elevate", params))
+
+    async def asks(self) -> list[ApprovalRequest]:
+        await breath()
+        return [each for each in await self.approvals.store.page((), "", 100) if each.is_open]
+
+    async def answered(self, verdict: ApprovalDecision, *args: Any, **payload: Any) -> Any:
+        """What an elevation comes to, of which a person says so."""
+        asked = asyncio.ensure_future(self.elevate(*args, **payload))
+        (ask,) = await self.asks()
+        assert ask.kind is ApprovalKind.SCOPE
+        await self.approvals.answer(ANA, ask.id, verdict, "because")
+        return await asyncio.wait_for(asked, 30)
+
+
+async def test_what_is_clear_is_said_at_once_and_asks_nobody() -> None:
+    house = Elevations()
+    allowed = await house.elevate("/project/x", path="/project/x")
+    assert allowed["approved"] is True
+    assert allowed["payload"] == {
+        "path": "/project/x",
+        SCOPE_ENRICHMENT_KEY: {"label": "/project/x"},
     }
-    denied = (await here.elevate("/project/.env", path="/project/.env"))["result"]
+    denied = await house.elevate("/project/.env", path="/project/.env")
     assert denied["approved"] is False
-    assert denied["reason"]
     assert "payload" not in denied
-    assert code_of(await here.elevate("/x", "files.read", path="/x")) == -32001
-    assert code_of(await here.elevate("/x", "files.none", path="/x")) == -32003
+    assert await house.asks() == []
 
 
-@pytest.mark.requirement("MCPL-7.6-ask", "MCPL-7.6-cache", "MCPL-7.5-payload")
-async def test_an_elevation_beyond_is_a_persons_to_say_and_bound_to_what_it_names(
-    here: Scene,
-) -> None:
-    label = f"/var/{here.server}"
-    payload = {"path": label, "token": "Bearer sk-verysecret-0123456789abcdef"}
-    async with meanwhile(here.elevate(label, **payload)) as elevation:
-        ask = await here.open_ask()
-        assert ask["asker"] == f"server:{here.server}"
-        assert "verysecret" not in json.dumps(ask)
-        await here.say(ask, "accept")
-        found = (await elevation)["result"]
+async def test_what_a_person_allows_is_not_asked_again_until_it_ends() -> None:
+    house = Elevations()
+    found = await house.answered(ApprovalDecision.ACCEPT, "/etc/x", path="/etc/x")
     assert found["approved"] is True
-    assert found["payload"]["token"] == payload["token"]
-    assert found["payload"][ENRICHED]["until"]
-    again = (await here.elevate(label, **payload))["result"]
-    assert again["approved"] is True
-    assert (await here.api("asks"))["asks"] == []
-    async with meanwhile(here.elevate(label, **payload, mode="write")) as elevation:
-        ask = await here.open_ask()
-        await here.say(ask, "decline", reason="not today")
-        found = (await elevation)["result"]
-    assert found == {"approved": False, "reason": "not today"}
+    assert found["payload"][SCOPE_ENRICHMENT_KEY]["until"].startswith("2026-01-01T00:10")
+    assert (await house.elevate("/etc/x", path="/etc/x"))["approved"] is True
+    house.now += timedelta(minutes=11)
+    found = await house.answered(ApprovalDecision.DECLINE, "/etc/x", path="/etc/x")
+    assert found == {"approved": False, "reason": "because"}
 
 
-async def test_a_label_that_says_one_thing_where_the_payload_says_another_is_asked(
-    one: Scene,
+@pytest.mark.parametrize(
+    "other", [("/etc/y", {"path": "/etc/x"}), ("/etc/x", {"path": "/etc/x", "mode": "w"})], ids=str
+)
+async def test_it_is_bound_to_the_label_and_the_payload(other: tuple[str, dict[str, Any]]) -> None:
+    house = Elevations()
+    await house.answered(ApprovalDecision.ACCEPT, "/etc/x", path="/etc/x")
+    label, payload = other
+    assert (await house.answered(ApprovalDecision.DECLINE, label, **payload))["approved"] is False
+
+
+async def test_it_is_bound_to_the_server_and_the_feature_set() -> None:
+    house = Elevations()
+    await house.answered(ApprovalDecision.ACCEPT, "/etc/x", path="/etc/x")
+    house.host = replace(house.host, server="other")
+    assert (await house.answered(ApprovalDecision.DECLINE, "/etc/x", path="/etc/x"))[
+        "approved"
+    ] is False
+    house.host = replace(house.host, server="srv", enabled=frozenset({"memory.read"}))
+    found = await house.answered(ApprovalDecision.DECLINE, "/etc/x", "memory.read", path="/etc/x")
+    assert found["approved"] is False
+
+
+async def test_what_was_declined_is_not_asked_again_at_once() -> None:
+    house = Elevations()
+    await house.answered(ApprovalDecision.DECLINE, "/etc/x", path="/etc/x")
+    again = await house.elevate("/etc/x", path="/etc/x")
+    assert again == {"approved": False, "reason": "because"}
+    house.now += timedelta(minutes=2)
+    assert (await house.answered(ApprovalDecision.ACCEPT, "/etc/x", path="/etc/x"))[
+        "approved"
+    ] is True
+
+
+async def test_two_who_ask_the_same_share_one_question() -> None:
+    house = Elevations()
+    one = asyncio.ensure_future(house.elevate("/etc/x", path="/etc/x"))
+    found = await house.answered(ApprovalDecision.ACCEPT, "/etc/x", path="/etc/x")
+    assert (await asyncio.wait_for(one, 30)) == found
+
+
+async def test_what_nobody_answers_in_time_is_not_allowed() -> None:
+    house = Elevations()
+    asked = asyncio.ensure_future(house.elevate("/etc/x", path="/etc/x"))
+    (ask,) = await house.asks()
+    house.now += timedelta(minutes=6)
+    house.approvals.wake_waiters(ask.id)
+    found = await asyncio.wait_for(asked, 30)
+    assert found["approved"] is False
+    assert "expired" in found["reason"]
+
+
+async def test_one_server_asks_no_more_at_once_than_it_may() -> None:
+    house = Elevations()
+    waiting = [
+        asyncio.ensure_future(house.elevate(f"/etc/{number}", path=f"/etc/{number}"))
+        for number in range(3)
+    ]
+    await breath()
+    with pytest.raises(Unavailable):
+        await house.elevate("/etc/more", path="/etc/more")
+    for each in waiting:
+        each.cancel()
+
+
+@pytest.mark.parametrize(
+    ("feature", "fault"), [("nowhere", FEATURE_UNKNOWN), ("memory.read", FEATURE_NOT_ENABLED)]
+)
+async def test_a_set_that_is_not_there_or_not_enabled_elevates_nothing(
+    feature: str, fault: object
 ) -> None:
-    """D-62: what a server calls it allows nothing by itself."""
-    async with meanwhile(one.elevate("/project/x", path="/etc/passwd", note="/project/x")) as said:
-        ask = await one.open_ask()
-        assert ask["about"]["payload"]["path"] == "/etc/passwd"
-        await one.say(ask, "decline")
-        assert (await said)["result"]["approved"] is False
-
-
-@pytest.mark.requirement("MCPL-13.2-audit")
-async def test_what_was_decided_of_a_scope_is_in_the_journal(one: Scene) -> None:
-    await one.elevate("/project/journal", path="/project/journal")
-    await refusal_of(one, "edit_file", path="/project/.env")
-    found = await one.entries("scope_decided")
-    labels = {(each["details"].get("label"), each["result"]) for each in found}
-    assert ("/project/journal", "SUCCESS") in labels
-    assert ("/project/.env", "BLOCKED") in labels
-    assert {each["details"]["feature_set"] for each in found} <= {"files.edit", "files.read"}
+    with pytest.raises(MalformedMessage) as refused:
+        await Elevations().elevate("/project/x", feature, path="/project/x")
+    assert refused.value.fault is fault

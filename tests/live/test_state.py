@@ -1,381 +1,189 @@
-"""State through a whole gateway: carried with calls, kept before answers, rolled back, dropped."""
+"""State as calls carry it, which form it is kept in, and what is dropped."""
 
-import asyncio
-import json
-from collections.abc import AsyncGenerator
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import Raw
 
-from tests.live.state_scene import ERAS, Desk, House, given, text_of
-
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"),
-]
-STATE, CHECKPOINT = "dev.comity/state", "dev.comity/checkpoint"
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncGenerator[Desk]:
-    async with House(tmp_path).open() as desk:
-        yield desk
-
-
-def names(tree: dict[str, Any]) -> list[str]:
-    return [each["checkpoint"] for each in tree["checkpoints"]]
-
-
-def one(tree: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(each for each in tree["checkpoints"] if each["checkpoint"] == name)
-
-
-@pytest.mark.requirement(
-    "MCPL-8.2-checkpoint", "MCPL-8.3-data", "MCPL-8.3-patch", "MCPL-8.3-store", "MCPL-8.3-apply"
+from comity.errors import MalformedMessage
+from comity.live.state import model
+from comity.live.state.model import (
+    CheckpointNode,
+    CheckpointTree,
+    StateCheckpoint,
+    StateForm,
+    StateRetention,
+    find_outdated,
+    form_of,
+    patches_of_dropped,
 )
-@pytest.mark.requirement("MCPL-8.4-state", "MCPL-8.3-opaque", "MCPL-8.4-checkpoint")
-@pytest.mark.parametrize("era", ERAS)
-async def test_what_calls_leave_comes_with_the_next(desk: Desk, era: str) -> None:
-    async with desk.client(era) as client:
-        told: list[Any] = []
-        for text in ("one", "two", "three"):
-            result = await client.call_tool("desk__add_note", {"text": text})
-            assert not result.is_error
-            # Its client is not told of it.
-            assert STATE not in (result.meta or {})
-            told.append(json.loads(text_of(result)))
-        assert [each["beside"] for each in told] == [
-            {},
-            {"state": {"notes": ["one"]}},
-            {"state": {"notes": ["one", "two"]}},
-        ]
-        assert told[2]["mirrored"] == {STATE: {"notes": ["one", "two"]}, CHECKPOINT: "chk_2"}
-        # A set whose server keeps its state itself is told no more than a name.
-        commits = [
-            json.loads(text_of(await client.call_tool("desk__git_commit", {"message": "fix"})))
-            for _ in range(2)
-        ]
-        assert commits[0] == {"beside": {}, "mirrored": {}}
-        assert commits[1] == {"beside": {"checkpoint": "chk_1"}, "mirrored": {CHECKPOINT: "chk_1"}}
-    tree = await desk.get("desk", "notes.edit")
-    assert [each["kept_as"] for each in tree["checkpoints"]] == ["data", "data", "data"]
-    assert (tree["head"], tree["can_roll_back"]) == ("chk_3", True)
-    last = await desk.get("desk", "notes.edit", "chk_3")
-    assert (last["data"], last["parent"]) == ({"notes": ["one", "two", "three"]}, "chk_2")
-    assert "data" not in await desk.get("desk", "git.commit", "chk_2")
+from comity.mcp import jsonrpc
+from tests.support.cases import loop_over
+
+type Said = dict[str, Any]
 
 
-@pytest.mark.requirement("MCPL-8.3-store", "MCPL-8.3-apply", "MCPL-8.4-checkpoint")
-async def test_state_outlives_the_gateway_and_its_server(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    long = "x" * 400
-    async with house.open() as desk:
-        for text in (long, "two", "three"):
-            await desk.call("add_note", text=text)
-        await desk.call("git_commit", message="fix")
-        tree = await desk.get("desk", "notes.edit")
-        assert [each["kept_as"] for each in tree["checkpoints"]] == ["data", "patch", "patch"]
-    async with house.open() as desk:
-        assert await desk.get("desk", "notes.edit") == tree
-        assert await desk.current() == {"state": {"notes": [long, "two", "three"]}}
-        # The server has begun anew, and knows by the call what its patch is of.
-        await desk.call("add_note", text="four")
-        assert (await desk.current())["state"]["notes"][1:] == ["two", "three", "four"]
-        assert (await desk.call("git_commit", message="more"))["beside"] == {"checkpoint": "chk_1"}
+def _members(said: object) -> dict[str, Raw]:
+    return jsonrpc.decode_members(msgspec.json.encode(said))
 
 
-@pytest.mark.requirement(
-    "MCPL-4.1-rollback", "MCPL-8.1-rollback", "MCPL-8.2-tree", "MCPL-8.5-rollback"
+def _plain(said: dict[str, Raw]) -> object:
+    return msgspec.json.decode(jsonrpc.to_raw(said))
+
+
+NOTES: Said = {"checkpoint": "b", "parent": None, "data": {"notes": []}}
+NULLS: Said = {"checkpoint": "c", "parent": None, "data": None, "patch": None}
+
+
+@loop_over(
+    ("result", "checkpoint"),
+    [
+        (
+            {"content": [], "state": {"checkpoint": "b", "parent": "a", "patch": []}},
+            StateCheckpoint("b", "a", None, Raw(b"[]")),
+        ),
+        # Where an SDK would drop what it does not know.
+        (
+            {"_meta": {"dev.comity/state": NOTES}},
+            StateCheckpoint("b", None, Raw(b'{"notes":[]}')),
+        ),
+        ({"state": NULLS}, StateCheckpoint("c")),
+        ({}, None),
+        ({"_meta": {}}, None),
+        ({"_meta": 7}, None),
+        ({"_meta": {"other": {"checkpoint": "x"}}}, None),
+    ],
 )
-@pytest.mark.requirement("MCPL-8.6-result", "MCPL-8.3-opaque")
-async def test_a_rollback_and_what_follows_it_make_a_branch(desk: Desk) -> None:
-    for text in ("one", "two", "three"):
-        await desk.call("add_note", text=text)
-        await desk.call("git_commit", message=text)
-    for feature in ("notes.edit", "git.commit"):
-        done = await desk.rollback("chk_1", feature)
-        assert (done["success"], done["reason"]) == (True, None)
-    assert await desk.current() == {"state": {"notes": ["one"]}}
-    await desk.call("add_note", text="other")
-    told = await desk.call("git_commit", message="other")
-    assert told["beside"] == {"checkpoint": "chk_1"}
-    for feature in ("notes.edit", "git.commit"):
-        tree = await desk.get("desk", feature)
-        assert names(tree) == ["chk_1", "chk_2", "chk_3", "chk_4"]
-        assert [each["follows"] for each in tree["checkpoints"]] == [
-            None,
-            "chk_1",
-            "chk_2",
-            "chk_1",
-        ]
-        assert [each["is_on_line"] for each in tree["checkpoints"]] == [True, False, False, True]
-        assert tree["head"] == "chk_4"
-    assert await desk.current() == {"state": {"notes": ["one", "other"]}}
-    # And over to the other branch.
-    assert (await desk.rollback("chk_3"))["success"]
-    assert await desk.current() == {"state": {"notes": ["one", "two", "three"]}}
-    written = await desk.journal("state_rolled_back", 3)
-    assert [each["result"] for each in written] == ["SUCCESS"] * 3
-    assert written[0]["details"]["feature_set"] == "notes.edit"
-    assert written[0]["details"]["checkpoint"] == "chk_1"
-    assert written[0]["actor"] != "server:desk"
-
-
-@pytest.mark.requirement(
-    "MCPL-8.6-result",
-    "MCPL-8.6-besteffort",
-    "MCPL-8.7-retention",
-    "MCPL-8.7-notfound",
-    "MCPL-8.7-noassume",
-    "MCPL-A-32005",
-)
-async def test_a_rollback_that_fails_changes_nothing_and_says_why(tmp_path: Path) -> None:
-    async with House(tmp_path, '[state]\nrollback_deadline = "2s"\n').open() as desk:
-        for text in ("one", "two"):
-            await desk.call("add_note", text=text)
-        before = await desk.get("desk", "notes.edit")
-
-        await desk.call("refuse", reason="External API call cannot be undone")
-        told = await desk.rollback("chk_1")
-        assert (told["success"], told["reason"]) == (False, "External API call cannot be undone")
-        # For what is not kept here, no server is asked.
-        assert (await desk.rollback("nowhere"))["code"] == -32005
-        assert await desk.get("desk", "notes.edit") == before
-
-        await desk.call("forget")
-        told = await desk.rollback("chk_1")
-        assert (told["success"], told["code"]) == (False, -32005)
-        assert "Checkpoint not found" in told["reason"]
-        tree = await desk.get("desk", "notes.edit")
-        assert [each["is_lost"] for each in tree["checkpoints"]] == [True, False]
-        assert (tree["head"], await desk.current()) == (
-            "chk_2",
-            {"state": {"notes": ["one", "two"]}},
-        )
-        written = await desk.journal("state_rolled_back", 3)
-        assert [each["details"]["outcome"] for each in written] == [
-            "refused",
-            "checkpoint_unknown",
-            "checkpoint_unknown",
-        ]
-        assert {each["result"] for each in written} == {"FAILURE"}
-
-
-@pytest.mark.requirement("MCPL-8.6-result")
-async def test_a_server_that_answers_a_rollback_wrongly_or_never_is_not_followed(
-    tmp_path: Path,
+def test_a_checkpoint_is_read_where_the_document_has_it(
+    result: Said, checkpoint: StateCheckpoint | None
 ) -> None:
-    async with House(tmp_path, '[state]\nrollback_deadline = "2s"\n').open() as desk:
-        for text in ("one", "two"):
-            await desk.call("add_note", text=text)
-        await desk.call("refuse", **{"as": "chk_2"})
-        told = await desk.rollback("chk_1", status=400)
-        assert "another checkpoint" in told["error"]["message"]
-        await desk.call("refuse", silent=True)
-        told = await desk.rollback("chk_1", status=503)
-        assert "did not answer" in told["error"]["message"]
-        assert (await desk.get("desk", "notes.edit"))["head"] == "chk_2"
+    assert model.checkpoint_in(_members(result)) == checkpoint
 
 
-LONG = "x" * 3000
-CANNOT_BE_HAD: list[tuple[dict[str, Any], str]] = [
-    ({"parent": "root", "patch": [{"op": "remove", "path": "/secret"}]}, "does not fit"),
-    ({"parent": "root", "patch": [{"op": "test", "path": "/n", "value": 2}]}, "not there"),
-    (
-        {"parent": "root", "patch": [{"op": "add", "path": "/n", "value": 9}, {"op": "x"}]},
-        "operation 1 is none",
-    ),
-    ({"parent": "root", "patch": {"op": "add"}}, "no list"),
-    ({"parent": "elsewhere", "patch": []}, "not kept here"),
-    ({"patch": []}, "not kept here"),
-    ({"parent": "root", "data": {"n": LONG}}, "longer than 2048 bytes"),
-    (
-        {"parent": "root", "patch": [{"op": "add", "path": "/n", "value": LONG}]},
-        "longer than 2048 bytes",
-    ),
-]
-
-
-@pytest.mark.requirement("MCPL-8.3-apply", "MCPL-8.3-opaque", "MCPL-8-tolerate-h")
-async def test_state_that_cannot_be_had_leaves_a_name(tmp_path: Path) -> None:
-    async with House(tmp_path, "[state]\nmost_bytes = 2048\n").open() as desk:
-        for number, (state, why) in enumerate(CANNOT_BE_HAD):
-            await desk.say("root", data={"n": 1})
-            result = await desk.raw("say", state={"checkpoint": "next", **state})
-            # The answer is no worse for it.
-            assert result["content"]
-            assert "state" not in result
-            assert await desk.current() == {"checkpoint": "next"}
-            tree = await desk.get("desk", "notes.edit")
-            kept = one(tree, "next")
-            assert (kept["holds"], tree["head"]) == ("reference", "next")
-            assert why in kept["not_kept_because"]
-            assert (await desk.get("desk", "notes.edit", "root"))["data"] == {"n": 1}
-            written = await desk.journal("state_dropped", number + 1)
-            assert why in written[-1]["details"]["reason"]
-            assert (written[-1]["result"], written[-1]["tool"]) == ("FAILURE", "say")
-            assert "secret" not in json.dumps(written)
-            # What follows it has no state either, until there is some that stands by itself.
-            await desk.say("after", parent="next")
-            assert await desk.current() == {"checkpoint": "after"}
-            await desk.say("whole", parent="after", data={"n": 7})
-            assert await desk.current() == {"state": {"n": 7}}
-            await desk.post("desk", "notes.edit", "forget")
-
-
-async def test_data_counts_where_a_patch_comes_with_it(desk: Desk) -> None:
-    patch = [{"op": "add", "path": "/n", "value": 2}]
-    await desk.say("root", data={"n": 1})
-    await desk.say("both", parent="root", data={"n": 3}, patch=patch)
-    assert await desk.current() == {"state": {"n": 3}}
-    written = await desk.journal("state_kept", 2)
-    assert "data counts" in written[-1]["details"]["warning"]
-
-
-UNREADABLE: tuple[object, ...] = (
-    *(7, None, "chk", [], {}, {"checkpoint": 7}, {"checkpoint": ""}, {"checkpoint": "a\u0000"}),
-    *({"checkpoint": "a", "parent": []}, {"checkpoint": "x" * 300}, {"data": {"n": 2}}),
+@loop_over(
+    "state",
+    [
+        *(b"7", b"null", b"[]", b"{}", b'"chk"', b'{"checkpoint":7}', b'{"checkpoint":""}'),
+        *(b'{"checkpoint":"a","parent":""}', b'{"checkpoint":"a","parent":3}'),
+        *(b'{"checkpoint":"%s"}' % (b"x" * 257), b'{"checkpoint":"a","checkpoint":"b"}'),
+        b'{"checkpoint":"a","data":{"b":1,"b":2}}',
+    ],
 )
+def test_what_is_no_checkpoint_is_refused(state: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        model.checkpoint_in({"state": Raw(state)})
 
 
-@pytest.mark.requirement("MCPL-8-tolerate-h", "MCPL-8-optional")
-async def test_state_that_cannot_be_read_is_left_alone(desk: Desk) -> None:
-    await desk.say("root", data={"n": 1})
-    for state in UNREADABLE:
-        result = await desk.raw("say", state=state)
-        assert result["content"]
-        # What nobody here knows goes on as it came.
-        assert result["other"] == 1
-        assert "state" not in result, state
-        assert await desk.current() == {"state": {"n": 1}}
+def test_a_call_carries_the_state_that_there_is() -> None:
+    params = _members({"name": "add_note", "arguments": {}, "_meta": {"progressToken": 1}})
+    carried = model.with_state(params, "chk_abc", b'{"notes":[]}')
+    assert _plain(carried) == {
+        "name": "add_note",
+        "arguments": {},
+        "state": {"notes": []},
+        "_meta": {
+            "progressToken": 1,
+            "dev.comity/state": {"notes": []},
+            "dev.comity/checkpoint": "chk_abc",
+        },
+    }
 
 
-async def test_state_that_an_sdk_would_drop_is_taken_from_its_mirror(desk: Desk) -> None:
-    result = await desk.raw("say", mirror={"checkpoint": "root", "data": {"n": 1}})
-    assert STATE not in result.get("_meta", {})
-    assert await desk.current() == {"state": {"n": 1}}
+def test_a_call_carries_the_name_where_there_is_no_more() -> None:
+    carried = model.with_state(_members({"name": "commit"}), "chk_def", None)
+    assert _plain(carried) == {
+        "name": "commit",
+        "checkpoint": "chk_def",
+        "_meta": {"dev.comity/checkpoint": "chk_def"},
+    }
 
 
-async def test_one_name_again_and_again_is_the_newest_state(desk: Desk) -> None:
-    await desk.say("now", data={"n": 1})
-    await desk.say("child", parent="now", patch=[{"op": "add", "path": "/m", "value": 5}])
-    await desk.say("now", parent="now", patch=[{"op": "replace", "path": "/n", "value": 2}])
-    assert await desk.current() == {"state": {"n": 2}}
-    # What rested on the old one is what it was.
-    assert (await desk.get("desk", "notes.edit", "child"))["data"] == {"n": 1, "m": 5}
-    # To name one that is known, without a state, is to go there.
-    await desk.say("child")
-    assert await desk.current() == {"state": {"n": 1, "m": 5}}
-    assert sorted(names(await desk.get("desk", "notes.edit"))) == ["child", "now"]
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"state": {}},
+        {"checkpoint": "x"},
+        {"_meta": {"dev.comity/state": {}}},
+        {"_meta": {"dev.comity/checkpoint": "x", "kept": 1}},
+    ],
+)
+def test_what_a_client_says_of_state_is_taken_away(forged: dict[str, object]) -> None:
+    params = _members({"name": "x", **forged})
+    assert model.has_state(params)
+    bare = model.without_state(params)
+    assert not model.has_state(bare)
+    assert "x" not in str(_plain(bare)).replace("'name': 'x'", "")
+    assert not model.has_state(_members({"name": "x", "_meta": {"progressToken": 1}}))
 
 
-async def test_no_client_gives_a_server_state(desk: Desk) -> None:
-    mirrored = {STATE: {"n": 666}, CHECKPOINT: "forged"}
-    forged = {"state": {"n": 666}, "checkpoint": "forged", "arguments": {}, "_meta": mirrored}
-    for tool in ("desk__look", "desk__say_whole", "shut__say_whole"):
-        told = given(await desk.sent({"name": tool, **forged}))
-        assert told == {"beside": {}, "mirrored": {}}
-    await desk.say("root", data={"n": 1})
-    told = given(await desk.sent({"name": "desk__look", **forged}))
-    assert told["beside"] == {"state": {"n": 1}}
-    assert told["mirrored"] == {STATE: {"n": 1}, CHECKPOINT: "root"}
+def test_a_result_loses_its_state_and_nothing_else() -> None:
+    state = {"checkpoint": "a"}
+    result: Said = {"content": [], "state": state, "_meta": {"dev.comity/state": state, "other": 1}}
+    bare = model.result_without_state(_members({**result, "checkpoint": "its own"}))
+    assert _plain(bare) == {"content": [], "checkpoint": "its own", "_meta": {"other": 1}}
 
 
-@pytest.mark.requirement("MCPL-8-optional")
-async def test_what_is_not_enabled_is_neither_kept_nor_touched(desk: Desk) -> None:
-    left = {"checkpoint": "chk", "data": {"n": 1}}
-    result = await desk.raw("say_whole", "shut", state=left)
-    assert result["state"] == left
-    assert given(await desk.raw("say_whole", "shut"))["beside"] == {}
-    assert await desk.get() == {"state": []}
+NOW = datetime(2026, 7, 28, tzinfo=UTC)
+DAY = timedelta(days=1)
+BASE = CheckpointNode(1, "chk_1", NOW, form=StateForm.DATA)
 
 
-async def test_a_tool_of_no_set_shares_the_state_of_its_server(desk: Desk) -> None:
-    await desk.call("say_whole", state={"checkpoint": "root", "data": {"n": 1}})
-    assert (await desk.call("say_whole"))["beside"] == {"state": {"n": 1}}
-    assert await desk.current() == {}
-    tree = await desk.get("desk", "*")
-    assert (tree["feature_set"], tree["can_roll_back"]) == (None, False)
-    told = await desk.rollback("root", "*", status=400)
-    assert "rolled back" in told["error"]["message"]
-
-
-@pytest.mark.requirement("MCPL-8.1-rollback")
-async def test_a_set_that_declares_no_way_back_is_not_asked_for_one(desk: Desk) -> None:
-    await desk.call("say_fixed", state={"checkpoint": "root", "data": {"n": 1}})
-    assert (await desk.call("say_fixed"))["beside"] == {"state": {"n": 1}}
-    for feature in ("fixed", "off", "nothing"):
-        await desk.rollback("root", feature, status=400)
-    assert not (await desk.get("desk", "fixed"))["can_roll_back"]
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_plain_server_is_as_it_was(desk: Desk, era: str) -> None:
-    async with desk.client(era) as client:
-        result = await client.call_tool("plain__echo", {"message": "hello"})
-        assert "hello" in text_of(result)
-        assert STATE not in (result.meta or {})
-    assert await desk.get() == {"state": []}
-
-
-@pytest.mark.requirement("MCPL-8.7-noassume", "MCPL-8.3-apply")
-async def test_only_so_many_are_kept_and_all_of_them_can_be_rebuilt(tmp_path: Path) -> None:
-    async with House(tmp_path, "[state]\nkeep = 4\n").open() as desk:
-        for number in range(20):
-            await desk.call("add_note", text=f"{number} {'x' * 50}")
-        tree = await desk.get("desk", "notes.edit")
-        assert names(tree) == ["chk_17", "chk_18", "chk_19", "chk_20"]
-        assert tree["checkpoints"][0]["follows"] is None
-        for number in range(17, 21):
-            found = await desk.get("desk", "notes.edit", f"chk_{number}")
-            assert len(found["data"]["notes"]) == number
-        assert (await desk.rollback("chk_1"))["code"] == -32005
-        assert (await desk.rollback("chk_17"))["success"]
-        assert len((await desk.current())["state"]["notes"]) == 17
-
-
-async def test_many_calls_at_once_lose_nothing(desk: Desk) -> None:
-    await desk.say("root", data={"pad": "x" * 300})
-    many = range(30)
-    await asyncio.gather(
-        *(
-            desk.say(f"c{n}", parent="root", patch=[{"op": "add", "path": f"/{n}", "value": n}])
-            for n in many
+def a_line(length: int, head: int | None = None) -> CheckpointTree:
+    """Patches one after the other, a day between them, the last one now."""
+    nodes = {
+        number: CheckpointNode(
+            number,
+            f"chk_{number}",
+            NOW - (length - number) * DAY,
+            f"chk_{number - 1}",
+            number - 1 or None,
+            StateForm.PATCH if number > 1 else StateForm.DATA,
         )
-    )
-    tree = await desk.get("desk", "notes.edit")
-    assert sorted(names(tree)) == sorted(["root", *(f"c{n}" for n in many)])
-    assert tree["head"] == names(tree)[-1]
-    for n in many:
-        found = await desk.get("desk", "notes.edit", f"c{n}")
-        assert found["data"] == {"pad": "x" * 300, str(n): n}
-    assert (await desk.current())["state"].keys() == {"pad", tree["head"][1:]}
+        for number in range(1, length + 1)
+    }
+    return CheckpointTree(length, length if head is None else head, nodes)
 
 
-async def test_operators_see_branches_and_go_back_by_command(desk: Desk) -> None:
-    for text in ("one", "two"):
-        await desk.call("add_note", text=text)
-    status, said = await desk.cli("state", "rollback", "desk", "notes.edit", "chk_1")
-    assert (status, said) == (0, "desk is at chk_1 of notes.edit.\n")
-    await desk.call("add_note", text="other")
-    status, said = await desk.cli("state")
-    assert status == 0
-    lines = [line.split()[:2] for line in said.splitlines()]
-    assert lines == [
-        ["desk", "notes.edit"],
-        ["CHECKPOINT", "HOLDS"],
-        ["○", "chk_1"],
-        ["├─○", "chk_2"],
-        ["└─●", "chk_3"],
-    ]
-    assert "current" in said
-    status, said = await desk.cli("state", "show", "desk", "notes.edit", "chk_2")
-    assert json.loads(said) == {"notes": ["one", "two"]}
-    status, said = await desk.cli("state", "rollback", "desk", "notes.edit", "chk_9")
-    assert (status, "not kept here" in said) == (1, True)
-    status, said = await desk.cli("state", "forget", "desk", "notes.edit")
-    assert (status, said) == (0, "Removed 3 checkpoints of notes.edit at desk.\n")
-    assert await desk.current() == {}
-    (written,) = await desk.journal("state_forgotten")
-    assert written["details"]["dropped"] == 3
+def test_a_state_that_is_not_known_is_opaque() -> None:
+    assert form_of(None, b"[]", BASE) == (StateForm.OPAQUE, 0)
+    assert form_of(None, None, None) == (StateForm.OPAQUE, 0)
+
+
+def test_a_patch_is_kept_where_it_is_shorter_than_what_it_makes() -> None:
+    assert form_of(b'{"notes":[]}', b"[]", BASE) == (StateForm.PATCH, 1)
+    assert form_of(b"{}", b"[]", BASE) == (StateForm.DATA, 0)
+    assert form_of(b'{"notes":[]}', b"[]", None) == (StateForm.DATA, 0)
+    assert form_of(b'{"notes":[]}', None, BASE) == (StateForm.DATA, 0)
+
+
+def test_more_than_may_be_kept_goes_the_oldest_first() -> None:
+    assert find_outdated(a_line(4), StateRetention(4), NOW) == frozenset()
+    assert find_outdated(a_line(7), StateRetention(4), NOW) == {1, 2, 3}
+    # A few too many stay for a while.
+    assert find_outdated(a_line(18), StateRetention(16), NOW) == frozenset()
+    assert find_outdated(a_line(19), StateRetention(16), NOW) == {1, 2, 3}
+
+
+def test_what_is_older_than_it_may_be_goes() -> None:
+    assert find_outdated(a_line(5), StateRetention(100, 2 * DAY), NOW) == {1, 2}
+    assert find_outdated(a_line(5), StateRetention(100, None), NOW) == frozenset()
+
+
+@pytest.mark.parametrize("head", [1, 2, 7])
+def test_what_counts_is_never_dropped(head: int) -> None:
+    for retention in (StateRetention(1), StateRetention(100, timedelta()), StateRetention(2, DAY)):
+        dropped = find_outdated(a_line(7, head), retention, NOW + DAY)
+        assert head not in dropped
+        assert len(dropped) >= 5
+
+
+def test_what_rests_on_what_goes_is_found() -> None:
+    tree = a_line(4)
+    branch = CheckpointNode(5, "branch", NOW, "chk_1", 1, StateForm.PATCH)
+    whole = CheckpointNode(6, "whole", NOW, "chk_1", 1, StateForm.DATA)
+    grown = CheckpointTree(6, 4, {**tree.nodes, 5: branch, 6: whole})
+    assert [each.number for each in patches_of_dropped(grown, {1})] == [2, 5]
+    assert [each.number for each in patches_of_dropped(grown, {1, 2})] == [3, 5]
+    assert patches_of_dropped(grown, {4}) == []

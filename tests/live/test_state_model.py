@@ -20,18 +20,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from msgspec import Raw
 
-from comity.adapters.json_patches import JsonPatches
-from comity.adapters.memory.states import MemoryStates
-from comity.kernel.live.hosted import Hosted
-from comity.kernel.live.states import StateOptions, States
-from comity.ports.states import Dropped, Place, StateRecords
-from comity.rules.states import Retention
-from comity.wire.checkpoints import Checkpoint
-from comity.wire.errors import CHECKPOINT_UNKNOWN, UPSTREAM_FAILED, MalformedMessage
-from comity.wire.features import FeatureSet, Use
-from comity.wire.state_trees import Tree
+from comity.errors import CHECKPOINT_UNKNOWN, UPSTREAM_FAILED, MalformedMessage
+from comity.live.host import LiveServer
+from comity.live.settings import StateSettings
+from comity.live.state.json_patch import JsonPatches
+from comity.live.state.model import (
+    CheckpointRemoval,
+    CheckpointTree,
+    StateCheckpoint,
+    StateKey,
+    StateStore,
+)
+from comity.live.state.service import StateService
+from comity.live.state.store import SqlStates
+from comity.mcp.mcpl import FeatureSet, FeatureUse
 from tests.contracts.stores import STORES
 from tests.pace import at_length
+from tests.support.inline_store import inline_parts, inline_records
+
+pytestmark = pytest.mark.integration
 
 BEGAN = datetime(2026, 7, 28, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -42,9 +49,7 @@ PAD = "x" * 300
 """So long that patches are kept as such, and one more of it is too much."""
 
 NAMES = [f"chk_{number}" for number in range(14)]
-EXAMPLES = at_length(
-    {"memory": 150, "sqlite": 30, "postgres": 30}, {"memory": 40, "sqlite": 8, "postgres": 8}
-)
+EXAMPLES = at_length({"sqlite": 30, "postgres": 30}, {"sqlite": 8, "postgres": 8})
 
 type Value = dict[str, Any]
 type Patch = list[tuple[dict[str, Any], str]]
@@ -111,7 +116,7 @@ class Peer:
     server: str
     says: str = "yes"
 
-    def require(self, feature: str, use: Use) -> FeatureSet:
+    def require(self, feature: str, use: FeatureUse) -> FeatureSet:
         return FeatureSet(feature, "", frozenset({use}), has_rollback=True)
 
     async def ask(self, method: str, params: dict[str, Any], within: timedelta) -> Raw:
@@ -153,28 +158,28 @@ class Model:
 class Host(RuleBasedStateMachine):
     """The host and its model, step by step."""
 
-    records: StateRecords
+    records: StateStore
     runner: asyncio.Runner
     begun = count()
 
     @initialize()
     def begin(self) -> None:
-        self.place = Place(f"server-{next(self.begun)}", "notes")
+        self.place = StateKey(f"server-{next(self.begun)}", "notes")
         self.now = BEGAN
         self.states = self.make()
         self.model = Model()
         self.at: dict[str, datetime] = {}
 
-    def make(self) -> States:
-        options = StateOptions(MOST_BYTES, Retention(MOST, WITHIN))
-        return States(self.records, JsonPatches(), options, lambda: self.now)
+    def make(self) -> StateService:
+        options = StateSettings(MOST_BYTES, MOST, WITHIN)
+        return StateService(self.records, JsonPatches(), options, lambda: self.now)
 
     def run_now[T](self, doing: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(doing)
 
     def keep(self, name: str, parent: str | None, data: Raw | None, patch: Raw | None) -> None:
         before = set(self.model.kept)
-        said = Checkpoint(name, parent, data, patch)
+        said = StateCheckpoint(name, parent, data, patch)
         self.now += HOUR
         node = self.run_now(self.states.keep(self.place, said))
         assert node.name == name
@@ -225,7 +230,7 @@ class Host(RuleBasedStateMachine):
     @rule(name=name_of, says=st.sampled_from(["yes", "yes", "no", "lost", "broken", "another"]))
     def rolls_back(self, name: str, says: str) -> None:
         self.now += HOUR
-        by = cast("Hosted", Peer(self.place.server, says))
+        by = cast("LiveServer", Peer(self.place.server, says))
         doing = self.states.roll_back(by, "notes", name)
         if name in self.model.kept and says in ("yes", "no"):
             assert self.run_now(doing).success == (says == "yes")
@@ -240,7 +245,7 @@ class Host(RuleBasedStateMachine):
     @rule(hours=st.sampled_from([1, 2, 5, 60]))
     def drops_what_is_old(self, hours: int) -> None:
         self.now += hours * HOUR
-        self.run_now(self.states.tend())
+        self.run_now(self.states.prune_all())
         self.agree()
 
     @rule(really=st.integers(0, 12))
@@ -271,7 +276,7 @@ class Host(RuleBasedStateMachine):
         held = None if current.data is None else json.loads(current.data)
         assert (current.name, held) == (self.model.head, value)
 
-    def _let_go(self, tree: Tree) -> None:
+    def _let_go(self, tree: CheckpointTree) -> None:
         """What is dropped is old, and never what counts; what is kept is no more than it may be."""
         gone = set(self.model.kept) - {each.name for each in tree.nodes.values()}
         newest = list(self.model.kept)[-MOST:]
@@ -302,7 +307,7 @@ def test_the_state_of_a_host_is_that_of_a_plain_model(store: str, tmp_path: Path
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
 
-        async def opened() -> StateRecords:
+        async def opened() -> StateStore:
             again = await stack.enter_async_context(STORES[store](tmp_path))
             return (await again()).states
 
@@ -313,39 +318,39 @@ def test_the_state_of_a_host_is_that_of_a_plain_model(store: str, tmp_path: Path
             runner.run(stack.aclose())
 
 
-class NaiveRecords(MemoryStates):
+class NaiveRecords(SqlStates):
     """Drops what others rest on, as if patches stood by themselves."""
 
     @override
-    async def drop(self, place: Place, dropped: Dropped) -> bool:
+    async def drop(self, state_key: StateKey, dropped: CheckpointRemoval) -> bool:
         resting = dict.fromkeys(dropped.whole, b"{}")
-        return await super().drop(place, replace(dropped, whole=resting))
+        return await super().drop(state_key, replace(dropped, whole=resting))
 
 
 class HastyPatches(JsonPatches):
     """Gives what a patch made before it failed."""
 
     @override
-    def apply(self, data: bytes, patches: Sequence[bytes], most: int) -> bytes:
+    def apply(self, data: bytes, patches: Sequence[bytes], maximum: int) -> bytes:
         try:
-            return super().apply(data, patches, most)
+            return super().apply(data, patches, maximum)
         except MalformedMessage:
             return data
 
 
 class Forgetful(Host):
     @override
-    def make(self) -> States:
-        return replace_in(super().make(), _records=NaiveRecords())
+    def make(self) -> StateService:
+        return replace_in(super().make(), _store=NaiveRecords(*inline_parts()))
 
 
 class Hasty(Host):
     @override
-    def make(self) -> States:
+    def make(self) -> StateService:
         return replace_in(super().make(), _patcher=HastyPatches())
 
 
-def replace_in(states: States, **parts: object) -> States:
+def replace_in(states: StateService, **parts: object) -> StateService:
     for name, part in parts.items():
         setattr(states, name, part)
     return states
@@ -355,7 +360,7 @@ def replace_in(states: States, **parts: object) -> States:
 @pytest.mark.parametrize("naive", [Forgetful, Hasty])
 def test_the_model_finds_out_who_keeps_the_wrong_state(naive: type[Host]) -> None:
     with asyncio.Runner() as runner:
-        naive.records, naive.runner = MemoryStates(), runner
+        naive.records, naive.runner = inline_records().states, runner
         with pytest.raises((AssertionError, ExceptionGroup)):
             # That it is found is enough: nobody reads the shortest way to it.
             played(naive, 400, [Phase.generate])

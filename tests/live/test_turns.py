@@ -1,25 +1,24 @@
-"""Turns through the whole gateway: what servers are told, what the model reads, what goes out."""
+"""Turns through the whole gateway: what servers are told, what the model uses, what goes out."""
 
+import asyncio
 import json
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from comity.config import Settings
-from comity.kernel.live.parts import Cause, Errand, Origin
-from comity.wire.contents import said
-from comity.wire.errors import Unavailable
-from tests.live.model_server import Said
-from tests.live.turn_scene import (
-    TELLING,
-    Hook,
-    gives,
-    injection,
-    playing,
-    rewrites,
-)
+from comity.app.settings import Settings
+from comity.approvals.model import ApprovalDecision, ApprovalState
+from comity.errors import Unavailable
+from comity.inference.messages import to_text_content
+from comity.live.turns.model import TurnCause, TurnOrigin, TurnRequest
+from comity.mcp.actors import CALL, LOCAL_OPERATOR, Actor, PrincipalKind
+from comity.policy.grants import Effect, Grant
+from tests.live.model_speech import Asked as AskedModel
+from tests.live.model_speech import Said
+from tests.live.turn_scene import TELLING, Hook, Scene, gives, injection, playing, rewrites
 from tests.pace import here
 
 BEFORE = "context/beforeInference"
@@ -110,7 +109,7 @@ async def test_what_is_added_stands_by_position_and_in_the_configured_order(tmp_
         return Hook(name, (gives(*every),), live={"order": order, "positions": positions})
 
     hooks = [hook("abe", 9), hook("bea", 1)]
-    async with playing(tmp_path, hooks, turn_system="You are a gardener.") as scene:
+    async with playing(tmp_path, hooks, turns_system="You are a gardener.") as scene:
         turn = await scene.turn("hello")
         assert turn["injected"] == ["bea", "abe"]
         system, user = scene.models.requests[-1].body["messages"]
@@ -141,7 +140,8 @@ async def test_nobody_speaks_as_another_in_what_is_added(tmp_path: Path) -> None
         inside = text.partition(f'<context-{word} server="fine"')[2].partition("</context")[0]
         assert "TRUE" in inside
         assert text.count('server="fine"') == 1
-        assert "<context-1" not in text
+        assert "<context-1>" not in text
+        assert "<context-1 " not in text
         # Each turn has a word of its own.
         await scene.turn("hello")
         assert word not in scene.prompt()
@@ -206,13 +206,13 @@ async def test_an_answer_without_its_feature_set_counts_for_nothing(tmp_path: Pa
 async def test_who_says_nothing_is_waited_for_as_the_document_recommends(tmp_path: Path) -> None:
     never: Any = ({"do": "sleep", "seconds": 3600},)
     usual = Settings()
-    assert (usual.turn_before, usual.turn_after) == (timedelta(seconds=5), timedelta(seconds=10))
-    times = {"turn_before": usual.turn_before, "turn_after": usual.turn_after}
+    assert (usual.turns.before, usual.turns.after) == (timedelta(seconds=5), timedelta(seconds=10))
+    times = {"turns_before": usual.turns.before, "turns_after": usual.turns.after}
     async with playing(tmp_path, [Hook("odd", never, never, live=GRANTED)], **times) as scene:
         turn = await scene.turn("hello")
         assert turn["said"] == "from the model"
         taken = turn["ended_at"] - turn["at"]
-        assert usual.turn_before + usual.turn_after <= taken
+        assert usual.turns.before + usual.turns.after <= taken
         noted = await scene.noted("hook_asked", server="odd", outcome="timeout")
         assert {each["details"]["method"] for each in noted} == {BEFORE, AFTER}
 
@@ -254,7 +254,7 @@ async def test_what_a_server_could_not_look_at_goes_out_or_not_as_its_operator_s
         assert turn["state"] == "withheld"
         assert "withheld" in turn["said"]
         with pytest.raises(Unavailable, match="strict did not look"):
-            await scene.taker.finished(turn["id"])
+            await scene.taker.wait_for_output(turn["id"])
         # What was withheld is in no later turn either.
         scene.models.add(Said("and more"))
         await scene.turn("again")
@@ -265,7 +265,7 @@ async def test_a_guard_that_is_not_there_lets_nothing_out(tmp_path: Path) -> Non
     live = {"rewrites": True, "on_failure": "closed"}
     async with playing(tmp_path, [Hook("strict", live=live)]) as scene:
         assert (await scene.turn("hello"))["state"] == "done"
-        await scene.parts.servers.halt("strict")
+        await scene.parts.servers.stop_server("strict")
         assert (await scene.turn("hello"))["state"] == "withheld"
 
 
@@ -275,18 +275,20 @@ async def test_a_server_is_not_asked_about_its_own_turn_and_no_chain_of_turns_is
 ) -> None:
     async with playing(tmp_path, [Hook("mine"), Hook("other")]) as scene:
 
-        def errand(depth: int, server: str = "mine") -> Errand:
-            cause = Cause(Origin.PUSH, f"{server}/{depth}", "person:local", server, depth=depth)
-            return Errand(cause, "c", said("news"))
+        def errand(depth: int, server: str = "mine") -> TurnRequest:
+            cause = TurnCause(
+                TurnOrigin.PUSH, f"{server}/{depth}", "person:local", server, depth=depth
+            )
+            return TurnRequest(cause, "c", to_text_content("news"))
 
         for depth in range(3):
-            taken = await scene.taker.begin(errand(depth))
-            assert await scene.taker.finished(taken.inference) == "from the model"
+            taken = await scene.taker.start(errand(depth))
+            assert await scene.taker.wait_for_output(taken.inference) == "from the model"
         assert scene.heard("mine", BEFORE) == scene.heard("mine", AFTER) == []
         assert len(scene.heard("other", BEFORE)) == 3
-        taken = await scene.taker.begin(errand(3))
+        taken = await scene.taker.start(errand(3))
         with pytest.raises(Unavailable, match="brought about each other"):
-            await scene.taker.finished(taken.inference)
+            await scene.taker.wait_for_output(taken.inference)
         assert len(scene.models.requests) == 3
 
 
@@ -295,14 +297,14 @@ async def test_what_a_server_begins_while_a_turn_waits_for_it_is_that_turns_doin
 ) -> None:
     waits: Any = ({"do": "sleep", "seconds": 3600},)
     async with playing(
-        tmp_path, [Hook("odd", waits)], turn_before=timedelta(seconds=here(3)), turn_depth=1
+        tmp_path, [Hook("odd", waits)], turns_before=timedelta(seconds=here(3)), turns_depth=1
     ) as scene:
         first = await scene.begins("hello", conversation="a")
         await scene.hears("odd", BEFORE)
-        cause = Cause(Origin.PUSH, "odd/1", "person:local", "odd")
-        taken = await scene.taker.begin(Errand(cause, "b", said("news")))
+        cause = TurnCause(TurnOrigin.PUSH, "odd/1", "person:local", "odd")
+        taken = await scene.taker.start(TurnRequest(cause, "b", to_text_content("news")))
         with pytest.raises(Unavailable, match="brought about each other"):
-            await scene.taker.finished(taken.inference)
+            await scene.taker.wait_for_output(taken.inference)
         assert (await scene.ends(first))["state"] == "done"
 
 
@@ -315,9 +317,11 @@ async def test_a_server_may_know_where_words_came_from_and_where_they_would_go(
         "defaultOutgoing": {"channelId": "chat:1"},
     }
     async with playing(tmp_path, [Hook("mem")]) as scene:
-        cause = Cause(Origin.CHANNEL, "chat/1", "person:local", channels=channels)
-        taken = await scene.taker.begin(Errand(cause, "c", said("hello"), "person:ana"))
-        await scene.taker.finished(taken.inference)
+        cause = TurnCause(TurnOrigin.CHANNEL, "chat/1", "person:local", channels=channels)
+        taken = await scene.taker.start(
+            TurnRequest(cause, "c", to_text_content("hello"), "person:ana")
+        )
+        await scene.taker.wait_for_output(taken.inference)
         (asked,) = scene.heard("mem", BEFORE)
         assert asked["params"]["channels"] == {**channels, "candidates": []}
         assert asked["params"]["userMessage"] == "hello"
@@ -348,3 +352,276 @@ async def test_no_secret_of_a_models_goes_out_or_comes_back(tmp_path: Path) -> N
         assert secret not in json.dumps(told)
         await scene.turn("again", conversation="c")
         assert secret not in scene.prompt()
+
+
+async def test_turns_of_a_conversation_are_taken_one_by_one_and_others_beside(
+    tmp_path: Path,
+) -> None:
+    async with playing(tmp_path, [], Said("slow", hold=True, when="first"), Said("quick")) as scene:
+        first = await scene.begins("first", conversation="a")
+        async with asyncio.timeout(here(30)):
+            await scene.models.came.wait()
+        second = await scene.begins("second", conversation="a")
+        assert (await scene.turn("beside", conversation="b"))["state"] == "done"
+        assert (await scene.asks("GET", second))["state"] == "waiting"
+        scene.models.release()
+        assert (await scene.ends(first))["said"] == "slow"
+        assert (await scene.ends(second))["turn"] == 1
+
+
+async def test_a_cause_has_one_turn(tmp_path: Path) -> None:
+    async with playing(tmp_path, []) as scene:
+        begun = [
+            await scene.asks("POST", body={"text": "hello", "key": "k", "conversation": each})
+            for each in ("a", "a", "b")
+        ]
+        assert len({each["id"] for each in begun}) == 1
+        assert [each["is_new"] for each in begun] == [True, False, False]
+        await scene.ends(begun[0]["id"])
+        assert len(scene.models.requests) == 1
+
+
+async def test_a_model_that_is_away_fails_the_turn_and_the_next_one_follows(
+    tmp_path: Path,
+) -> None:
+    replies = (Said(status=400, body='{"error": {"message": "no"}}'), Said("well"))
+    async with playing(tmp_path, [], *replies, turns_attempts=1) as scene:
+        first = await scene.turn("hello", conversation="c")
+        assert first["state"] == "failed"
+        assert first["error"]
+        second = await scene.turn("hello", conversation="c")
+        assert (second["said"], second["turn"]) == ("well", 1)
+
+
+async def test_without_a_model_a_turn_fails_and_says_so(tmp_path: Path) -> None:
+    async with playing(tmp_path, [], models=()) as scene:
+        turn = await scene.turn("hello")
+        assert turn["state"] == "failed"
+        assert turn["error"]
+
+
+async def test_a_turn_that_takes_too_long_has_failed(tmp_path: Path) -> None:
+    brief = timedelta(seconds=1)
+    async with playing(tmp_path, [], Said("slow", hold=True), turns_deadline=brief) as scene:
+        turn = await scene.turn("hello")
+        assert (turn["state"], turn["error"]) == ("failed", "the turn took too long")
+
+
+async def test_words_are_shown_while_they_come_unless_somebody_looks_at_them_first(
+    tmp_path: Path,
+) -> None:
+    text = " ".join(f"word{number}" for number in range(100))
+    pieces = tuple(f"{each} " for each in text.split(" "))
+    slow = Said(text, pieces=pieces, hold_after=60)
+    async with playing(tmp_path, [], slow) as scene:
+        id = await scene.begins("hello")
+        shown = ""
+        async with asyncio.timeout(here(30)):
+            while not shown:
+                shown += (await scene.asks("GET", id, after=len(shown), wait=1))["words"]
+        assert (await scene.asks("GET", id))["state"] == "waiting"
+        scene.models.release()
+        turn = await scene.ends(id)
+        assert turn["said"].startswith(shown)
+        rest = (await scene.asks("GET", id, after=len(shown)))["words"]
+        assert shown + rest == turn["said"]
+    hook = Hook("asked", after=(rewrites("other words"),), live=GRANTED)
+    async with playing(tmp_path, [hook], slow) as scene:
+        id = await scene.begins("hello")
+        async with asyncio.timeout(here(30)):
+            await scene.models.came.wait()
+        assert (await scene.asks("GET", id, wait=1))["words"] == ""
+        scene.models.release()
+        await scene.ends(id)
+        assert (await scene.asks("GET", id))["words"] == "other words"
+
+
+async def test_a_server_that_only_listens_holds_up_nobody(tmp_path: Path) -> None:
+    never: Any = ({"do": "sleep", "seconds": 3600},)
+    async with playing(tmp_path, [Hook("told", after=never, hooks=TELLING)]) as scene:
+        assert (await scene.turn("hello"))["state"] == "done"
+
+
+HOST = "agent:host"
+
+
+def granted(target: str, effect: Effect = Effect.ALLOW) -> Grant:
+    return Grant(HOST, CALL, target, effect)
+
+
+def use(name: str, arguments: Any = None, id: str = "u1") -> Mapping[str, Any]:
+    return {"name": name, "arguments": arguments or {}, "id": id}
+
+
+def offered(scene: Scene, number: int = -1) -> list[str]:
+    tools: list[Any] = scene.models.requests[number].body.get("tools", [])
+    return sorted(each["function"]["name"] for each in tools)
+
+
+def results(scene: Scene, number: int = -1) -> list[str]:
+    messages = scene.models.requests[number].body["messages"]
+    return [json.dumps(each["content"]) for each in messages if each["role"] == "tool"]
+
+
+def shed(**tools: Any) -> Hook:
+    return Hook("shed", hooks={}, tools={"rake": "RAKED", "saw": "SAWN", **tools})
+
+
+async def test_a_model_uses_what_its_party_may_and_sees_nothing_else(tmp_path: Path) -> None:
+    replies = (
+        Said("let me see", uses=(use("shed__rake"),)),
+        Said(uses=(use("shed__saw", id="u2"),)),
+        Said("all done"),
+    )
+    grants = (granted("shed/rake"),)
+    async with playing(tmp_path, [shed()], *replies, turns_party=HOST, grants=grants) as scene:
+        turn = await scene.turn("rake the leaves")
+        assert offered(scene, 0) == ["shed__rake"]
+        assert "RAKED" in results(scene, 1)[0]
+        # What it was not offered it may not use either, whatever it makes up.
+        assert "SAWN" not in results(scene)[1]
+        assert turn["said"] == "let me see\n\nall done"
+        assert turn["tools_used"] == 2
+        assert [each["params"]["name"] for each in scene.heard("shed", "tools/call")] == ["rake"]
+        executed = await _executed(scene)
+        assert [(each["actor"], each["tool"]) for each in executed] == [(HOST, "rake")]
+
+
+async def _executed(scene: Scene) -> list[dict[str, Any]]:
+    await scene.parts.audit_log_components.audit_log.flush()
+    from_journal = await scene.noted_as("TOOL_EXECUTED")
+    return [each for each in from_journal if each["server"] == "shed"]
+
+
+async def test_what_comes_of_tools_is_in_the_next_turn_too(tmp_path: Path) -> None:
+    replies = (Said(uses=(use("shed__rake"),)), Said("raked"), Said("as I said"))
+    async with playing(tmp_path, [shed()], *replies) as scene:
+        await scene.turn("rake", conversation="c")
+        await scene.turn("and?", conversation="c")
+        assert "RAKED" in results(scene)[0]
+
+
+async def test_a_tool_that_needs_a_person_waits_and_then_is_told_to_be_pending(
+    tmp_path: Path,
+) -> None:
+    replies = (Said(uses=(use("shed__rake"),)), Said("it waits for somebody"))
+    grants = (granted("shed/rake", Effect.ASK),)
+    async with playing(
+        tmp_path,
+        [shed()],
+        *replies,
+        turns_party=HOST,
+        grants=grants,
+        asks_hold=timedelta(milliseconds=300),
+    ) as scene:
+        turn = await scene.turn("rake")
+        assert turn["state"] == "done"
+        assert "approval" in results(scene)[0]
+        assert scene.heard("shed", "tools/call") == []
+
+
+async def test_a_tool_that_a_person_approves_meanwhile_is_used(tmp_path: Path) -> None:
+    replies = (Said(uses=(use("shed__rake"),)), Said("raked"))
+    grants = (granted("shed/rake", Effect.ASK),)
+    async with playing(
+        tmp_path,
+        [shed()],
+        *replies,
+        turns_party=HOST,
+        grants=grants,
+        asks_hold=timedelta(minutes=5),
+    ) as scene:
+        id = await scene.begins("rake")
+        approvals = scene.parts.approval_components.approvals
+        async with asyncio.timeout(here(30)):
+            while not (waiting := await approvals.store.page([ApprovalState.PENDING])):
+                await asyncio.sleep(0.02)
+        await approvals.answer(LOCAL_OPERATOR, waiting[0].id, ApprovalDecision.ACCEPT)
+        assert (await scene.ends(id))["said"] == "raked"
+        assert "RAKED" in results(scene)[0]
+
+
+async def test_a_model_that_never_stops_using_tools_is_stopped(tmp_path: Path) -> None:
+    def answer(asked: AskedModel) -> Said:
+        if not asked.body.get("tools"):
+            return Said("enough")
+        return Said(uses=(use("shed__rake", id=f"u{len(asked.body['messages'])}"),))
+
+    async with playing(tmp_path, [shed()], answer=answer, turns_steps=4) as scene:
+        turn = await scene.turn("rake")
+        assert turn["said"] == "enough"
+        assert len(scene.models.requests) == 4
+        assert turn["tools_used"] == 3
+
+
+async def test_of_too_many_tools_at_once_a_few_are_used(tmp_path: Path) -> None:
+    many = tuple(use("shed__rake", id=f"u{number}") for number in range(5))
+    replies = (Said(uses=many), Said("done"))
+    async with playing(tmp_path, [shed()], *replies, turns_tools=2) as scene:
+        await scene.turn("rake")
+        assert len(scene.heard("shed", "tools/call")) == 2
+        assert len(results(scene)) == 5
+        assert sum("RAKED" in each for each in results(scene)) == 2
+
+
+async def test_broken_arguments_and_long_answers_are_told_as_that(tmp_path: Path) -> None:
+    broken = {"name": "shed__rake", "arguments": "{not json", "id": "u1"}
+    replies = (Said(uses=(broken,)), Said(uses=(use("shed__long"),)), Said("done"))
+    hook = shed(long="x" * 100_000)
+    async with playing(tmp_path, [hook], *replies, turns_result_length=2_000) as scene:
+        await scene.turn("rake")
+        assert "no JSON object" in results(scene, 1)[0]
+        long = results(scene)[1]
+        assert "left out" in long
+        assert len(long) < 4_000
+
+
+async def test_a_server_that_dies_of_a_tool_fails_the_tool_and_not_the_turn(tmp_path: Path) -> None:
+    replies = (Said(uses=(use("shed__bomb"),)), Said("it is gone"))
+    async with playing(tmp_path, [shed(bomb=[{"do": "exit"}])], *replies) as scene:
+        turn = await scene.turn("rake")
+        assert turn["said"] == "it is gone"
+
+
+async def test_a_thousand_tools_fit_since_a_model_finds_those_it_needs(tmp_path: Path) -> None:
+    tools = {f"tool_{number}": f"GAVE{number}" for number in range(1000)}
+    replies = (
+        Said(uses=(use("search_tools", {"query": "gives tool_777"}),)),
+        Said(uses=(use("call_tool", {"name": "shed__tool_777", "arguments": {}}, "u2"),)),
+        Said("found"),
+        Said("again"),
+    )
+    async with playing(tmp_path, [Hook("shed", hooks={}, tools=tools)], *replies) as scene:
+        turn = await scene.turn("use the right one", conversation="c")
+        assert offered(scene, 0) == ["call_tool", "search_tools"]
+        assert "tool_777" in results(scene, 1)[0]
+        assert "GAVE777" in results(scene, 2)[1]
+        assert turn["said"] == "found"
+        assert len(json.dumps(scene.models.requests[0].body)) < 20_000
+        # What was of use stays at hand.
+        await scene.turn("once more", conversation="c")
+        assert "shed__tool_777" in offered(scene)
+
+
+async def test_who_may_say_something_is_a_grant_for_its_conversations(tmp_path: Path) -> None:
+    ana = Actor("person:ana", PrincipalKind.PERSON, "key:1")
+    bob = Actor("person:bob", PrincipalKind.PERSON, "key:2")
+    grants = (Grant("person:ana", "turn/take", "conversations/garden", Effect.ALLOW),)
+    async with playing(tmp_path, [], grants=grants) as scene:
+        body = {"text": "hello", "conversation": "garden"}
+        begun = await scene.asks("POST", actor=ana, body=body)
+        await scene.ends(begun["id"])
+        assert (await scene.asks("GET", begun["id"], actor=ana))["said"] == "from the model"
+        assert len((await scene.asks("GET", actor=ana))["turns"]) == 1
+        assert (await scene.asks("GET", actor=bob))["turns"] == []
+        assert len((await scene.asks("GET"))["turns"]) == 1
+        for actor, said in (
+            (bob, body),
+            (ana, {**body, "conversation": "office"}),
+            (ana, {**body, "say_in": ["topic:everybody"]}),
+        ):
+            assert await scene.refused("POST", actor=actor, body=said) == "access_denied"
+        assert await scene.refused("GET", begun["id"], actor=bob) == "nothing_here"
+        assert await scene.refused("GET", "inf_none") == "nothing_here"
+        for wrong in ({"text": 7}, {"text": "x", "conversation": 7}, {"text": "x", "say_in": "y"}):
+            assert await scene.refused("POST", body=wrong) == "invalid_params"

@@ -15,16 +15,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from comity.adapters.sql import migrating, postgres
+from comity.storage import postgres, schema
 from tests.contracts.stores import a_database
 from tests.interop.processes import Program, answers, operator_headers
-from tests.live.model_server import ModelServer, Said, serving
+from tests.live.model_server import ModelServer, serving
+from tests.live.model_speech import Said
 from tests.live.turn_scene import SERVER, Hook
 from tests.pace import here
 
 COMITY = str(Path(sys.executable).with_name("comity"))
 PATIENCE = 90.0
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 @dataclass
@@ -156,7 +157,7 @@ async def test_a_tool_that_was_used_when_a_node_died_is_not_used_again(tmp_path:
 async def test_another_node_takes_over_a_turn_of_one_that_died(tmp_path: Path) -> None:
     async with a_database() as url, serving(Said("lost", hold=True), Said("said")) as models:
         fresh = postgres.product(url)
-        await migrating.upgrade(fresh.engine)
+        await schema.upgrade_schema(fresh.engine)
         await fresh.close()
         hook = Hook("shed", hooks={})
         one, two = (written(tmp_path, url, models, hook, node) for node in ("one", "two"))

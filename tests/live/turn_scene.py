@@ -10,17 +10,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from comity.app.assembly import Parts, assembled
-from comity.config import ServerSettings, Settings
-from comity.config.models import ModelSettings
-from comity.kernel.live.turns import TurnTaker
-from comity.surfaces.asked import Asked
-from comity.wire.errors import MalformedMessage
-from comity.wire.parties import LOCAL, LOCAL_OPERATOR, Actor
-from tests.interop.processes import ROOT
-from tests.live.model_server import Asked as AskedModel
-from tests.live.model_server import ModelServer, Said, serving
+from comity.app.gateway import GatewayParts, assemble_gateway
+from comity.app.settings import ServerSettings
+from comity.errors import MalformedMessage
+from comity.inference.settings import ModelSettings
+from comity.live.turns.service import TurnWorker
+from comity.mcp.actors import LOCAL, LOCAL_OPERATOR, Actor
+from tests.interop.peers import ROOT
+from tests.live.model_server import ModelServer, serving
+from tests.live.model_speech import Asked as AskedModel
+from tests.live.model_speech import Said
 from tests.pace import here
+from tests.support.settings import settings_with
 
 PATIENCE: Final = 60.0
 SERVER: Final = Path(__file__).with_name("hook_server.py")
@@ -99,7 +100,7 @@ class Hook:
 class Scene:
     """What is there while a turn is taken."""
 
-    parts: Parts
+    parts: GatewayParts
     models: ModelServer
     folder: Path
 
@@ -107,8 +108,9 @@ class Scene:
         self, method: str, *place: str, actor: Actor = LOCAL_OPERATOR, **query: Any
     ) -> Frame:
         body = query.pop("body", {})
-        asked = Asked(method, place, {name: str(each) for name, each in query.items()}, body, actor)
-        return dict(await self.parts.rooms["turns"](asked))
+        given = {name: str(each) for name, each in query.items()} if method == "GET" else body
+        path = "/".join(("/api/turns", *place))
+        return dict(await self.parts.api.answer(method, path, given, actor))
 
     async def begins(self, text: str | None = "hello", **more: Any) -> str:
         body = {} if text is None else {"text": text}
@@ -128,10 +130,11 @@ class Scene:
         return await self.ends(await self.begins(text, **more))
 
     @property
-    def taker(self) -> TurnTaker:
+    def taker(self) -> TurnWorker:
         """Who takes turns, as the parts beside it know it."""
-        api: Any = getattr(self.parts.rooms["turns"], "__self__")  # noqa: B009 (a bound method's)
-        return api._turns
+        routes = {route.address: route for route in self.parts.api.routes}
+        handler: Any = routes["GET", "/api/turns"].handler
+        return handler.__self__._turns
 
     def heard(self, name: str, method: str = "") -> list[Frame]:
         """All that a server has heard, or only what has this method."""
@@ -155,9 +158,10 @@ class Scene:
         ]
 
     async def noted_as(self, type: str) -> list[Frame]:
-        await self.parts.journaling.journal.flush()
-        asked = Asked("GET", (), {"type": type, "limit": "200"}, {}, LOCAL_OPERATOR)
-        found: Any = dict(await self.parts.rooms["journal"](asked))
+        await self.parts.audit_log_components.audit_log.flush()
+        query = {"type": type, "limit": "200"}
+        answered = await self.parts.api.answer("GET", "/api/journal", query, LOCAL_OPERATOR)
+        found: Any = dict(answered)
         return json.loads(json.dumps(found, default=str))["entries"]
 
     async def refused(self, method: str, *place: str, **more: Any) -> str:
@@ -188,14 +192,18 @@ async def playing(
         )
         servers = [await stack.enter_async_context(_server(folder, each)) for each in hooks]
         settings.setdefault("models", (model_at(models.url),))
-        settings.setdefault("turn_before", timedelta(seconds=here(20)))
-        settings.setdefault("turn_after", timedelta(seconds=here(20)))
-        settings.setdefault("turn_party", LOCAL.party)
-        made = Settings(servers=tuple(servers), **settings)
-        parts = await stack.enter_async_context(assembled(made))
-        await parts.servers.first_tries(timedelta(seconds=here(PATIENCE)))
+        settings.setdefault("turns_before", timedelta(seconds=here(20)))
+        settings.setdefault("turns_after", timedelta(seconds=here(20)))
+        settings.setdefault("turns_party", LOCAL.party)
+        made = settings_with(servers=tuple(servers), **settings)
+        parts = await stack.enter_async_context(assemble_gateway(made))
+        await parts.servers.wait_for_first_starts(timedelta(seconds=here(PATIENCE)))
         async with asyncio.timeout(here(PATIENCE)):
-            while any(parts.caring.live.get(each.id) is None for each in servers if each.live):
+            while any(
+                parts.server_policies.live_host.get(each.id) is None
+                for each in servers
+                if each.live
+            ):
                 await asyncio.sleep(0.01)
         yield Scene(parts, models, folder)
 

@@ -6,18 +6,16 @@ import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from comity.adapters.sql.sqlite import SCHEME, open_records
-from comity.kernel.minting import mint
-from comity.wire.grants import Effect, Grant
-from comity.wire.parties import Key, Party
+from comity.policy.grants import Effect, Grant
+from comity.storage.sqlite import SCHEME
 from tests.interop.processes import answers, running
 from tests.scale.gateway import Gateway
-from tests.surfaces.visitor import LATEST, MODERN
+from tests.support.principals import add_principals
+from tests.support.visitor import LATEST, MODERN
 
 type Frame = dict[str, Any]
 type Replied = tuple[int, dict[str, str], bytes]
@@ -44,7 +42,9 @@ class Governed:
 def governed(folder: Path, principals: Iterable[str]) -> Generator[Governed]:
     """`comity serve` with low limits, before a server whose tool `asks` asks its caller."""
     store, pepper = f"{SCHEME}{folder / 'principals.db'}", token_hex(32)
-    keys = asyncio.run(_settle(store, pepper, principals))
+    names = list(principals)
+    grants = (Grant(name, "tools/call", "up/*", Effect.ALLOW) for name in names)
+    keys = asyncio.run(add_principals(store, pepper, names, *grants))
     config = folder / "principals.toml"
     server = (
         f'id = "up"\ncommand = "{sys.executable}"\nargs = ["-m", "tests.security.asking_server"]'
@@ -61,21 +61,6 @@ def governed(folder: Path, principals: Iterable[str]) -> Generator[Governed]:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}/ready"), SECONDS)
         yield Governed(Gateway(origin, program.pid), keys)
-
-
-async def _settle(store: str, pepper: str, principals: Iterable[str]) -> dict[str, str]:
-    now, keys = datetime.now(UTC), dict[str, str]()
-    records = open_records(store)
-    await records.open()
-    try:
-        for principal in principals:
-            keys[principal], key = mint(pepper.encode(), Key("", principal, b"", created_at=now))
-            await records.parties.put(Party(principal))
-            await records.keys.put(key, now)
-            await records.grants.put(Grant(principal, "tools/call", "up/*", Effect.ALLOW))
-    finally:
-        await records.close()
-    return keys
 
 
 class Sender:

@@ -12,7 +12,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ import pytest
 from tests.interop.processes import running
 from tests.pace import at_length
 from tests.scale.principals import PARKED, REQUESTS, SECONDS, STREAMS, Governed, Sender, governed
+from tests.support.figures import Tell
 
 pytestmark = pytest.mark.timeout(at_length(900, 300))
 
@@ -29,27 +30,11 @@ CALLS = at_length(40, 4)
 FEWEST_ROUNDS, MOST_ROUNDS = at_length((5, 25), (1, 1))
 MOST_RATIO = 1.3
 
-type Tell = Callable[[str], None]
-
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Governed]:
     with governed(tmp_path_factory.mktemp("principals"), [*GOOD, HOSTILE]) as found:
         yield found
-
-
-@pytest.fixture
-def tell(
-    capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
-) -> Tell:
-    """Say a figure where it is seen, also when nothing fails."""
-
-    def say(words: str) -> None:
-        record_property("size", words)
-        with capsys.disabled():
-            print(f"\n  size: {words}", end="", flush=True)
-
-    return say
 
 
 async def served(sender: Sender, who: str) -> None:

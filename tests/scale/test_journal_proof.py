@@ -7,16 +7,17 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from comity.rules.chain import GENESIS
-from comity.wire import exported
-from comity.wire.audit import body_of
-from tests.cli.program import COMITY
-from tests.rules.journals import BEGAN, PUBLIC, chained, event, signed
+from comity.audit import export
+from comity.audit.chain import GENESIS
+from comity.audit.events import body_of
+from tests.support.figures import Tell
+from tests.support.fork_server import COMITY
+from tests.support.journals_rules import BEGAN, PUBLIC, chained, event, signed
 
 ENTRIES = int(os.environ.get("JOURNAL_ENTRIES", "20000"))
 EVERY = 1_000
@@ -28,15 +29,15 @@ pytestmark = pytest.mark.timeout(1800)
 
 def _lines(count: int) -> Iterator[bytes]:
     """An export of so many entries, never all of them at once."""
-    yield exported.header(BEGAN, ["node-1"])
+    yield export.encode_header(BEGAN, ["node-1"])
     before = GENESIS
     for first in range(1, count + 1, EVERY):
         events = [event(number) for number in range(first, min(first + EVERY, count + 1))]
         lines = chained([(each, body_of(each)) for each in events], "node-1", before, first)
-        yield from map(exported.entry, lines)
-        yield exported.checkpoint(signed(lines[-1]))
+        yield from map(export.encode_entry, lines)
+        yield export.checkpoint_line(signed(lines[-1]))
         before = lines[-1].hash
-    yield exported.end(count)
+    yield export.end_line(count)
 
 
 def _proved(file: Path) -> tuple[int, str, str, int]:
@@ -61,11 +62,7 @@ def _memory(pid: int) -> int:
     return int(found[0]) if found else 0
 
 
-def test_a_days_entries_are_proved_in_the_memory_of_a_few(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_a_days_entries_are_proved_in_the_memory_of_a_few(tmp_path: Path, tell: Tell) -> None:
     memory: list[int] = []
     for count in (ENTRIES // 100, ENTRIES):
         file = tmp_path / f"{count}.jsonl"
@@ -77,13 +74,10 @@ def test_a_days_entries_are_proved_in_the_memory_of_a_few(
         assert report["nodes"][0]["signed_to"] == count
         memory.append(most)
         file.unlink()
-    words = (
+    tell(
         f"{ENTRIES:,} entries proved in {report['seconds']:.1f} s, "
         f"{report['microseconds_per_entry']:.2f} µs each, in {memory[1] // 1024} MiB"
     )
-    record_property("journal", words)
-    with capsys.disabled():
-        print(f"\n  journal: {words}", end="", flush=True)
     if report["seconds"] > 6:
         assert "verified " in told, "and it tells how far it is"
     assert memory[1] < memory[0] + MOST_MORE_KIB

@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from comity.adapters import stores
-from comity.cli.serving import GC_THRESHOLDS
-from comity.kernel.certainty import Certainty
-from comity.kernel.grants import Grants
-from comity.kernel.snapshot import Snapshot
-from comity.ports import Records
-from comity.rules import access
-from comity.rules.access import Access
-from comity.wire.grants import CALL, Effect, Grant
-from comity.wire.parties import Actor, Key, Party
+from comity.app.records import RecordStores, open_store
+from comity.app.serve import GC_THRESHOLDS
+from comity.identity.principals import ApiKey, Principal
+from comity.mcp.actors import CALL, Actor
+from comity.policy import grants as access
+from comity.policy.grants import Effect, Grant, GrantSet
+from comity.policy.snapshot import GrantSnapshot, PolicySnapshot, SnapshotFreshness
+from comity.storage import stores
 from tests.contracts.stores import a_database
 from tests.pace import at_length
 
@@ -62,8 +60,8 @@ def as_the_gateway_collects_garbage() -> Generator[None]:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncGenerator[Records]:
-    records = stores.open_store(url)
+async def opened(url: str) -> AsyncGenerator[RecordStores]:
+    records = open_store(url)
     await records.open()
     try:
         yield records
@@ -72,11 +70,11 @@ async def opened(url: str) -> AsyncGenerator[Records]:
 
 
 async def fill(url: str) -> None:
-    await stores.upgrade(url)
+    await stores.upgrade_store(url)
     async with opened(url) as records:
         await records.grants.put(*grants(GRANTS))
-        await records.parties.put(*(Party(f"agent:{number}") for number in range(PARTIES)))
-        await records.keys.put(Key("k", "agent:7", b"m" * 32), datetime.now(UTC))
+        await records.parties.put(*(Principal(f"agent:{number}") for number in range(PARTIES)))
+        await records.keys.put(ApiKey("k", "agent:7", b"m" * 32), datetime.now(UTC))
 
 
 @dataclass
@@ -88,13 +86,13 @@ class Watched:
 
 
 @asynccontextmanager
-async def judging(grants: Grants, watched: Watched) -> AsyncGenerator[None]:
+async def judging(grants: GrantSnapshot, watched: Watched) -> AsyncGenerator[None]:
     """Calls that are judged all the time, and never wait."""
 
     async def judge(number: int) -> None:
         actor = Actor(f"agent:{number}")
         while True:
-            grants.judge(actor, CALL, f"s{number % 97}", f"t{number}")
+            grants.authorize(actor, CALL, f"s{number % 97}", f"t{number}")
             watched.judged += 1
             await asyncio.sleep(0.005)
 
@@ -121,9 +119,9 @@ async def test_many_grants_are_read_and_one_changes_within_a_second_and_nothing_
     url: str,
 ) -> None:
     await fill(url)
-    certainty = Certainty(timedelta(seconds=600))
-    held = Grants(Access.of([]), certainty=certainty)
-    snapshot = Snapshot(stores.open_store(url), held, certainty)
+    certainty = SnapshotFreshness(timedelta(seconds=600))
+    held = GrantSnapshot(GrantSet.from_grants([]), freshness=certainty)
+    snapshot = PolicySnapshot(open_store(url), held, certainty)
     reading, changing = Watched(), Watched()
     gc.disable()  # at the start of a gateway there is nobody whom it could hold up
     began = time.monotonic()
@@ -135,7 +133,7 @@ async def test_many_grants_are_read_and_one_changes_within_a_second_and_nothing_
     assert sum(len(each.grants) for each in held.latest.subjects.values()) == GRANTS
     assert snapshot.keys.get("k") is not None
     assert len(snapshot.parties) == PARTIES
-    async with snapshot.followed(), opened(url) as elsewhere, judging(held, changing):
+    async with snapshot.follow(), opened(url) as elsewhere, judging(held, changing):
         took = [await change(held, elsewhere) for _ in range(5)]
     print(
         f"{GRANTS} grants are read in {read:.1f} s, {reading.stall * 1000:.0f} ms of CPU at once; "
@@ -146,7 +144,7 @@ async def test_many_grants_are_read_and_one_changes_within_a_second_and_nothing_
     assert max(reading.stall, changing.stall) < STALL_SECONDS
 
 
-async def change(held: Grants, elsewhere: Records) -> float:
+async def change(held: GrantSnapshot, elsewhere: RecordStores) -> float:
     """Revoke a grant and give it again; how long the slower took to be in force."""
     target, took = Grant("agent:7", CALL, "s7/t7", Effect.ALLOW), 0.0
     for wanted in (Effect.DENY, Effect.ALLOW):
@@ -156,7 +154,7 @@ async def change(held: Grants, elsewhere: Records) -> float:
             await elsewhere.grants.put(target)
         changed = time.monotonic()
         async with asyncio.timeout(30):
-            while held.judge(Actor("agent:7"), CALL, "s7", "t7").effect is not wanted:
+            while held.authorize(Actor("agent:7"), CALL, "s7", "t7").effect is not wanted:
                 await asyncio.sleep(0)
         took = max(took, time.monotonic() - changed)
     return took
@@ -176,11 +174,11 @@ def test_a_judgement_looks_at_as_few_grants_among_many_as_among_few(
     monkeypatch.setattr(access, "is_in_force", counted)
     found: list[int] = []
     for count in (1_000, GRANTS):
-        held = Access.of(grants(count))
+        held = GrantSet.from_grants(grants(count))
         looked = 0
         for number in range(0, 1_000, 7):
             actor = Actor(f"agent:{number}")
-            held.judge(actor, CALL, f"s{number % 97}", f"t{number}", datetime.now(UTC))
-            held.judge(actor, CALL, "s0", "no such tool", datetime.now(UTC))
+            held.authorize(actor, CALL, f"s{number % 97}", f"t{number}", datetime.now(UTC))
+            held.authorize(actor, CALL, "s0", "no such tool", datetime.now(UTC))
         found.append(looked)
     assert found[0] == found[1]

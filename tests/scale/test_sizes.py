@@ -6,7 +6,7 @@ gateway's, so a busy machine slows both alike and decides nothing.
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.scale.gateway import (
     many_servers,
     open_sessions,
 )
+from tests.support.figures import Tell
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -33,27 +34,11 @@ MOST_RATIO = 3.0
 STRAIGHT = 1.6
 """How much steeper a straight line may seem in its second half: memory is taken in pieces."""
 
-type Tell = Callable[[str], None]
-
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[str]:
     with many_servers(TOOLS) as origin:
         yield origin
-
-
-@pytest.fixture
-def tell(
-    capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
-) -> Tell:
-    """Say a figure where it is seen, also when nothing fails."""
-
-    def say(words: str) -> None:
-        record_property("size", words)
-        with capsys.disabled():
-            print(f"\n  size: {words}", end="", flush=True)
-
-    return say
 
 
 def slopes(sizes: Sequence[int], memory: Sequence[int]) -> tuple[float, float]:

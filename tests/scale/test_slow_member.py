@@ -9,7 +9,7 @@ import json
 import socket
 import statistics
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 from bench.crowd import LENGTH, Crowd
 from bench.topic_figures import p99
 from bench.topic_servers import Server, comity
+from tests.support.figures import Tell
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -31,28 +32,12 @@ AT_ONCE = 64
 MOST_GROWTH = 4 * 1024 * 1024
 SECONDS = 60.0
 
-type Tell = Callable[[str], None]
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("slow")
     with comity(folder, f"queue_bytes = {QUEUE_BYTES}\n") as found:
         yield found
-
-
-@pytest.fixture
-def tell(
-    capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
-) -> Tell:
-    """Say a figure where it is seen, also when nothing fails."""
-
-    def say(words: str) -> None:
-        record_property("size", words)
-        with capsys.disabled():
-            print(f"\n  size: {words}", end="", flush=True)
-
-    return say
 
 
 @dataclass

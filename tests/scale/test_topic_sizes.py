@@ -17,14 +17,17 @@ import pytest
 
 from bench.crowd import Crowd, envelope
 from bench.topic_servers import Server, comity
-from comity.kernel.rooms import Terms
-from comity.kernel.seats import Said, Seat
-from comity.kernel.topics import Bounds, InForce, Topics
-from comity.rules.capabilities import Capabilities
-from comity.rules.entitlement import Entitled
-from comity.rules.topics import Access, Mode
-from comity.rules.trails import MOST_REMEMBERED
-from comity.wire.parties import LOCAL, Actor
+from comity.mcp.actors import LOCAL, Actor
+from comity.topics.rules import (
+    MAX_REMEMBERED_TRAILS,
+    DeliveryMode,
+    TopicAccess,
+    TopicCapabilities,
+    TopicEntitlement,
+)
+from comity.topics.service import TopicGrantSource, TopicLimits, TopicService
+from comity.topics.topic import TopicMember, TopicMessage, TopicSettings
+from tests.support.figures import Tell
 
 TOPICS = 2_000
 MOST_OF_A_TOPIC = 8_192
@@ -35,22 +38,6 @@ ROUNDS = 11
 MOST_RATIO = 1.5
 """What looks at each topic would cost a thousand times more; a busy core, half more."""
 
-type Tell = Callable[[str], None]
-
-
-@pytest.fixture
-def tell(
-    capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
-) -> Tell:
-    """Say a figure where it is seen, also when nothing fails."""
-
-    def say(words: str) -> None:
-        record_property("size", words)
-        with capsys.disabled():
-            print(f"\n  size: {words}", end="", flush=True)
-
-    return say
-
 
 @dataclass
 class Counting:
@@ -59,30 +46,32 @@ class Counting:
     given: int = 0
     last: bytes = field(default=b"", repr=False)
 
-    def give(self, said: Said) -> bool:
+    def deliver(self, message: TopicMessage) -> bool:
         self.given += 1
-        self.last = said.text
+        self.last = message.text
         return True
 
-    def end(self, code: int, because: str) -> None:
-        raise AssertionError(because)
+    def end(self, code: int, reason: str) -> None:
+        raise AssertionError(reason)
 
 
-class Everybody(Topics):
+class Everybody(TopicService):
     """Topics in which everybody may everything, without a store of grants."""
 
     def __init__(self) -> None:
-        terms = Terms(Access.PUBLIC, ("mcp/*", "chat"), members=100_000)
-        bounds = Bounds(topics=100_000)
-        super().__init__(cast("InForce", None), lambda _: terms, bounds, time.monotonic)
-        self.may = Entitled(Capabilities(terms.usual), is_admitted=True, until=None)
+        terms = TopicSettings(TopicAccess.PUBLIC, ("mcp/*", "chat"), max_members=100_000)
+        bounds = TopicLimits(topics=100_000)
+        super().__init__(cast("TopicGrantSource", None), lambda _: terms, bounds, time.monotonic)
+        self.may = TopicEntitlement(
+            TopicCapabilities(terms.default_capabilities), is_admitted=True, until=None
+        )
 
-    def entitled(self, topic: str, actor: Actor) -> Entitled:
+    def entitlement_of(self, topic: str, actor: Actor) -> TopicEntitlement:
         return self.may
 
-    async def seat(self, topic: str, name: str) -> Seat:
+    async def seat(self, topic: str, name: str) -> TopicMember:
         actor = Actor(f"local:{name}", LOCAL.kind, LOCAL.credential)
-        return await self.join(topic, actor, Mode.ALL, Counting())
+        return await self.join(topic, actor, DeliveryMode.ALL, Counting())
 
 
 def taken(do: Callable[[], Any]) -> int:
@@ -113,10 +102,10 @@ def test_a_topic_with_one_member_and_what_it_remembers_are_small(tell: Tell) -> 
     seat = asyncio.run(topics.seat("told", "m0"))
 
     def talk() -> None:
-        for number in range(MOST_REMEMBERED + 500):
-            topics.say("told", seat, envelope(number))
+        for number in range(MAX_REMEMBERED_TRAILS + 500):
+            topics.receive("told", seat, envelope(number))
 
-    of_step = taken(talk) / MOST_REMEMBERED
+    of_step = taken(talk) / MAX_REMEMBERED_TRAILS
     tell(
         f"a topic with a member takes {of_topic:.0f} bytes, one more member {of_seat:.0f}, "
         f"one remembered envelope {of_step:.0f}"
@@ -127,7 +116,7 @@ def test_a_topic_with_one_member_and_what_it_remembers_are_small(tell: Tell) -> 
 
 
 def test_what_is_said_costs_the_same_however_many_other_topics_there_are(tell: Tell) -> None:
-    async def filled(topics: int) -> tuple[Everybody, Seat]:
+    async def filled(topics: int) -> tuple[Everybody, TopicMember]:
         found = Everybody()
         for number in range(topics):
             await found.seat(f"topic-{number}", f"m{number}")
@@ -136,7 +125,7 @@ def test_what_is_said_costs_the_same_however_many_other_topics_there_are(tell: T
             await found.seat("talk", f"m{number}")
         return found, seat
 
-    async def both() -> list[tuple[Everybody, Seat]]:
+    async def both() -> list[tuple[Everybody, TopicMember]]:
         return [await filled(TOPICS), await filled(0)]
 
     pair = asyncio.run(both())
@@ -147,7 +136,7 @@ def test_what_is_said_costs_the_same_however_many_other_topics_there_are(tell: T
         for topics, seat in pair:
             began = time.process_time()
             for text in texts:
-                topics.say("talk", seat, text)
+                topics.receive("talk", seat, text)
             costs.append(time.process_time() - began)
         found.append(costs[0] / costs[1])
     ratio = statistics.median(found)

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from comity.wire.grants import ADMIN_READ, ADMIN_WRITE, Effect, Grant
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.visitor import Visitor, visiting
+from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE
+from comity.policy.grants import Effect, Grant
+from tests.support.credentials import GivenOut, bearer
+from tests.support.visitor import Visitor, visiting
 
 ADMIN = "person:admin"
 TOPIC = "ops"
@@ -52,9 +53,9 @@ async def door(
         ]
     settings: dict[str, Any] = {
         "identity_mode": "required",
-        "topic_access": "public",
-        "topic_messages": 6_000,
-        "topic_chats": 6_000,
+        "topics_access": "public",
+        "topics_messages": 6_000,
+        "topics_chats": 6_000,
         "grants": tuple(grants),
         **chosen,
     }

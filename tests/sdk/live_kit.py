@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from comity.sdk.server import (
-    Descriptor,
+    ChannelDescriptor,
+    ChannelOutput,
+    FeatureUse,
     Injection,
+    InjectionPosition,
     Message,
-    Outgoing,
-    Position,
     Post,
-    Scope,
+    ScopeClaim,
     Security,
     Server,
     Turn,
-    Use,
 )
 
 SAFE = Security("safe")
@@ -25,14 +25,14 @@ server = Server("kit", version="1")
 memory = server.feature("kit.memory", "Adds to what a model reads")
 guard = server.feature("kit.guard", "Changes what a model said")
 learner = server.feature("kit.learner", "Learns from what was said")
-pushing = server.feature("kit.push", "Tells of events", uses=[Use.PUSH])
-thinking = server.feature("kit.think", "Asks a model", uses=[Use.INFERENCE])
+pushing = server.feature("kit.push", "Tells of events", uses=[FeatureUse.PUSH])
+thinking = server.feature("kit.think", "Asks a model", uses=[FeatureUse.INFERENCE])
 notes = server.feature("kit.notes", "Keeps notes", rollback=True, initial={"notes": []})
 files = server.feature("kit.files", "Reaches files", scoped=True)
-off = server.feature("kit.off", "Is never enabled", uses=[Use.PUSH, Use.INFERENCE])
-server.feature("kit.say", "Says something outside", uses=[Use.PUBLISH])
-server.feature("kit.hear", "Hears what is said outside", uses=[Use.OBSERVE])
-LOBBY = Descriptor("kit:#lobby", "kit", "The lobby")
+off = server.feature("kit.off", "Is never enabled", uses=[FeatureUse.PUSH, FeatureUse.INFERENCE])
+server.feature("kit.say", "Says something outside", uses=[FeatureUse.PUBLISH])
+server.feature("kit.hear", "Hears what is said outside", uses=[FeatureUse.OBSERVE])
+LOBBY = ChannelDescriptor("kit:#lobby", "kit", "The lobby")
 
 
 def note(kind: str, **what: Any) -> None:
@@ -44,7 +44,7 @@ async def recall(turn: Turn) -> list[Injection]:
     note("before", user=turn.user, conversation=turn.conversation, inference=turn.inference)
     return [
         Injection("The kit remembers tea.", metadata={"memoryIds": ["m1"]}),
-        Injection("The kit is at hand.", Position.SYSTEM),
+        Injection("The kit is at hand.", InjectionPosition.SYSTEM),
     ]
 
 
@@ -110,7 +110,7 @@ async def rolled_back(checkpoint: str) -> None:
 @files.tool(SAFE)
 async def reach(path: str, beyond: str) -> dict[str, Any]:
     """Reach for a path, and beyond."""
-    asked = await files.elevate(Scope(beyond, {"path": beyond}))
+    asked = await files.elevate(ScopeClaim(beyond, {"path": beyond}))
     scope = None if files.scope is None else files.scope.label
     return {**dataclasses.asdict(asked), "scope": scope}
 
@@ -118,7 +118,7 @@ async def reach(path: str, beyond: str) -> dict[str, Any]:
 @server.tool(SAFE)
 async def grow() -> str:
     """Have another set, and one less."""
-    server.feature("kit.grown", "Came later", uses=[Use.PUSH])
+    server.feature("kit.grown", "Came later", uses=[FeatureUse.PUSH])
     server.drop("kit.off")
     await server.announce()
     return "grown"
@@ -135,7 +135,7 @@ async def hear(id: str, text: str) -> list[dict[str, Any]]:
 async def channels(add: str = "") -> list[str]:
     """Register one more, and list them as the host knows them."""
     if add:
-        await server.channels.register(Descriptor(add, "kit"))
+        await server.channels.register(ChannelDescriptor(add, "kit"))
     return [each.id for each in await server.channels.listed()]
 
 
@@ -146,14 +146,14 @@ async def deliver(post: Post) -> str:
 
 
 @server.channels.on_outgoing
-async def observe(outgoing: Outgoing) -> None:
+async def observe(outgoing: ChannelOutput) -> None:
     note("outgoing", channel=outgoing.channel, whole=outgoing.is_complete, delta=outgoing.delta)
 
 
 @server.channels.on_open
-async def connect(type: str, address: Mapping[str, Any]) -> Descriptor | None:
+async def connect(type: str, address: Mapping[str, Any]) -> ChannelDescriptor | None:
     name = address.get("channel")
-    return Descriptor(f"kit:{name}", type, address=dict(address)) if name else None
+    return ChannelDescriptor(f"kit:{name}", type, address=dict(address)) if name else None
 
 
 @server.channels.on_close

@@ -9,7 +9,7 @@ from typing import Any
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 
-from comity.sdk.server import Descriptor, Security, Server, Turn, Use
+from comity.sdk.server import ChannelDescriptor, FeatureUse, Security, Server, Turn
 
 notes: list[str] = []
 
@@ -27,9 +27,11 @@ async def add_note(text: str) -> int:
 
 def live() -> Server:
     server = Server("twin", version="1", instructions="Ask.")
-    memory = server.feature("twin.memory", "Remembers", uses=[Use.PUSH, Use.INFERENCE])
+    memory = server.feature(
+        "twin.memory", "Remembers", uses=[FeatureUse.PUSH, FeatureUse.INFERENCE]
+    )
     edit = server.feature("twin.edit", "Keeps notes", scoped=True, rollback=True)
-    server.feature("twin.chat", "Chats", uses=[Use.PUBLISH, Use.OBSERVE])
+    server.feature("twin.chat", "Chats", uses=[FeatureUse.PUBLISH, FeatureUse.OBSERVE])
     server.tool(Security("safe"))(say)
     edit.tool(Security("moderate"))(add_note)
     _add_poem(server.mcp)
@@ -40,7 +42,7 @@ def live() -> Server:
 
     @server.background
     async def begin() -> None:
-        await server.channels.register(Descriptor("twin:#a", "twin"))
+        await server.channels.register(ChannelDescriptor("twin:#a", "twin"))
         await memory.push("begun", "It has begun")
 
     return server

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from comity.wire.parties import GATEWAY
+from comity.mcp.actors import GATEWAY
 
 ME, ANA, BOT, WORKER = "agent:me", "person:ana@example.org", "agent:bot", "agent:wk"
 CALL = "mcp/request:tools/call:write"

@@ -15,13 +15,11 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from comity.rules import topics
-from comity.rules.capabilities import PROPOSE, Capabilities
-from comity.rules.topics import Mode
-from comity.rules.trails import Trail
-from comity.wire import envelope as wire
-from comity.wire.envelope import Envelope, Heading
-from comity.wire.parties import GATEWAY
+from comity.mcp.actors import GATEWAY
+from comity.topics import envelope as wire
+from comity.topics import rules
+from comity.topics.envelope import Envelope, EnvelopeHeader
+from comity.topics.rules import PROPOSE, DeliveryMode, MessageTrail, TopicCapabilities
 
 type Payload = Mapping[str, Any]
 MOMENT = "2026-01-01T00:00:00Z"
@@ -30,7 +28,7 @@ MOMENT = "2026-01-01T00:00:00Z"
 @dataclass
 class Seat:
     socket: ServerConnection
-    mode: Mode
+    mode: DeliveryMode
 
 
 @dataclass
@@ -46,12 +44,12 @@ class Room:
     seats: dict[str, Seat] = field(default_factory=dict[str, Seat])
     is_silent: bool = False
     """Whether it sends no welcome."""
-    trail: Trail = field(default_factory=Trail)
+    trail: MessageTrail = field(default_factory=MessageTrail)
     url: str = ""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    def may(self, party: str) -> Capabilities:
-        return Capabilities(self.allowed.get(party, PROPOSE))
+    def may(self, party: str) -> TopicCapabilities:
+        return TopicCapabilities(self.allowed.get(party, PROPOSE))
 
     def process(self, socket: ServerConnection, request: Request) -> Response | None:
         self.upgrades.append(request)
@@ -70,7 +68,7 @@ class Room:
         before = self.seats.get(party)
         if before is not None:
             await before.socket.close(4001, "replaced")
-        self.seats[party] = Seat(socket, Mode(wanted["mode"][0]))
+        self.seats[party] = Seat(socket, DeliveryMode(wanted["mode"][0]))
         if not self.is_silent:
             await self.greet(party)
         if before is None:
@@ -85,8 +83,10 @@ class Room:
             await self.announce("leave", party)
 
     async def hear(self, party: str, data: bytes) -> None:
-        envelope = wire.decode(data)
-        why = topics.why_not(envelope, party, self.may(party), self.trail, is_strict=self.is_strict)
+        envelope = wire.decode_envelope(data)
+        why = rules.envelope_refusal(
+            envelope, party, self.may(party), self.trail, is_strict=self.is_strict
+        )
         if why is not None:
             told = {"error": why.error, "message": why.message, "attempted_kind": envelope.kind}
             await self.tell(party, wire.ERROR, told, envelope.id)
@@ -98,15 +98,17 @@ class Room:
 
     async def deliver(self, envelope: Envelope, data: bytes) -> None:
         """Give it to whom it is for, whoever made it."""
-        concerned = self.trail.concerned(envelope)
+        concerned = self.trail.earlier_senders(envelope)
         self.trail.add(envelope)
         for party, seat in tuple(self.seats.items()):
-            if topics.receives(envelope, party, seat.mode, concerned):
+            if rules.is_recipient(envelope, party, seat.mode, concerned):
                 await self.inject(party, data)
 
     async def greet(self, party: str) -> None:
-        others = [wire.participant(id, self.may(id).listed) for id in self.seats if id != party]
-        you = wire.participant(party, self.may(party).listed)
+        others = [
+            wire.describe_participant(id, self.may(id).listed) for id in self.seats if id != party
+        ]
+        you = wire.describe_participant(party, self.may(party).listed)
         await self.tell(party, wire.WELCOME, {"you": you, "participants": others})
 
     async def promote(self, party: str, *capabilities: str) -> None:
@@ -115,7 +117,7 @@ class Room:
 
     async def announce(self, event: str, party: str) -> None:
         listed = self.may(party).listed if event == "join" else None
-        made = wire.presence(event, wire.participant(party, listed))
+        made = wire.build_presence(event, wire.describe_participant(party, listed))
         for id in tuple(self.seats):
             await self.tell(id, wire.PRESENCE, made, to=())
 
@@ -127,8 +129,10 @@ class Room:
         about: str = "",
         to: tuple[str, ...] | None = None,
     ) -> None:
-        heading = Heading(str(uuid4()), MOMENT, (party,) if to is None else to, about)
-        await self.inject(party, wire.encode(wire.written(heading, GATEWAY, kind, payload)))
+        heading = EnvelopeHeader(str(uuid4()), MOMENT, (party,) if to is None else to, about)
+        await self.inject(
+            party, wire.encode_envelope(wire.build_envelope(heading, GATEWAY, kind, payload))
+        )
 
     async def inject(self, party: str, data: bytes) -> None:
         """Whatever it is, a member is sent it."""

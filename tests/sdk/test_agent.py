@@ -1,24 +1,32 @@
-"""An agent before a gateway that answers as it is told: what is tried again, and what never is."""
+"""An agent: retries, approvals, and an installation without extras."""
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from comity.sdk.agent import MOST_RETRIES, Agent
-from comity.sdk.agent_line import LARGEST
-from comity.sdk.agent_words import Called, Refused
-from comity.wire.errors import UNAUTHENTICATED, MalformedMessage, Misconfigured, Unavailable
+from comity.errors import UNAUTHENTICATED, MalformedMessage, Misconfigured, Unavailable
+from comity.sdk.agent import MOST_RETRIES, Agent, AgentApprovalRequest
+from comity.sdk.agent_results import AgentCallResult, AgentRefusal
+from comity.sdk.mcp_client import LARGEST
+from tests.interop.processes import comity, operator_token
+from tests.pace import here
+from tests.support.cases import loop_over
+from tests.support.fork_server import COMITY
 
 type Frame = dict[str, Any]
-type Reply = Callable[[Frame], Frame]
+
 
 DONE: Frame = {"result": {"content": [{"type": "text", "text": "done"}]}}
 
@@ -86,7 +94,7 @@ async def test_what_may_be_tried_again_is_after_the_wait_that_was_asked_for() ->
     gateway = Scripted([again, again, DONE])
     async with agent(gateway) as found:
         said = await found.call("t")
-    assert isinstance(said, Called)
+    assert isinstance(said, AgentCallResult)
     assert (said.text, said.attempts) == ("done", 3)
     moments = [at for _, at in gateway.calls]
     waits = [later - sooner for sooner, later in pairwise(moments)]
@@ -99,7 +107,7 @@ async def test_no_more_is_tried_than_was_said() -> None:
     gateway = Scripted([error(3000, retryable=True, retry_strategy="immediate", max_retries=2)])
     async with agent(gateway) as found:
         refused = await found.call("t")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, AgentRefusal)
     assert (refused.attempts, len(gateway.calls)) == (3, 3)
 
 
@@ -111,7 +119,7 @@ async def test_a_gateway_that_asks_for_ever_is_not_obeyed_for_ever() -> None:
 
 
 @pytest.mark.requirement("MGP-14.6-noretry")
-@pytest.mark.parametrize(
+@loop_over(
     "answer",
     [
         error(1001, retryable=False, retry_after_ms=1, fallback_tool="other"),
@@ -124,7 +132,7 @@ async def test_what_is_not_said_to_be_worth_it_is_never_tried_again(answer: Fram
     gateway = Scripted([answer])
     async with agent(gateway) as found:
         refused = await found.call("t", fallback=answer["error"]["code"] != -32603)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, AgentRefusal)
     assert [name for name, _ in gateway.calls] == ["t"]
 
 
@@ -136,7 +144,7 @@ async def test_after_the_last_try_the_fallback_is_called_once() -> None:
     gateway = Scripted([gone, gone, DONE])
     async with agent(gateway) as found:
         said = await found.call("t")
-    assert isinstance(said, Called)
+    assert isinstance(said, AgentCallResult)
     assert said.tool == "other"
     assert [name for name, _ in gateway.calls] == ["t", "t", "other"]
 
@@ -149,14 +157,134 @@ async def test_whoever_is_not_let_in_is_told_so_and_shows_no_token() -> None:
     assert "a-secret" not in f"{problem.value}{problem.value.__cause__}"
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"a":1,"a":2}', b" " * (LARGEST + 2)])
+@loop_over("body", [b"{", b"[]", b'{"a":1,"a":2}', b" " * (LARGEST + 2)])
 async def test_what_is_no_answer_is_not_taken_for_one(body: bytes) -> None:
     async with agent(Scripted([DONE], body=body)) as found:
         with pytest.raises((MalformedMessage, Unavailable)):
             await found.call("t")
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "localhost:1"])
+@loop_over("url", ["", "ftp://x", "localhost:1"])
 def test_what_is_no_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(Misconfigured):
         Agent(url)
+
+
+CONFIG = """
+[asks]
+hold = "1s"
+[[servers]]
+id = "ex"
+command = {command}
+args = ["example"]
+[[grants]]
+subject = "*"
+verb = "tools/call"
+target = "ex/echo"
+effect = "ask"
+"""
+
+LONG = timedelta(seconds=here(60))
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    config = Path(tmp_path_factory.mktemp("asks")) / "comity.toml"
+    config.write_text(CONFIG.format(command=json.dumps(COMITY)))
+    with comity(config, {"PYTHONEXECUTABLE": sys.executable}) as origin:
+        yield f"{origin}/mcp"
+
+
+def operator(door: str) -> Agent:
+    """An agent that shows the operator token of the gateway."""
+    return Agent(door, operator_token(door), name="operator")
+
+
+async def ask_about(agent: Agent, message: str) -> AgentApprovalRequest:
+    async with asyncio.timeout(LONG.total_seconds()):
+        while True:
+            async for ask in agent.inbox:
+                if message in json.dumps(ask.whole):
+                    return ask
+            await asyncio.sleep(0.05)
+
+
+async def test_a_call_waits_for_a_person_as_long_as_its_agent_does(door: str) -> None:
+    async with Agent(door, name="caller") as caller, operator(door) as approver:
+        calling = asyncio.ensure_future(
+            caller.call("ex__echo", {"message": "a greeting"}, patience=LONG)
+        )
+        ask = await ask_about(approver, "a greeting")
+        assert (ask.server, ask.tool, ask.state) == ("ex", "echo", "pending")
+        approved = await approver.inbox.approve(ask.id, "it is harmless")
+        assert isinstance(approved, AgentApprovalRequest)
+        called = await calling
+        assert isinstance(called, AgentCallResult)
+        assert called.text == "a greeting"
+
+
+async def test_a_call_that_is_denied_ends_with_the_reason(door: str) -> None:
+    async with Agent(door) as caller, operator(door) as approver:
+        calling = asyncio.ensure_future(
+            caller.call("ex__echo", {"message": "a bad idea"}, patience=LONG)
+        )
+        ask = await ask_about(approver, "a bad idea")
+        await approver.inbox.deny(ask.id, "not today")
+        refused = await calling
+    assert isinstance(refused, AgentRefusal)
+    assert not refused.awaits_approval
+    assert "not today" in refused.reason
+
+
+async def test_who_has_no_patience_is_told_what_it_waits_for(door: str) -> None:
+    async with operator(door) as caller:
+        refused = await caller.call("ex__echo", {"message": "soon"}, fallback=False)
+        assert isinstance(refused, AgentRefusal)
+        assert refused.awaits_approval
+        assert refused.retryable
+        asks = [each.id async for each in caller.inbox]
+        assert refused.details["ask_id"] in asks
+
+
+async def test_an_answer_to_nothing_is_refused(door: str) -> None:
+    async with operator(door) as agent:
+        for id in ("nope", "../../x", "a b"):
+            refused = await agent.inbox.approve(id)
+            assert isinstance(refused, AgentRefusal)
+            assert not refused
+
+
+WITHOUT_EXTRAS = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"aiohttp", "yarl", "mcp"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import asyncio
+from comity.sdk.agent import Agent
+from comity.errors import Unavailable
+
+async def main():
+    try:
+        async with Agent("http://127.0.0.1:9/mcp"):
+            pass
+    except Unavailable as error:
+        print(error)
+
+asyncio.run(main())
+"""
+
+
+def test_an_agent_needs_no_extras() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "http://127.0.0.1:9 cannot be reached" in ran.stdout

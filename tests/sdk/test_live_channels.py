@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from comity.sdk.harness import Failed, Harness
-from comity.sdk.harness_line import Era
 from comity.sdk.server import (
-    Absent,
-    Descriptor,
-    Direction,
+    ChannelDescriptor,
+    ChannelDirection,
+    ChannelOutput,
+    HostUnavailable,
     Message,
     Misconfigured,
-    Outgoing,
     Post,
     Server,
 )
+from comity.sdk.testing import Era, Harness, HarnessServerError
 from tests.pace import here
+from tests.support.cases import loop_over
 
 ERAS = pytest.mark.parametrize("era", ["handshake", "modern"])
-GENERAL = Descriptor(
+GENERAL = ChannelDescriptor(
     "irc:#quay",
     "irc",
     "#quay (harbour)",
-    Direction.BOTH,
+    ChannelDirection.BOTH,
     {"network": "harbour", "room": "#quay"},
     {"serverId": "irc-bridge"},
 )
@@ -54,8 +54,8 @@ async def test_channels_are_registered_when_allowed_and_changes_are_told(era: Er
         await host.enable("channels.publish")
         await host.until(lambda: host.places.known)
         (told,) = host.said("channels/register")
-        renamed = Descriptor("irc:#quay", "irc", "#all")
-        lobby = Descriptor("irc:#lobby", "irc", direction=Direction.IN)
+        renamed = ChannelDescriptor("irc:#quay", "irc", "#all")
+        lobby = ChannelDescriptor("irc:#lobby", "irc", direction=ChannelDirection.IN)
         await server.channels.change(added=[renamed, lobby])
         await server.channels.change(removed=["irc:#quay", "irc:#never"])
         await host.until(lambda: host.places.known.keys() == {"irc:#lobby"})
@@ -112,7 +112,7 @@ async def test_messages_come_in_together_and_each_has_an_outcome(era: Era) -> No
 @ERAS
 async def test_words_are_delivered_and_acknowledged(era: Era) -> None:
     server, posts = chatting(), list[Post]()
-    feed = Descriptor("irc:#feed", "irc", direction=Direction.IN)
+    feed = ChannelDescriptor("irc:#feed", "irc", direction=ChannelDirection.IN)
     await server.channels.register(GENERAL, feed)
     heard = asyncio.Event()
 
@@ -124,11 +124,11 @@ async def test_words_are_delivered_and_acknowledged(era: Era) -> None:
 
     async with Harness(server, ["channels.*"], era=era) as host:
         assert await host.publish("irc:#quay", "Hello team") == "out-1"
-        with pytest.raises(Failed, match="not delivered"):
+        with pytest.raises(HarnessServerError, match="not delivered"):
             await host.publish("irc:#quay", "fail")
         codes: list[Any] = []
         for channel in ("irc:#never", "thinking", "irc:#feed"):
-            with pytest.raises(Failed) as refused:
+            with pytest.raises(HarnessServerError) as refused:
                 await host.publish(channel, "Hello")
             codes.append(refused.value.code)
         heard.clear()
@@ -136,7 +136,7 @@ async def test_words_are_delivered_and_acknowledged(era: Era) -> None:
         await host.tell("channels/publish", told)
         await asyncio.wait_for(heard.wait(), here(30))
         await host.disable("channels.publish")
-        with pytest.raises(Failed) as refused:
+        with pytest.raises(HarnessServerError) as refused:
             await host.publish("irc:#quay", "Hello")
         codes.append(refused.value.code)
     assert codes == [-32023, -32017, -32017, -32017]
@@ -157,12 +157,12 @@ async def test_a_host_opens_closes_and_lists_channels(era: Era) -> None:
     server, closed = chatting(), list[str]()
 
     @server.channels.on_open
-    async def connect(type: str, address: Mapping[str, Any]) -> Descriptor | None:
+    async def connect(type: str, address: Mapping[str, Any]) -> ChannelDescriptor | None:
         if address.get("channel") == "#broken":
             raise ConnectionError("the token is secret")
         known = type == "irc"
         return (
-            Descriptor(f"{type}:{address['channel']}", type, address=dict(address))
+            ChannelDescriptor(f"{type}:{address['channel']}", type, address=dict(address))
             if known
             else None
         )
@@ -176,7 +176,7 @@ async def test_a_host_opens_closes_and_lists_channels(era: Era) -> None:
         opened = await host.open("irc", {"channel": "#quay"})
         assert (opened.id, opened.address) == ("irc:#quay", {"channel": "#quay"})
         for type, channel in (("pager", "#quay"), ("irc", "#broken")):
-            with pytest.raises(Failed) as refused:
+            with pytest.raises(HarnessServerError) as refused:
                 await host.open(type, {"channel": channel})
             assert refused.value.code == -32024
             assert "secret" not in str(refused.value)
@@ -186,7 +186,7 @@ async def test_a_host_opens_closes_and_lists_channels(era: Era) -> None:
         await host.open("irc", {"channel": "#stays"})
         assert not await host.close("irc:#stays")
         assert await host.close("irc:#quay")
-        with pytest.raises(Failed) as refused:
+        with pytest.raises(HarnessServerError) as refused:
             await host.close("irc:#quay")
         assert refused.value.code == -32023
         # What a host opened or closed itself needs no telling.
@@ -197,11 +197,11 @@ async def test_a_host_opens_closes_and_lists_channels(era: Era) -> None:
 @pytest.mark.requirement("MCPL-4.1-choutchunk", "MCPL-4.1-choutcomplete")
 @ERAS
 async def test_observers_see_pieces_and_the_whole(era: Era) -> None:
-    server, seen = chatting(), list[Outgoing]()
+    server, seen = chatting(), list[ChannelOutput]()
     done = asyncio.Event()
 
     @server.channels.on_outgoing
-    async def watch(outgoing: Outgoing) -> None:
+    async def watch(outgoing: ChannelOutput) -> None:
         seen.append(outgoing)
         if outgoing.is_complete:
             done.set()
@@ -224,10 +224,10 @@ async def test_observers_see_pieces_and_the_whole(era: Era) -> None:
     assert (wholes[0].channel, wholes[0].inference) == ("thinking", "inf_abc")
 
 
-@pytest.mark.parametrize("id", ["", "thinking", "a" * 300, "a\nb"])
+@loop_over("id", ["", "thinking", "a" * 300, "a\nb"])
 async def test_a_channel_without_a_proper_id_is_refused(id: str) -> None:
     with pytest.raises(Misconfigured):
-        await chatting().channels.register(Descriptor(id, "irc"))
+        await chatting().channels.register(ChannelDescriptor(id, "irc"))
 
 
 async def test_messages_that_no_host_could_read_are_refused_before_they_are_sent() -> None:
@@ -236,7 +236,7 @@ async def test_messages_that_no_host_could_read_are_refused_before_they_are_sent
 
 
 async def test_without_a_host_there_is_nothing_to_list() -> None:
-    with pytest.raises(Absent):
+    with pytest.raises(HostUnavailable):
         await chatting().channels.listed()
 
 
@@ -262,13 +262,13 @@ async def test_what_fails_within_is_told_to_nobody_outside(era: Era) -> None:
         raise RuntimeError("the token is secret")
 
     async with Harness(server, ["channels.*"], era=era) as host:
-        refused: list[Failed] = []
+        refused: list[HarnessServerError] = []
         for method, params in (
             ("channels/publish", {"channelId": GENERAL.id, "content": "Hello"}),
             ("channels/close", {"channelId": GENERAL.id}),
             ("channels/publish", {"channelId": GENERAL.id, "content": {"type": "video"}}),
         ):
-            with pytest.raises(Failed) as found:
+            with pytest.raises(HarnessServerError) as found:
                 await host.request(method, params)
             refused.append(found.value)
     assert [each.code for each in refused] == [-32603, -32603, -32602]

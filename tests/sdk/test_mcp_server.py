@@ -9,13 +9,14 @@ from mcp.server import Server
 from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import MCPServer
 
-from comity.rules.capabilities import FULL, RESPOND
-from comity.sdk.mcp_server import McpServer
-from comity.sdk.participant import join
-from comity.sdk.serving import Failure
-from comity.wire.errors import Misconfigured, Unavailable
+from comity.errors import Misconfigured, Unavailable
+from comity.sdk.functions import MethodFailure
+from comity.sdk.topics.mcp_server import McpServer
+from comity.sdk.topics.participant import join_topic
+from comity.topics.rules import FULL, RESPOND
 from tests.sdk.room import room
 from tests.sdk.scene import ANA, WORKER
+from tests.support.cases import loop_over
 
 
 def high() -> MCPServer:
@@ -50,12 +51,12 @@ def low() -> Server[Any]:
     return Server("files", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-@pytest.mark.parametrize("server", [high, low])
+@loop_over("server", [high, low])
 async def test_a_server_of_either_kind_answers_in_a_topic(server: Any) -> None:
     async with (
         room({ANA: FULL, WORKER: RESPOND}) as gateway,
-        join(gateway.url, "ops", token=WORKER, serves=server()),
-        join(gateway.url, "ops", token=ANA) as ana,
+        join_topic(gateway.url, "ops", token=WORKER, serves=server()),
+        join_topic(gateway.url, "ops", token=ANA) as ana,
     ):
         listed: Any = await ana.request("tools/list", to=WORKER)
         assert [tool["name"] for tool in listed["tools"]] == ["write"]
@@ -82,9 +83,9 @@ async def test_a_null_among_the_arguments_stays_one() -> None:
 async def test_what_a_server_refuses_is_told_with_its_own_code() -> None:
     async with McpServer(high()) as server:
         refused = await server.answer("resources/read", {"uri": "file:///etc/passwd"})
-        assert isinstance(refused, Failure)
+        assert isinstance(refused, MethodFailure)
         assert refused.code < 0
-        assert isinstance(await server.answer("tools/call", {"name": 3}), Failure)
+        assert isinstance(await server.answer("tools/call", {"name": 3}), MethodFailure)
         read: Any = await server.answer("resources/read", {"uri": "file:///srv/plan"})
         assert read["contents"][0]["text"] == "text of plan"
 
@@ -98,5 +99,5 @@ async def test_after_its_end_it_answers_no_more() -> None:
 
 async def test_an_object_that_is_no_server_is_told_at_once() -> None:
     with pytest.raises(Misconfigured, match="a list cannot be served"):
-        async with join("http://127.0.0.1:9", "ops", serves=[1]):
+        async with join_topic("http://127.0.0.1:9", "ops", serves=[1]):
             pass

@@ -8,9 +8,9 @@ from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.types import CallToolResult, ImageContent
 
-from comity.sdk.mgp_terms import terms_of
-from comity.sdk.streaming_tools import StreamingTools, report, tell
-from comity.wire.errors import Misconfigured
+from comity.errors import Misconfigured
+from comity.sdk.mgp_negotiation import terms_of
+from comity.sdk.streaming import StreamingTools, report_progress, send_chunk
 from tests.interop.conftest import command_of
 from tests.interop.hand_client import Frame
 from tests.interop.processes import http_server
@@ -157,8 +157,8 @@ def test_only_a_generator_of_an_mcpserver_can_be_made_a_streaming_tool() -> None
 
 
 async def test_outside_of_a_call_nobody_hears_anything() -> None:
-    await tell("a piece")
-    await report(0.5)
+    await send_chunk("a piece")
+    await report_progress(0.5)
 
 
 def test_a_server_has_one_set_of_terms() -> None:

@@ -16,11 +16,12 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.adapters.collector import Collected, collecting
-from tests.cli.program import COMITY, Desk
+from tests.cli.program import Desk
 from tests.interop.processes import Program, answers, running
-from tests.surfaces.commands import ROOT
-from tests.surfaces.visitor import ENVELOPE, Visitor, visiting_at
+from tests.support.collector import Collected, collecting
+from tests.support.commands import ROOT
+from tests.support.fork_server import COMITY
+from tests.support.visitor import ENVELOPE, Visitor, visiting_at
 
 pytestmark = pytest.mark.timeout(300)
 

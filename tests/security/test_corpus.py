@@ -1,8 +1,7 @@
 """The corpus is as large as was promised, and no case stands in it twice."""
 
-import pytest
-
 from tests.security.corpus import CASES, document, section
+from tests.support.cases import loop_over
 
 FILES = sorted(path.name for path in CASES.iterdir())
 HARMLESS = "harmless"
@@ -23,7 +22,7 @@ def test_there_are_hostile_cases_and_harmless_lookalikes_enough() -> None:
     assert count(harmless=True) >= 350
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("file", "least"),
     [
         ("shell.toml", 120),
@@ -37,7 +36,7 @@ def test_each_kind_of_attack_has_its_share(file: str, least: int) -> None:
     assert sum(len(section(file, kind)) for kind in kinds(file, harmless=False)) >= least
 
 
-@pytest.mark.parametrize("file", [name for name in FILES if name.endswith(".toml")])
+@loop_over("file", [name for name in FILES if name.endswith(".toml")])
 def test_no_case_stands_there_twice(file: str) -> None:
     for kind in [*kinds(file, harmless=False), *kinds(file, harmless=True)]:
         texts = [repr(each) for each in section(file, kind).values()]

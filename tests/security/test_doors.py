@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from tests.surfaces.upstream import Upstream, scripted
-from tests.surfaces.visitor import BOTH, Visitor, at, request, visiting
+from tests.support.upstream import Upstream, scripted
+from tests.support.visitor import BOTH, Visitor, at, request, visiting
 
 POST = (("content-type", "application/json"), ("accept", BOTH))
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"plain"}}'

@@ -11,12 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from comity.surfaces.guard import Limits
+from comity.http.connection import ListenerLimits
 from tests.interop.processes import Program, answers, running
-from tests.surfaces.commands import by_command
-from tests.surfaces.piped import COMITY, STDIO_ENTRY, piped
-from tests.surfaces.upstream import Exchange, scripted
-from tests.surfaces.visitor import SECONDS, Visitor, at, visiting, visiting_at
+from tests.support.commands import by_command
+from tests.support.piped import COMITY, STDIO_ENTRY, piped
+from tests.support.upstream import Exchange, scripted
+from tests.support.visitor import SECONDS, Visitor, at, visiting, visiting_at
 
 MEBIBYTE = 2**20
 
@@ -207,7 +207,9 @@ async def test_attack_19_a_client_that_never_reads_is_let_go_in_the_end() -> Non
         finally:
             over.set()
 
-    quick = Limits(send_time=timedelta(milliseconds=50), header_time=timedelta(milliseconds=200))
+    quick = ListenerLimits(
+        send_time=timedelta(milliseconds=50), header_time=timedelta(milliseconds=200)
+    )
     async with scripted(modern=True) as server, visiting(at(server.url), limits=quick) as visitor:
         server.act("pour")(pour)
         await visitor.greet()

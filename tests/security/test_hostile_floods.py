@@ -17,8 +17,8 @@ import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from comity.config.rooms import RoomSettings
-from comity.kernel.topics import MOST_OF_A_PARTY
+from comity.topics.service import MAX_TOPICS_PER_PARTY
+from comity.topics.settings import RoomSettings
 from tests.security.hostile_members.frames import CLOSE, CONT, PING, PONG, TEXT, frame
 from tests.security.hostile_members.said import said
 from tests.security.hostile_members.scene import (
@@ -51,7 +51,9 @@ MEBIBYTE = 2**20
 def scene() -> Generator[Scene]:
     """With the usual bounds of what a member may say in a minute."""
     rooms = (RoomSettings(SMALL, access="public", members=2),)
-    with staged(topic_messages=MESSAGES, topic_chats=CHATS, most_topics=300, rooms=rooms) as scene:
+    with staged(
+        topics_messages=MESSAGES, topics_chats=CHATS, topics_most=300, topics_rooms=rooms
+    ) as scene:
         yield scene
 
 
@@ -254,14 +256,14 @@ async def test_attack_18_a_full_topic_stays_so_whoever_comes_and_how(scene: Scen
 async def test_attack_18_nobody_takes_every_topic_for_itself(scene: Scene) -> None:
     answers: Counter[str] = Counter()
     async with AsyncExitStack() as stack:
-        for _ in range(MOST_OF_A_PARTY + 10):
+        for _ in range(MAX_TOPICS_PER_PARTY + 10):
             peer = await stack.enter_async_context(scene.peering())
             peer.say(head(scene, ANYTHING, fresh_topic()))
             async with asyncio.timeout(SECONDS):
                 status = (await peer.reader.readuntil(b"\r\n\r\n")).split()[1]
             opcode, _ = await next_frame(peer) if status == b"101" else (0, b"")
             answers["let in" if opcode == TEXT else "refused"] += 1
-        assert answers == {"let in": MOST_OF_A_PARTY, "refused": 10}
+        assert answers == {"let in": MAX_TOPICS_PER_PARTY, "refused": 10}
         await everybody_is_served(scene)
 
 

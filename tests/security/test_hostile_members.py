@@ -1,7 +1,7 @@
 """Hostile members of topics: each case by name, with its answer; nothing of it reaches another."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 
@@ -24,6 +24,7 @@ from tests.security.hostile_members.scene import (
 )
 from tests.security.hostile_members.shapes import SHAPES
 from tests.security.hostile_members.wire import code_of_the_end, next_frame, status_of, upgraded
+from tests.support.cases import CaseFunction, loop_over
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,8 @@ def scene() -> Generator[Scene]:
         yield scene
 
 
-def named(cases: list[Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+def named(cases: list[Case]) -> Callable[[CaseFunction], CaseFunction]:
+    return loop_over("case", cases, ids=lambda case: case.name)
 
 
 async def is_answered_and_reaches_nobody(scene: Scene, case: Case) -> None:
@@ -113,7 +114,7 @@ async def test_attack_15_only_who_was_asked_answers_and_every_id_is_used_once(
         assert await watch.heard_since() == [honest]
 
 
-@pytest.mark.parametrize("sent", FRAMES, ids=lambda sent: sent.name)
+@loop_over("sent", FRAMES, ids=lambda sent: sent.name)
 async def test_attack_18_a_frame_that_is_none_ends_its_own_connection_alone(
     scene: Scene, sent: Sent
 ) -> None:
@@ -128,7 +129,7 @@ async def test_attack_18_a_frame_that_is_none_ends_its_own_connection_alone(
 
 
 @pytest.mark.requirement("MCPX-6.2-bearer")
-@pytest.mark.parametrize("arrival", ARRIVALS, ids=lambda arrival: arrival.name)
+@loop_over("arrival", ARRIVALS, ids=lambda arrival: arrival.name)
 async def test_attack_07_who_does_not_come_as_it_should_is_not_let_in(
     scene: Scene, arrival: Arrival
 ) -> None:
@@ -138,7 +139,7 @@ async def test_attack_07_who_does_not_come_as_it_should_is_not_let_in(
         assert watch.members == {ANA}
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)
+@loop_over("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)
 async def test_attack_22_no_member_is_granted_more_by_its_own_doing(
     scene: Scene, attempt: Attempt
 ) -> None:

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from comity.config import Settings
-from comity.wire.parties import LOCAL
-from tests.surfaces.admitted import Admitted, admitting
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.upstream import Exchange, scripted
-from tests.surfaces.visitor import (
+from comity.app.settings import Settings
+from comity.mcp.actors import LOCAL
+from tests.support.admitted import Admitted, admitting
+from tests.support.credentials import GivenOut, bearer
+from tests.support.upstream import Exchange, scripted
+from tests.support.visitor import (
     BOTH,
     MODERN,
     SECONDS,
@@ -218,4 +218,4 @@ async def test_a_key_is_honoured_in_the_local_mode_and_a_wrong_one_refused() -> 
 
 
 def test_the_local_mode_is_what_a_laptop_gets() -> None:
-    assert Settings().identity_mode == "local"
+    assert Settings().identity.mode == "local"

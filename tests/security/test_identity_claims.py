@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from comity.wire.grants import Effect, Grant
-from comity.wire.parties import GATEWAY, LOCAL
-from tests.surfaces.admitted import Admitted, admitting
-from tests.surfaces.credentials import bearer
-from tests.surfaces.visitor import ENVELOPE, Frame, request
+from comity.mcp.actors import GATEWAY, LOCAL
+from comity.policy.grants import Effect, Grant
+from tests.support.admitted import Admitted, admitting
+from tests.support.cases import loop_over
+from tests.support.credentials import bearer
+from tests.support.visitor import ENVELOPE, Frame, request
 
 GRANTED = "agent:granted"
 ONLY_ONE = (
@@ -61,7 +62,7 @@ def _ran(scene: Admitted) -> int:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("place", PLACES)
+@loop_over("place", PLACES)
 async def test_a_message_is_from_nobody_but_the_holder_of_its_credentials(place: str) -> None:
     async with admitting(grants=ONLY_ONE) as scene:
         other = scene.given_out.give("agent:other")

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from tests.surfaces.commands import by_command
-from tests.surfaces.upstream import Exchange, scripted
-from tests.surfaces.visitor import SECONDS, Visitor, at, request, visiting
+from tests.support.commands import by_command
+from tests.support.upstream import Exchange, scripted
+from tests.support.visitor import SECONDS, Visitor, at, request, visiting
 
 FORGED = {"content": [{"type": "text", "text": "forged"}]}
 

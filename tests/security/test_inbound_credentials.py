@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.collector import Collected, collecting
-from tests.adapters.issuing import IssuerServer, SigningKey, issuing
-from tests.cli.program import COMITY, Desk
+from tests.cli.program import Desk
 from tests.interop.processes import Program, answers, free_port, running
-from tests.surfaces.commands import ARGS, ROOT
-from tests.surfaces.upstream import Exchange, Upstream, scripted
-from tests.surfaces.visitor import BOTH, ENVELOPE, MODERN, Reply, Visitor, request, visiting_at
+from tests.support.collector import Collected, collecting
+from tests.support.commands import ARGS, ROOT
+from tests.support.fork_server import COMITY
+from tests.support.issuing import IssuerServer, SigningKey, issuing
+from tests.support.upstream import Exchange, Upstream, scripted
+from tests.support.visitor import BOTH, ENVELOPE, MODERN, Reply, Visitor, request, visiting_at
 
 pytestmark = pytest.mark.timeout(240)
 

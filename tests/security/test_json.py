@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from tests.surfaces.upstream import Upstream, scripted
-from tests.surfaces.visitor import BOTH, MODERN, Visitor, at, request, visiting
+from tests.support.upstream import Upstream, scripted
+from tests.support.visitor import BOTH, MODERN, Visitor, at, request, visiting
 
 CALL = '"jsonrpc":"2.0","id":1,"method":"tools/call"'
 NAME = '"params":{"name":"plain"}'

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.surfaces.admitted import INITIALIZE, Admitted, admitting
-from tests.surfaces.upstream import Exchange
-from tests.surfaces.visitor import MODERN, SECONDS, Frame, Reply, Visitor, request
+from tests.support.admitted import INITIALIZE, Admitted, admitting
+from tests.support.upstream import Exchange
+from tests.support.visitor import MODERN, SECONDS, Frame, Reply, Visitor, request
 
 FORM: Frame = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
 ASKABLE: Frame = {
@@ -30,7 +30,7 @@ async def refusal(reply: Reply) -> tuple[int, Frame]:
 
 
 async def test_one_principal_cannot_take_all_sessions() -> None:
-    bounds = {"max_sessions": 50, "max_sessions_per_principal": 40}
+    bounds = {"limits_max_sessions": 50, "limits_max_sessions_per_principal": 40}
     async with two_principals(**bounds) as (scene, hostile, good):
         before = await scene.greeted(good)
         for _ in range(60):
@@ -42,7 +42,7 @@ async def test_one_principal_cannot_take_all_sessions() -> None:
 
 
 async def test_where_all_places_are_taken_the_largest_holder_makes_room() -> None:
-    async with two_principals(max_sessions=10) as (scene, hostile, good):
+    async with two_principals(limits_max_sessions=10) as (scene, hostile, good):
         for _ in range(30):
             assert (await scene.come(hostile).post(INITIALIZE)).status in (200, 503)
         visitor = await scene.greeted(good)
@@ -50,7 +50,7 @@ async def test_where_all_places_are_taken_the_largest_holder_makes_room() -> Non
 
 
 async def test_one_principal_has_so_many_streams() -> None:
-    async with two_principals(max_streams_per_principal=3) as (scene, hostile, good):
+    async with two_principals(limits_max_streams_per_principal=3) as (scene, hostile, good):
         visitors = [await scene.greeted(hostile) for _ in range(4)]
         streams = [await each.get() for each in visitors]
         assert [each.status for each in streams] == [200, 200, 200, 503]
@@ -69,7 +69,7 @@ async def test_one_principal_has_so_many_streams() -> None:
 
 
 async def test_one_principal_has_so_many_requests_in_flight() -> None:
-    async with two_principals(max_requests_per_principal=3) as (scene, hostile, good):
+    async with two_principals(limits_max_requests_per_principal=3) as (scene, hostile, good):
         go_on = asyncio.Event()
 
         @scene.server.act("plain")
@@ -102,7 +102,7 @@ async def test_one_principal_has_so_many_requests_in_flight() -> None:
 
 
 async def test_one_principal_has_so_many_parked_calls() -> None:
-    async with two_principals(max_parked_per_principal=2) as (scene, hostile, good):
+    async with two_principals(limits_max_parked_per_principal=2) as (scene, hostile, good):
 
         @scene.server.act("asks")
         async def asks(exchange: Exchange) -> None:

@@ -265,10 +265,10 @@ async def test_a_server_pays_for_what_it_asks_and_stops_when_nothing_is_left(
 
 ANSWERING: Final = """
 import sys
-from comity.sdk.server import Server, Turn, Use
+from comity.sdk.server import FeatureUse, Server, Turn
 
 server = Server(sys.argv[1])
-echo = server.feature("echo.all", "Says something whenever something was said", uses=[Use.PUSH])
+echo = server.feature("echo.all", "Answers whatever was said", uses=[FeatureUse.PUSH])
 
 
 @echo.after_inference

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from comity.cli.gateway_records import find_gateway_by_url
+from comity.cli.api_client import find_gateway_by_url
 from tests.cli.program import Desk
 from tests.interop.peers import ROOT
 from tests.interop.processes import Program, answers, running
 from tests.live.end_to_end import fetch
-from tests.surfaces.piped import COMITY
+from tests.support.piped import COMITY
 
 CONFIG = """
 [store]

@@ -34,7 +34,7 @@ from tests.security.stalling.scene import (
     Seen,
     staged,
 )
-from tests.surfaces.visitor import BOTH, ENVELOPE, SECONDS
+from tests.support.visitor import BOTH, ENVELOPE, SECONDS
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="module")]
 

@@ -2,13 +2,12 @@
 
 import inspect
 
-import pytest
-
-from comity.kernel.network_restricted import NetworkRestricted
-from comity.rules.validators import UNRULED, Rules, Verdict
-from comity.wire.errors import VALIDATION_BLOCKED
-from comity.wire.tools import Tool
+from comity.errors import VALIDATION_BLOCKED
+from comity.validation.arguments import ToolDefinition
+from comity.validation.network import NetworkValidator
+from comity.validation.rules import UNRULED, ValidationRules, Verdict
 from tests.security.corpus import document, is_few, section
+from tests.support.cases import loop_over
 
 ANSWERS: dict[str, list[str]] = document("network.toml")["answers"]
 KINDS = {"url": "url", "host": "host", "text": "query"}
@@ -30,12 +29,12 @@ async def resolve(name: str) -> list[str]:
     return ANSWERS["example.org"] if name.endswith(".example.org") else []
 
 
-async def examined(arguments: dict[str, object], rules: Rules = UNRULED) -> Verdict:
-    verdict = NetworkRestricted(resolve)(Tool("web", "fetch"), arguments, rules)
+async def examined(arguments: dict[str, object], rules: ValidationRules = UNRULED) -> Verdict:
+    verdict = NetworkValidator(resolve)(ToolDefinition("web", "fetch"), arguments, rules)
     return await verdict if inspect.isawaitable(verdict) else verdict
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@loop_over("name", HOSTILE)
 async def test_attack_9_a_place_that_is_not_public_is_blocked(name: str) -> None:
     verdict = await examined(HOSTILE[name])
     assert verdict is not None
@@ -50,7 +49,7 @@ SPELT_OUT = [
 ]
 
 
-@pytest.mark.parametrize("text", SPELT_OUT)
+@loop_over("text", SPELT_OUT)
 async def test_attack_9_it_is_blocked_however_deep_it_stands(text: str) -> None:
     assert await examined({"x": {"urls": [text]}}) is not None
     assert await examined({"headers": {text: "x"}}) is not None
@@ -62,7 +61,7 @@ async def test_attack_9_harmless_places_pass() -> None:
 
 
 async def test_a_host_that_the_operator_names_is_reached_wherever_it_is() -> None:
-    rules = Rules(hosts=frozenset({"db.internal", ".corp.example.org", "10.0.0.1"}))
+    rules = ValidationRules(hosts=frozenset({"db.internal", ".corp.example.org", "10.0.0.1"}))
     for text in ("http://db.internal/", "http://x.corp.example.org/", "http://10.0.0.1/"):
         assert await examined({"url": text}, rules) is None
     assert await examined({"url": "http://other.internal/"}, rules) is not None

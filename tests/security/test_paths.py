@@ -1,35 +1,37 @@
 """Attack 11 of `docs/design/security.md` §1.5: paths that lead out of a scope."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comity.adapters.path_patterns import matches
-from comity.rules import path_arguments
-from comity.rules.paths import Scope, collapsed, path_problem
-from comity.rules.validators import Rules, Verdict
-from comity.wire.errors import VALIDATION_BLOCKED
-from comity.wire.tools import Tool
+from comity.errors import VALIDATION_BLOCKED
+from comity.validation import service
+from comity.validation.arguments import ToolDefinition
+from comity.validation.paths import PathScope, collapse_slashes, path_problem
+from comity.validation.rules import ValidationRules, Verdict
+from comity.validation.shell_parser import is_glob_match
 from tests.security.corpus import document, is_few, section
+from tests.support.cases import loop_over
 
 SCOPE = document("paths.toml")["scope"]
-RULES = Rules(paths=Scope(tuple(SCOPE["allowed"]), tuple(SCOPE["denied"])))
+RULES = ValidationRules(paths=PathScope(tuple(SCOPE["allowed"]), tuple(SCOPE["denied"])))
 HOSTILE = section("paths.toml", "hostile")
 HARMLESS = section("paths.toml", "harmless")
 
 
 def examined(arguments: dict[str, object]) -> Verdict:
-    return path_arguments.examine(Tool("files", "read"), arguments, RULES, matches)
+    return service.paths_refusal_reason(
+        ToolDefinition("files", "read"), arguments, RULES, is_glob_match
+    )
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@loop_over("name", HOSTILE)
 def test_attack_11_a_path_out_of_the_scope_is_blocked(name: str) -> None:
     verdict = examined({"path": HOSTILE[name]})
     assert verdict is not None
     assert verdict.fault is VALIDATION_BLOCKED
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@loop_over("name", HOSTILE)
 def test_attack_11_it_is_blocked_in_a_list_too(name: str) -> None:
     assert examined({"files": ["/project/x", HOSTILE[name]]}) is not None
 
@@ -43,5 +45,5 @@ def test_attack_11_harmless_paths_pass() -> None:
 def test_no_path_that_is_read_in_one_way_leads_up(text: str) -> None:
     path = f"/project/{text}"
     if path_problem(path) is None:
-        assert collapsed(path).startswith("/project")
-        assert ".." not in collapsed(path).split("/")
+        assert collapse_slashes(path).startswith("/project")
+        assert ".." not in collapse_slashes(path).split("/")

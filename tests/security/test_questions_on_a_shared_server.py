@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from comity.config import ServerSettings
-from comity.wire.grants import Effect, Grant
-from tests.surfaces.commands import ROOT
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.visitor import MODERN, Frame, Visitor, request, visiting
+from comity.app.settings import ServerSettings
+from comity.policy.grants import Effect, Grant
+from tests.support.commands import ROOT
+from tests.support.credentials import GivenOut, bearer
+from tests.support.visitor import MODERN, Frame, Visitor, request, visiting
 
 SERVER = ServerSettings(
     *("up", "up", "stdio"),
@@ -62,7 +62,7 @@ class Shared:
     def processes(self) -> int:
         server = self.visitor.parts.servers.get("up")
         assert server is not None
-        return len(server.pulse.links)
+        return len(server.activity.connections)
 
 
 @pytest.fixture

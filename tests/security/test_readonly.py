@@ -1,13 +1,12 @@
 """What a tool that may only read is not told to do, whatever form the order takes."""
 
-import pytest
-
-from comity.adapters.shell_words import read
-from comity.rules import readonly
-from comity.rules.validators import UNRULED, Verdict
-from comity.wire.errors import VALIDATION_BLOCKED
-from comity.wire.tools import Tool
+from comity.errors import VALIDATION_BLOCKED
+from comity.validation import readonly
+from comity.validation.arguments import ToolDefinition
+from comity.validation.rules import UNRULED, Verdict
+from comity.validation.shell_parser import parse_command_words
 from tests.security.corpus import is_few, section
+from tests.support.cases import loop_over
 
 SQL = section("readonly.toml", "hostile-sql")
 ARGUMENTS = section("readonly.toml", "hostile-arguments")
@@ -23,22 +22,24 @@ HARMLESS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def examined(arguments: dict[str, object], tool: str = "look") -> Verdict:
-    return readonly.examine(Tool("data", tool), arguments, UNRULED, read)
+    return readonly.write_refusal_reason(
+        ToolDefinition("data", tool), arguments, UNRULED, parse_command_words
+    )
 
 
-@pytest.mark.parametrize("name", SQL)
+@loop_over("name", SQL)
 def test_a_statement_that_may_write_is_blocked(name: str) -> None:
     verdict = examined({"sql": SQL[name]})
     assert verdict is not None
     assert verdict.fault is VALIDATION_BLOCKED
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@loop_over("name", ARGUMENTS)
 def test_an_argument_that_tells_a_tool_to_write_is_blocked(name: str) -> None:
     assert examined(ARGUMENTS[name]) is not None
 
 
-@pytest.mark.parametrize("name", TOOLS.values())
+@loop_over("name", TOOLS.values())
 def test_a_tool_that_says_by_its_name_that_it_writes_is_blocked(name: str) -> None:
     assert examined({}, name) is not None
 

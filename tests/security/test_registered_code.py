@@ -69,7 +69,7 @@ async def test_attack_13_code_that_reaches_out_is_refused(tmp_path: Path, code: 
     async with scene_of(
         tmp_path,
         registration_creating=True,
-        approval_policy="auto_approve",
+        policy_approval_policy="auto_approve",
         more_grants=[MAY_CODE],
     ) as (scene, _):
         agent = await greeted(scene, AGENT)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from comity.wire.grants import ADMIN_WRITE, Effect, Grant
-from comity.wire.parties import Actor, Party, PartyKind
+from comity.identity.principals import Principal
+from comity.mcp.actors import ADMIN_WRITE, Actor, PrincipalKind
+from comity.policy.grants import Effect, Grant
 from tests.conformance.governed import ADMIN, refusal_of
 from tests.conformance.newcomer_scene import (
     AGENT,
@@ -35,8 +36,8 @@ from tests.conformance.newcomer_scene import (
     open_ask,
     scene_of,
 )
-from tests.surfaces.upstream import scripted
-from tests.surfaces.visitor import SECONDS, request, visiting
+from tests.support.upstream import scripted
+from tests.support.visitor import SECONDS, request, visiting
 
 SOON = timedelta(milliseconds=100)
 ITS = Grant(OTHER, ADMIN_WRITE, "dynamic.mine/*", Effect.ALLOW)
@@ -169,7 +170,7 @@ async def test_attack_09_a_name_that_turns_inside_is_not_dialled(
             asked.append(name)
             return ("93.184.216.34",) if len(asked) == 1 else ("127.0.0.1",)
 
-        monkeypatch.setattr(scene.visitor.parts.inspecting.resolver, "resolve", resolve)
+        monkeypatch.setattr(scene.visitor.parts.validation_components.resolver, "resolve", resolve)
         url = inside.url.replace("127.0.0.1", "turning.example.org")
         assert url != inside.url
         wish = {"id": "dynamic.remote", "transport": "http", "url": url}
@@ -182,7 +183,7 @@ async def test_attack_09_a_name_that_turns_inside_is_not_dialled(
 
 
 async def test_attack_21_an_approval_is_good_for_one_start(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, ask_hold=SOON) as (scene, _):
+    async with scene_of(tmp_path, asks_hold=SOON) as (scene, _):
         agent = await greeted(scene, AGENT)
         assert await answers(agent, {}) == ["pending_approval"]
         await approve(scene)
@@ -195,7 +196,7 @@ async def test_attack_21_an_approval_is_good_for_one_start(tmp_path: Path) -> No
 
 async def test_attack_21_what_was_approved_is_what_runs(tmp_path: Path) -> None:
     """The script is another between the approval and the request that uses it."""
-    async with scene_of(tmp_path, ask_hold=SOON) as (scene, _):
+    async with scene_of(tmp_path, asks_hold=SOON) as (scene, _):
         agent = await greeted(scene, AGENT)
         assert await answers(agent, {}) == ["pending_approval"]
         await approve(scene)
@@ -217,7 +218,9 @@ async def test_two_registrations_of_one_id_at_once_are_one(
             await together.wait()
             return ()
 
-        monkeypatch.setattr(scene.visitor.parts.inspecting.examiner, "violations", violations)
+        monkeypatch.setattr(
+            scene.visitor.parts.validation_components.examiner, "violations", violations
+        )
         async with asyncio.timeout(SECONDS):
             found = await asyncio.gather(*(alone(scene, party, STATS) for party in parties))
         assert found.count(None) == 1
@@ -228,7 +231,7 @@ async def test_attack_25_a_server_registers_nothing(tmp_path: Path) -> None:
     party = "server:files"
     grant = Grant(party, "*", "*", Effect.ALLOW)
     async with scene_of(tmp_path, more_grants=[grant]) as (scene, admin):
-        scene.given_out.parties[party] = Party(party, PartyKind.SERVER)
+        scene.given_out.parties[party] = Principal(party, PrincipalKind.SERVER)
         server = await greeted(scene, party)
         assert await answers(server, {}) == ["access_denied"]
         assert "result" in await admin.ask(REGISTER, STATS)
@@ -242,7 +245,7 @@ async def test_attack_21_a_grant_that_is_revoked_before_the_start_starts_nothing
     """It is revoked while what is about to be done is written down: the last wait before it."""
     async with scene_of(tmp_path) as (scene, _):
         await scene.grant(MINE)
-        journal = scene.visitor.parts.journaling.journal
+        journal = scene.visitor.parts.audit_log_components.audit_log
         insist = journal.insist
 
         def and_then(event: Any) -> Any:
@@ -262,7 +265,7 @@ async def test_attack_21_a_grant_that_is_revoked_before_the_start_starts_nothing
 async def test_attack_21_what_is_forbidden_after_the_approval_does_not_start(
     tmp_path: Path,
 ) -> None:
-    async with scene_of(tmp_path, ask_hold=SOON) as (scene, _):
+    async with scene_of(tmp_path, asks_hold=SOON) as (scene, _):
         agent = await greeted(scene, AGENT)
         assert await answers(agent, {}) == ["pending_approval"]
         await approve(scene)
@@ -274,14 +277,14 @@ async def test_attack_21_what_is_forbidden_after_the_approval_does_not_start(
 async def test_attack_22_who_may_answer_asks_but_not_administer_lets_no_server_in(
     tmp_path: Path,
 ) -> None:
-    clerk = Actor("person:clerk", PartyKind.PERSON)
+    clerk = Actor("person:clerk", PrincipalKind.PERSON)
     grants = [Grant(clerk.party, "ask/answer", "*", Effect.ALLOW)]
-    async with scene_of(tmp_path, more_grants=grants, ask_hold=SOON) as (scene, _):
+    async with scene_of(tmp_path, more_grants=grants, asks_hold=SOON) as (scene, _):
         assert await answers(await greeted(scene, AGENT), {}) == ["pending_approval"]
         ask = await open_ask(scene)
-        approvals = scene.visitor.parts.asking.approvals
-        assert "admin/write" in (approvals.why_not(ask, clerk) or "")
-        assert approvals.why_not(ask, PERSON) is None
+        approvals = scene.visitor.parts.approval_components.approvals
+        assert "admin/write" in (approvals.refusal_reason(ask, clerk) or "")
+        assert approvals.refusal_reason(ask, PERSON) is None
 
 
 async def test_nobody_takes_away_what_is_anothers(tmp_path: Path) -> None:

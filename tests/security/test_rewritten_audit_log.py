@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from comity.rules.chain import GENESIS, link
+from comity.audit.chain import GENESIS, entry_hash
 from tests.cli.program import EXAMPLE, Desk, Ran
 from tests.interop.processes import comity
 
@@ -60,26 +60,27 @@ class AuditedGateway:
 def rewrite_from_the_middle(store: sqlite3.Connection) -> None:
     """Blame another principal for one call, and hash all entries behind it anew."""
     rows = list(
-        store.execute("SELECT seq, node, actor, body, hash FROM comity_journal ORDER BY seq")
+        store.execute("SELECT seq, node, actor, body, hash FROM comity_audit_entries ORDER BY seq")
     )
     before, middle = GENESIS, len(rows) // 2
     for seq, node, actor, body, _ in rows:
         if seq == middle:
             body = bytes(body).replace(actor.encode(), b"agent:else")  # noqa: PLW2901  # the altered one
             actor = "agent:else"  # noqa: PLW2901
-        before = link(before, node.encode(), seq, bytes(body))
-        said = "UPDATE comity_journal SET body = ?, hash = ?, actor = ? WHERE seq = ?"
+        before = entry_hash(before, node.encode(), seq, bytes(body))
+        said = "UPDATE comity_audit_entries SET body = ?, hash = ?, actor = ? WHERE seq = ?"
         store.execute(said, (bytes(body), before, actor, seq))
 
 
 def remove_later_signatures(store: sqlite3.Connection) -> None:
     store.execute(
-        "DELETE FROM comity_checkpoints WHERE seq >= (SELECT count(*) / 2 FROM comity_journal)"
+        "DELETE FROM comity_audit_checkpoints "
+        "WHERE seq >= (SELECT count(*) / 2 FROM comity_audit_entries)"
     )
 
 
 def remove_all_signatures(store: sqlite3.Connection) -> None:
-    store.execute("DELETE FROM comity_checkpoints")
+    store.execute("DELETE FROM comity_audit_checkpoints")
 
 
 @pytest.fixture
@@ -121,7 +122,8 @@ def test_a_cut_end_is_told_at_the_next_start(audited: AuditedGateway) -> None:
         remove_later_signatures,
         lambda store: (
             store.execute(
-                "DELETE FROM comity_journal WHERE seq >= (SELECT count(*) / 2 FROM comity_journal)"
+                "DELETE FROM comity_audit_entries "
+                "WHERE seq >= (SELECT count(*) / 2 FROM comity_audit_entries)"
             )
             and None
         ),

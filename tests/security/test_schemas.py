@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from comity.adapters.argument_schemas import ArgumentSchemas
-from comity.adapters.examining import Examiner
-from comity.adapters.schemas import Schemas
-from comity.rules.argument_problems import Problem
+from comity.validation.arguments import ArgumentError
+from comity.validation.compiled_schemas import CachedSchemaChecker
+from comity.validation.schema_validator import ArgumentSchemas
+from comity.validation.worker import ValidationWorker
 from tests.pace import here
 from tests.security import bombs
 from tests.security.corpus import is_few, section
@@ -35,13 +35,13 @@ HARMLESS = section("schemas.json", "harmless")
 class Checked:
     """What was found, and what the event loop's thread spent on finding it."""
 
-    problem: Problem | None
+    problem: ArgumentError | None
     seconds: float
 
 
 @asynccontextmanager
 async def checking() -> AsyncGenerator[ArgumentSchemas]:
-    examiner = Examiner()
+    examiner = ValidationWorker()
     try:
         yield ArgumentSchemas(examiner)
     finally:
@@ -70,7 +70,7 @@ async def test_attack_17_arguments_that_do_not_fit_are_refused() -> None:
 
 
 async def test_attack_17_a_schema_that_reaches_out_or_is_none_is_refused() -> None:
-    judge = Schemas()
+    judge = CachedSchemaChecker()
     try:
         asked = {f"inputSchema {name}": case["schema"] for name, case in UNUSABLE.items()}
         faults = await judge.faults(asked)

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from comity.config import ServerSettings, load
+from comity.app.settings import ServerSettings
+from comity.app.settings_reader import load_settings
 from tests.interop.processes import Program, answers, running
-from tests.surfaces.admitted import EVERYBODY_MAY_CALL
-from tests.surfaces.commands import ARGS, ROOT
-from tests.surfaces.credentials import GivenOut
-from tests.surfaces.piped import COMITY
-from tests.surfaces.upstream import Exchange, Upstream, scripted
-from tests.surfaces.visitor import ENVELOPE, Frame, Visitor, at, visiting, visiting_at
+from tests.support.admitted import EVERYBODY_MAY_CALL
+from tests.support.commands import ARGS, ROOT
+from tests.support.credentials import GivenOut
+from tests.support.piped import COMITY
+from tests.support.upstream import Exchange, Upstream, scripted
+from tests.support.visitor import ENVELOPE, Frame, Visitor, at, visiting, visiting_at
 
 GIVEN_OUT = GivenOut()
 KEY = GIVEN_OUT.give("agent:ci", label="canary")
@@ -182,6 +183,6 @@ async def _refusal_at(visitor: Visitor) -> str:
 def test_attack_23_no_setting_shows_a_secret(tmp_path: Path, canaries: list[str]) -> None:
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": planted("http://127.0.0.1:9/mcp")}))
-    settings = load(config, PLANTED)
+    settings = load_settings(config, PLANTED)
     shown = f"{settings!r} {settings.servers} {[str(server) for server in settings.servers]}"
     assert [canary for canary in canaries if canary in shown] == []

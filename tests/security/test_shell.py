@@ -2,17 +2,17 @@
 
 import subprocess
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comity.adapters.shell_words import read
-from comity.rules import sandbox
-from comity.rules.sandbox import Unreadable
-from comity.rules.validators import UNRULED, Rules, Verdict
-from comity.wire.errors import VALIDATION_BLOCKED
-from comity.wire.tools import Tool
+from comity.errors import VALIDATION_BLOCKED
+from comity.validation import shell
+from comity.validation.arguments import ToolDefinition
+from comity.validation.rules import UNRULED, ValidationRules, Verdict
+from comity.validation.shell import UnparsableCommand
+from comity.validation.shell_parser import parse_command_words
 from tests.security.corpus import is_few, section
+from tests.support.cases import loop_over
 
 HOSTILE = section("shell.toml", "hostile")
 HARMLESS = section("shell.toml", "harmless")
@@ -20,11 +20,13 @@ ARGUMENTS = section("arguments.toml", "hostile-sandbox")
 HARMLESS_ARGUMENTS = section("arguments.toml", "harmless-sandbox")
 
 
-def examined(arguments: dict[str, object], rules: Rules = UNRULED) -> Verdict:
-    return sandbox.examine(Tool("files", "run"), arguments, rules, read)
+def examined(arguments: dict[str, object], rules: ValidationRules = UNRULED) -> Verdict:
+    return shell.shell_refusal_reason(
+        ToolDefinition("files", "run"), arguments, rules, parse_command_words
+    )
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@loop_over("name", HOSTILE)
 def test_attack_12_a_hostile_command_is_blocked(name: str) -> None:
     verdict = examined({"command": HOSTILE[name]})
     assert verdict is not None
@@ -32,7 +34,7 @@ def test_attack_12_a_hostile_command_is_blocked(name: str) -> None:
     assert verdict.field == "command"
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@loop_over("name", ARGUMENTS)
 def test_attack_12_a_hostile_command_is_blocked_wherever_it_stands(name: str) -> None:
     assert examined(ARGUMENTS[name]) is not None
 
@@ -50,16 +52,16 @@ def as_bash_reads(text: str) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-@pytest.mark.parametrize("text", HARMLESS.values())
+@loop_over("text", HARMLESS.values())
 def test_the_words_that_are_judged_are_those_that_bash_would_run(text: str) -> None:
-    line = read(text)
-    assert not isinstance(line, Unreadable)
+    line = parse_command_words(text)
+    assert not isinstance(line, UnparsableCommand)
     assert as_bash_reads(text) == list(line)
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.text("ab 'x\"-=~#./:%5é\\$`;&|<>(){}*?[]!\n\t^,@+", max_size=12))
 def test_whatever_is_read_is_read_as_bash_does(text: str) -> None:
-    line = read(f"echo {text}")
-    if not isinstance(line, Unreadable):
+    line = parse_command_words(f"echo {text}")
+    if not isinstance(line, UnparsableCommand):
         assert as_bash_reads(f"echo {text}") == list(line)

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from comity.config import Settings
-from comity.kernel.catalog import Kind, Offer
-from comity.wire.grants import Effect, Grant
+from comity.app.settings import Settings
+from comity.identity.settings import IdentitySettings
+from comity.mcp.entries import CatalogEntry, EntryKind
+from comity.policy.grants import Effect, Grant
 from tests.conformance.governed import SERVERS, Governed, governed, refusal_of
-from tests.kernel.carriers import until
-from tests.surfaces.credentials import bearer
-from tests.surfaces.visitor import request
+from tests.support.carriers import until
+from tests.support.credentials import bearer
+from tests.support.visitor import request
 
 CALLS_FILES = Grant("agent:ci", "tools/call", "files/*", Effect.ALLOW)
 
@@ -71,15 +72,15 @@ def _without_trace(said: object) -> str:
 
 async def test_nobody_hears_that_something_changed_that_it_does_not_see() -> None:
     async with governed(grants=(CALLS_FILES,)) as scene:
-        told_of = scene.visitor.parts.everything.subscriptions
+        told_of = scene.visitor.parts.all_servers_endpoint.subscriptions
         # What changed while the servers started is told a moment later.
         await until(lambda: not told_of._changed)  # pyright: ignore[reportPrivateUsage]
         guest = await scene.guest("agent:ci").greet()
         guest.visitor.session = guest.session
         stream = await guest.visitor.get()
         catalog = scene.visitor.parts.catalog
-        catalog.put("web", Kind.PROMPT, [Offer("web__new", "web", "new", b"{}")])
-        catalog.put("files", Kind.TOOL, [Offer("files__new", "files", "new", b"{}")])
+        catalog.put("web", EntryKind.PROMPT, [CatalogEntry("web__new", "web", "new", b"{}")])
+        catalog.put("files", EntryKind.TOOL, [CatalogEntry("files__new", "files", "new", b"{}")])
         told = (await stream.event()).frame
         assert told["method"] == "notifications/tools/list_changed"
         stream.leave()
@@ -92,22 +93,24 @@ async def test_a_resource_is_heard_of_only_by_whoever_may_read_it(scene: Governe
     assert refusal_of(await guest.ask("resources/subscribe", {"uri": "web://one"}))
     assert refusal_of(await guest.ask("resources/subscribe", {"uri": "files://one"})) is None
     session = next(iter(scene.visitor.parts.sessions))
-    assert session.reads is not None
-    assert session.reads("files://one")
-    assert not session.reads("files://other")
+    assert session.may_read is not None
+    assert session.may_read("files://one")
+    assert not session.may_read("files://other")
     await scene.grant(replace(reads, effect=Effect.DENY))
-    assert not session.reads("files://one")
+    assert not session.may_read("files://one")
 
 
 async def test_what_the_file_grants_is_followed_while_it_runs(scene: Governed) -> None:
     guest = scene.guest("agent:ci")
-    governance = scene.visitor.parts.governance
-    servers = scene.visitor.parts.residents.settings.servers
+    governance = scene.visitor.parts.policy_components
+    servers = scene.visitor.parts.upstream_registry.settings.servers
     assert set(SERVERS) == {server.id for server in servers}
-    settings = Settings(servers=servers, grants=(CALLS_FILES,), identity_mode="required")
-    await governance.decide(settings)
+    settings = Settings(
+        servers=servers, grants=(CALLS_FILES,), identity=IdentitySettings(mode="required")
+    )
+    await governance.apply_settings(settings)
     assert len((await guest.modern("tools/list"))["result"]["tools"]) == 3
-    await governance.decide(replace(settings, grants=()))
+    await governance.apply_settings(replace(settings, grants=()))
     assert (await guest.modern("tools/list"))["result"]["tools"] == []
 
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from tests.surfaces.admitted import Admitted, admitting
-from tests.surfaces.credentials import GivenOut, bearer
+from tests.support.admitted import Admitted, admitting
+from tests.support.credentials import GivenOut, bearer
 
 PROXY = "127.0.0.1"
 FLOOD = 60

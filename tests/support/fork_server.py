@@ -16,11 +16,13 @@ import os
 import pkgutil
 import random
 import select
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -148,6 +150,61 @@ def _server() -> tuple[socket.socket, threading.Lock]:
     return ours, threading.Lock()
 
 
+@cache
+def shell_folder() -> str:
+    """A folder for the PATH of a shell, with a `comity` that is forked as well."""
+    folder = Path(tempfile.mkdtemp(prefix="comity-forked-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(folder / "orders"))
+    listening.listen(64)
+    threading.Thread(target=_take_orders, args=(listening,), daemon=True).start()
+    program = folder / "bin" / "comity"
+    program.parent.mkdir()
+    program.write_text(_SHELL_PROGRAM.format(python=sys.executable, orders=folder / "orders"))
+    program.chmod(0o755)
+    return str(program.parent)
+
+
+_SHELL_PROGRAM = """#!/bin/sh
+exec {python} -I -S -c '
+import json, os, signal, socket, sys
+with socket.socket(socket.AF_UNIX) as line:
+    line.connect(sys.argv[1])
+    order = {{"arguments": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+    socket.send_fds(line, [b"."], [0, 1, 2])
+    line.sendall(json.dumps(order).encode())
+    line.shutdown(socket.SHUT_WR)
+    said = line.makefile()
+    pid = int(said.readline())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    code = int(said.readline())
+sys.exit(code if code >= 0 else 128 - code)
+' {orders} "$@"
+"""
+
+
+def _take_orders(listening: socket.socket) -> None:
+    while True:
+        line, _ = listening.accept()
+        threading.Thread(target=_carry_out, args=(line,), daemon=True).start()
+
+
+def _carry_out(line: socket.socket) -> None:
+    """Fork for one command of a shell, and tell it the pid and how it ended."""
+    with line:
+        _, streams, _, _ = socket.recv_fds(line, 1, 3)
+        order = json.loads(line.makefile("rb").read())
+        process = fork(order["arguments"], cwd=order["cwd"], env=order["env"], streams=streams)
+        for each in streams:
+            os.close(each)
+        # The shell may have been killed meanwhile.
+        with contextlib.suppress(BrokenPipeError):
+            line.sendall(b"%d\n" % process.pid)
+            line.sendall(b"%d\n" % process.wait())
+
+
 # The server's own side.
 
 
@@ -189,7 +246,10 @@ def _import_everything() -> None:
 def _exactly(stream: socket.socket, size: int) -> bytes:
     read = bytearray()
     while len(read) < size:
-        read += stream.recv(size - len(read))
+        part = stream.recv(size - len(read))
+        if not part:
+            raise EOFError("the tests ended amid an order")
+        read += part
     return bytes(read)
 
 

@@ -1,1 +1,1 @@
-"""The one place where parts are chosen and joined."""
+"""The composition root: it builds the parts of the gateway and connects them."""

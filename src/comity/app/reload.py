@@ -1,7 +1,8 @@
-"""A configuration that changes while the gateway runs: read again, judged, and followed.
+"""Reloading of the configuration while the gateway runs.
 
-Rule 1: a configuration with a mistake changes nothing; it is told once, and the old one stays.
-Rule 2: a server that is not concerned does not notice; nor do its clients.
+Rule 1: a configuration with an error changes nothing. Comity reports it once and keeps the old
+one.
+Rule 2: a change does not affect other servers or their clients.
 """
 
 import asyncio
@@ -13,24 +14,26 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from comity.app.residents import Residents
-from comity.config import Changes, ServerSettings, Settings, Source, difference, file_changes
-from comity.ports import Reach
-from comity.wire.errors import Misconfigured
-from comity.wire.lifecycle import Reason
+from comity.app.settings import ServerSettings, Settings
+from comity.app.settings_reader import ConfigSource, SettingsChanges, compare_settings
+from comity.app.upstreams import UpstreamRegistry
+from comity.config.watch import file_changes
+from comity.errors import Misconfigured
+from comity.mcp.mgp import ShutdownReason
+from comity.sessions.upstream import TransportFactory
 
 log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def followed(
-    source: Source,
-    residents: Residents,
-    tell: Callable[[str], None],
-    decide: Callable[[Settings], Awaitable[None]] | None = None,
+async def follow_settings(
+    source: ConfigSource,
+    upstream_registry: UpstreamRegistry,
+    report: Callable[[str], None],
+    apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[None]:
-    """Keep the servers, and who may use them, in step with the files, until the way out."""
-    reload = Reload(source, residents, tell, decide)
+    """Apply changes of the configuration files to servers and policies until the context ends."""
+    reload = SettingsReloader(source, upstream_registry, report, apply_policy)
     running = asyncio.ensure_future(reload.run())
     try:
         yield
@@ -40,139 +43,148 @@ async def followed(
         await reload.stop()
 
 
-class Reload:
-    """The settings in force, and what is being done to have others."""
+class SettingsReloader:
+    """Holds the settings in force and applies changes of the files to the running gateway."""
 
     def __init__(
         self,
-        source: Source,
-        residents: Residents,
-        tell: Callable[[str], None],
-        decide: Callable[[Settings], Awaitable[None]] | None = None,
+        source: ConfigSource,
+        upstream_registry: UpstreamRegistry,
+        report: Callable[[str], None],
+        apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
     ) -> None:
         self._source = source
-        self._residents = residents
-        self._tell = tell
-        self._decide = decide
-        self._settings = residents.settings
-        self._restart_told: tuple[str, ...] = ()
-        self._mistake_told = ""
-        self._work: dict[str, asyncio.Task[None]] = {}
+        self._upstream_registry = upstream_registry
+        self._report = report
+        self._apply_policy = apply_policy
+        self._settings = upstream_registry.settings
+        self._reported_restart: tuple[str, ...] = ()
+        self._reported_errors = ""
+        self._task_by_server: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Follow the files until cancelled."""
+        """Watch the files and apply changes until cancelled."""
         asked = asyncio.Event()
-        with _hangups_heard(asked):
-            async with aclosing(file_changes(self._source.watched, asked)) as heard:
+        with _handle_sighup(asked):
+            async with aclosing(file_changes(self._source.watched_paths, asked)) as heard:
                 async for _ in heard:
-                    await self._read_again()
+                    await self._reload()
 
     async def stop(self) -> None:
-        """Let nothing begin any more; what is half done is ended with the servers."""
-        work = list(self._work.values())
+        """Cancel all changes in progress. The shutdown of the servers ends what is left of them."""
+        work = list(self._task_by_server.values())
         for task in work:
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
 
-    async def _read_again(self) -> None:
+    async def _reload(self) -> None:
         try:
-            # In a thread: a long file, or a slow disk, must hold up nobody.
-            found = await asyncio.to_thread(self._source.find)
-            self._follow(found.settings)
-            if self._decide is not None:
-                await self._decide(found.settings)
-            self._mistake_told = ""
+            # Reads in a thread, because a long file or a slow disk would block the event loop.
+            found = await asyncio.to_thread(self._source.load)
+            self._apply_settings(found.settings)
+            if self._apply_policy is not None:
+                await self._apply_policy(found.settings)
+            self._reported_errors = ""
         except Misconfigured as mistake:
-            self._refuse(str(mistake))
+            self._report_errors(str(mistake))
         except Exception:
             log.exception("following the configuration ended in a bug")
 
-    def _refuse(self, mistakes: str) -> None:
-        if mistakes != self._mistake_told:
-            for line in mistakes.splitlines():
+    def _report_errors(self, errors: str) -> None:
+        if errors != self._reported_errors:
+            for line in errors.splitlines():
                 log.error(
                     "the configuration has changed and is not taken: %s",
                     line.strip(),
                     extra={"is_own": True},
                 )
-        self._mistake_told = mistakes
+        self._reported_errors = errors
 
-    def _follow(self, settings: Settings) -> None:
-        changes = difference(self._settings, settings)
-        # All of them first: one that cannot be keeps the whole from being taken.
+    def _apply_settings(self, settings: Settings) -> None:
+        changes = compare_settings(self._settings, settings)
+        # Builds all transports before it changes anything: one bad server refuses the whole change.
         reaches = {
-            server.id: self._residents.reach(server) for server in changes.added + changes.changed
+            server.id: self._upstream_registry.transport_factory(server)
+            for server in changes.added + changes.changed
         }
         self._settings = replace(self._settings, servers=settings.servers)
-        if changes.added or changes.changed or changes.removed or changes.decided:
-            self._tell(f"the configuration has changed: {changes}")
+        if changes.added or changes.changed or changes.removed or changes.policy_changed:
+            self._report(f"the configuration has changed: {changes}")
             self._publish(changes)
-        self._tell_what_needs_a_restart(changes)
+        self._report_needed_restart(changes)
         for server in changes.added:
-            self._then(server.id, partial(self._admit, server, reaches[server.id]))
+            self._run_in_order(server.id, partial(self._add_server, server, reaches[server.id]))
         for server in changes.changed:
-            self._then(server.id, partial(self._exchange, server, reaches[server.id]))
-        for server in changes.decided:
-            self._then(server.id, partial(self._decide_anew, server))
+            self._run_in_order(server.id, partial(self._replace_server, server, reaches[server.id]))
+        for server in changes.policy_changed:
+            self._run_in_order(server.id, partial(self._update_policy, server))
         for name in changes.removed:
-            self._then(name, partial(self._residents.dismiss, name, Reason.OPERATOR_REQUEST))
+            self._run_in_order(
+                name, partial(self._upstream_registry.remove, name, ShutdownReason.OPERATOR_REQUEST)
+            )
 
-    def _publish(self, changes: Changes) -> None:
-        if self._residents.configured is not None:
+    def _publish(self, changes: SettingsChanges) -> None:
+        if self._upstream_registry.on_configured is not None:
             added = [s.id for s in changes.added]
-            changed = [s.id for s in (*changes.changed, *changes.decided)]
+            changed = [s.id for s in (*changes.changed, *changes.policy_changed)]
             concerned = {"added": added, "changed": changed, "removed": list(changes.removed)}
-            self._residents.configured(concerned)
+            self._upstream_registry.on_configured(concerned)
 
-    def _tell_what_needs_a_restart(self, changes: Changes) -> None:
-        if changes.needs_restart and changes.needs_restart != self._restart_told:
+    def _report_needed_restart(self, changes: SettingsChanges) -> None:
+        if changes.needs_restart and changes.needs_restart != self._reported_restart:
             named = ", ".join(changes.needs_restart)
             log.warning("to take over %s, restart the gateway; it goes on as before", named)
-        self._restart_told = changes.needs_restart
+        self._reported_restart = changes.needs_restart
 
-    def _then(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """After whatever is being done about this server; nobody waits for another's calls."""
-        before = self._work.get(name)
-        task = self._work[name] = asyncio.ensure_future(_after(before, work, name))
-        task.add_done_callback(lambda task: self._done(name, task))
+    def _run_in_order(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run work after earlier work on the same server. Servers do not wait for others."""
+        before = self._task_by_server.get(name)
+        task = self._task_by_server[name] = asyncio.ensure_future(_run_after(before, work, name))
+        task.add_done_callback(lambda task: self._on_task_done(name, task))
 
-    def _done(self, name: str, task: asyncio.Task[None]) -> None:
-        if self._work.get(name) is task:
-            del self._work[name]
+    def _on_task_done(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._task_by_server.get(name) is task:
+            del self._task_by_server[name]
 
-    async def _admit(self, server: ServerSettings, reach: Reach) -> None:
-        self._residents.admit(server, reach)
+    async def _add_server(
+        self, server: ServerSettings, transport_factory: TransportFactory
+    ) -> None:
+        self._upstream_registry.add(server, transport_factory)
 
-    async def _decide_anew(self, server: ServerSettings) -> None:
-        self._residents.caring.decide_live(server)
+    async def _update_policy(self, server: ServerSettings) -> None:
+        self._upstream_registry.server_policies.update_live_policy(server)
 
-    async def _exchange(self, server: ServerSettings, reach: Reach) -> None:
-        await self._residents.let_go(server.id, Reason.CONFIGURATION_CHANGE)
-        self._residents.admit(server, reach)
+    async def _replace_server(
+        self, server: ServerSettings, transport_factory: TransportFactory
+    ) -> None:
+        await self._upstream_registry.stop_for_replacement(
+            server.id, ShutdownReason.CONFIGURATION_CHANGE
+        )
+        self._upstream_registry.add(server, transport_factory)
 
 
-async def _after(
-    before: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]], name: str
+async def _run_after(
+    previous: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]], name: str
 ) -> None:
     try:
-        if before is not None:
-            await asyncio.wait([before])
+        if previous is not None:
+            await asyncio.wait([previous])
         await work()
     except Exception:
         log.exception("changing server %r ended in a bug", name)
 
 
 @contextmanager
-def _hangups_heard(asked: asyncio.Event) -> Generator[None]:
-    """Have SIGHUP ask for a look at once; unless it is what a closing terminal sends."""
+def _handle_sighup(reload_event: asyncio.Event) -> Generator[None]:
+    """Let SIGHUP trigger a check at once, unless a terminal may send it when it closes."""
     loop = asyncio.get_running_loop()
     if os.isatty(0):
         yield
         return
     try:
-        loop.add_signal_handler(signal.SIGHUP, asked.set)
+        loop.add_signal_handler(signal.SIGHUP, reload_event.set)
     except (AttributeError, ValueError, RuntimeError, NotImplementedError):
-        # Not the main thread, or a platform without it: the files are looked at all the same.
+        # SIGHUP is missing on this platform, or this is not the main thread. Polling still works.
         yield
         return
     try:

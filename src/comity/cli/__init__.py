@@ -1,0 +1,1 @@
+"""The command-line kit: the table of commands, options, output and the API client."""

@@ -1,14 +1,57 @@
-"""`comity completion`: the script by which a shell completes commands, options and names."""
+"""`comity completion`, and the names that a shell completes."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
 
 import click
 from click.shell_completion import get_completion_class
 
+from comity.cli.api_client import ApiClient, find_url
 from comity.cli.main import COMPLETING, comity
+from comity.clients.applications import BY_NAME
+from comity.errors import Misconfigured, Unavailable
+
+type Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+COMPLETION_TIMEOUT: Final = timedelta(seconds=2)
+MOST: Final = 200
+
+
+def complete_clients(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
+    return [name for name in BY_NAME if name.startswith(typed)]
+
+
+def complete_servers(context: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    return _names(context, lambda gateway: gateway.get("servers")["servers"], "id", typed)
+
+
+def complete_tools(context: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    # One page holds more names than anybody completes from.
+    return _names(context, lambda gateway: gateway.get("tools")["tools"], "name", typed)
+
+
+def complete_topics(context: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    return _names(context, lambda gateway: gateway.get("topics")["topics"], "topic", typed)
+
+
+def _names(
+    context: click.Context,
+    ask: Callable[[ApiClient], list[dict[str, str]]],
+    key: str,
+    typed: str,
+) -> list[str]:
+    try:
+        url = context.params.get("url") or find_url(context.params.get("config"))
+        found = ask(ApiClient(url, COMPLETION_TIMEOUT))
+    except (Unavailable, Misconfigured):
+        return []
+    return [each[key] for each in found if each[key].startswith(typed)][:MOST]
 
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def command(shell: str) -> None:
+def completion_command(shell: str) -> None:
     """Print the script that lets a shell complete commands and names.
 
     \b

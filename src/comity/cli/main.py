@@ -1,7 +1,6 @@
-"""The command: the words it knows, and how each of its ends is told.
+"""The `comity` program: the table of commands, and the exit status of each failure.
 
-Rule 1: a command's room is opened only when that command is run, so that `comity --help` is quick.
-Rule 2: nothing ends in a traceback but a bug of ours.
+A command's module is imported when that command runs. Only a bug of ours ends in a traceback.
 """
 
 import contextlib
@@ -16,14 +15,14 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from comity.cli.ends import (
+from comity.cli.exit_status import (
     INTERRUPTED,
     NOT_REACHABLE,
     OPERATORS_MISTAKE,
     READER_GONE,
-    suggestion,
+    suggest_name,
 )
-from comity.wire.errors import Misconfigured, Unavailable
+from comity.errors import Misconfigured, Unavailable
 
 COMMANDS: Final = {
     "init": "Write a first configuration from the servers that your MCP clients have.",
@@ -57,13 +56,47 @@ COMMANDS: Final = {
     "completion": "Print the script that lets a shell complete commands and names.",
     "example": "Run a small tool server on stdin and stdout, to try things with.",
 }
-"""Every command, with what it is for; each is `command` in the room of its name."""
+"""Every command, with what it is for."""
+
+MODULES: Final = {
+    "init": "comity.clients.commands",
+    "check": "comity.app.checks.configuration",
+    "serve": "comity.app.commands",
+    "status": "comity.servers.commands",
+    "servers": "comity.servers.commands",
+    "tools": "comity.catalog.commands",
+    "search": "comity.catalog.commands",
+    "call": "comity.catalog.call_command",
+    "asks": "comity.approvals.commands",
+    "approve": "comity.approvals.commands",
+    "deny": "comity.approvals.commands",
+    "grants": "comity.policy.commands",
+    "keys": "comity.identity.commands",
+    "parties": "comity.identity.commands",
+    "topic": "comity.topics.commands",
+    "turns": "comity.live.commands",
+    "models": "comity.inference.commands",
+    "state": "comity.live.commands",
+    "channels": "comity.live.commands",
+    "pushes": "comity.live.commands",
+    "webhooks": "comity.events.commands",
+    "permissions": "comity.policy.commands",
+    "features": "comity.live.commands",
+    "journal": "comity.audit.commands",
+    "store": "comity.storage.commands",
+    "doctor": "comity.app.checks.doctor",
+    "client": "comity.clients.commands",
+    "new": "comity.sdk.commands",
+    "completion": "comity.cli.completion",
+    "example": "comity.sdk.example",
+}
+"""The module that defines each command, as `{command}_command`."""
 
 COMPLETING: Final = "_COMITY_COMPLETE"
 """The variable by which a shell asks click for completions."""
 
 
-class Commands(click.Group):
+class LazyCommandGroup(click.Group):
     """A group whose commands are known by name before any of them is loaded."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -72,14 +105,16 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return importlib.import_module(f"comity.cli.{cmd_name}").command
+        # Loaded only when it runs, so that `comity --help` is quick.
+        module = importlib.import_module(MODULES[cmd_name])
+        return getattr(module, f"{cmd_name}_command")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = args[0] in COMMANDS or args[0].startswith("-")
         if not known and not ctx.resilient_parsing:
-            hint = suggestion(args[0], COMMANDS) or "`comity --help` lists them."
+            hint = suggest_name(args[0], COMMANDS) or "`comity --help` lists them."
             raise click.UsageError(f"There is no command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -96,7 +131,7 @@ class Commands(click.Group):
         return [*words, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(
     package_name="comity", message=f"comity %(version)s (Python {platform.python_version()})"
 )
@@ -116,8 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Misconfigured, Unavailable) as error:
         # A gateway that writes its log for programs does so to the end.
         is_own = isinstance(error, Misconfigured)
-        lines = importlib.import_module("comity.adapters.log_lines")
-        lines.announce(str(error), logging.ERROR, is_own=is_own)
+        # Loaded only for an error: a command that succeeds writes no log.
+        from comity.telemetry.logging import log_announcement
+
+        log_announcement(str(error), logging.ERROR, is_own=is_own)
         return OPERATORS_MISTAKE if is_own else NOT_REACHABLE
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -126,11 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # reader that has gone away.
         if COMPLETING in os.environ:
             raise
-        return _turned_away()
+        return _on_broken_pipe()
     return status if isinstance(status, int) else 0
 
 
-def _turned_away() -> int:
+def _on_broken_pipe() -> int:
     """What is still buffered would be flushed at exit, and fail there again."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import click
 
-from comity.cli.asking import KEY, read_key
-from comity.cli.gateway_url import URL_VARIABLE, find_url
+from comity.cli.api_client import KEY, URL_VARIABLE, find_url, read_key
 
 type Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -51,7 +50,7 @@ def url_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return _url_option(_key_option(command))
 
 
-class Listing(click.Group):
+class DefaultListGroup(click.Group):
     """A group that lists, unless one of its commands is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

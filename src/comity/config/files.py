@@ -1,116 +1,65 @@
-"""A file on the disk and the document in it; what is wrong with its form is told by its line."""
+"""The names of configuration files, and the state folder of a user."""
 
-import json
-import re
-import tomllib
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
-from comity.rules.documents import Mistake, Written, shown
-from comity.rules.positions import Positions, positions_in_json, positions_in_toml, strict_json
-from comity.wire.errors import Misconfigured
+from comity.errors import Misconfigured
 
-FILE_BYTES: Final = 1024 * 1024
-_TOML_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+OWN: Final = "comity.toml"
+CLIENTS: Final = ("mcp.json", ".mcp.json")
+MGP_LOCAL: Final = "mgp.toml"
+MGP_USER: Final = ".config/mgp/servers.toml"
+"""The only file that Comity looks for in the home folder, not in the current folder."""
 
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """One file, as it was written; the lines of its keys are looked for when they are needed."""
-
-    document: Written
-    positions: Callable[[], Positions]
-    is_toml: bool = False
+MGP_VARIABLE: Final = "MGP_CONFIG_PATH"
 
 
-def parse(path: Path) -> File:
-    """Read the whole of a file as JSON, or as TOML if its name says so."""
-    text = _text(path)
-    if path.suffix.lower() == ".toml":
-        return File(_from_toml(str(path), text), lambda: positions_in_toml(text), is_toml=True)
-    # The files of editors have comments, and commas after the last.
-    strict = strict_json(text)
-    return File(_from_json(str(path), strict), lambda: positions_in_json(strict))
+def config_file_choices(override: str | None) -> tuple[tuple[str, ...], ...]:
+    """Return the candidates. Comity reads all files of the first candidate that has one."""
+    own = tuple((name,) for name in (OWN, *CLIENTS))
+    return (*own, (override,)) if override else (*own, (MGP_LOCAL, MGP_USER))
 
 
-def _text(path: Path) -> str:
-    file = Written(None, str(path))
+STATE_VARIABLE: Final = "COMITY_STATE_DIR"
+
+
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for the state of this user's processes, independent of a configuration."""
+    if named := environ.get(STATE_VARIABLE):
+        return Path(named).absolute()
+    if named := environ.get("XDG_STATE_HOME"):
+        return Path(named).absolute() / "comity"
     try:
-        with path.open("rb") as stream:
-            data = stream.read(FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise file.wrong("there is no such file; check the path, or write it") from None
-    except (OSError, ValueError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else problem
-        raise file.wrong(f"cannot be read ({why}); check the path") from None
-    if len(data) > FILE_BYTES:
-        raise file.wrong(f"has over {FILE_BYTES} bytes; is it really a configuration?")
+        return Path.home() / ".local" / "state" / "comity"
+    except RuntimeError:
+        raise Misconfigured(
+            f"this user has no home folder; name a folder for state in {STATE_VARIABLE}"
+        ) from None
+
+
+def prepare_state_folder(*names: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder, or one in it, and create it. Raises Misconfigured if that fails."""
+    folder = state_folder(environ)
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        line = data.count(b"\n", 0, problem.start) + 1
-        raise _at(str(path), line, "is not UTF-8; save it as UTF-8") from None
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _make_private(folder)
+        for name in names:
+            folder /= name
+            _make_private(folder)
+    except OSError as problem:
+        raise Misconfigured(
+            f"the folder {folder} cannot be made: {problem.strerror}; "
+            f"name another one in {STATE_VARIABLE}"
+        ) from None
+    return folder
 
 
-# Causes are dropped throughout: they hold the text, and so its secrets.
-
-
-def _from_toml(file: str, text: str) -> Written:
-    try:
-        return Written(tomllib.loads(text), file)
-    except tomllib.TOMLDecodeError as problem:
-        what = _TOML_PLACE.sub("", str(problem))
-        found = _TOML_PLACE.search(str(problem))
-        if found is None or found[1] is None:
-            raise _at(file, text.count("\n") + 1, f"is not TOML: {what}") from None
-        raise _at(file, int(found[1]), f"is not TOML: {what}, at column {found[2]}") from None
-    except ValueError:
-        raise Written(None, file).wrong("holds a number with too many digits") from None
-    except RecursionError:
-        raise _too_deep(file) from None
-
-
-def _from_json(file: str, text: str) -> Written:
-    repeated: list[str] = []
-
-    def table(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            times = Counter(name for name, _ in pairs)
-            repeated.extend(name for name in times if times[name] > 1)
-        return found
-
-    try:
-        document: object = json.loads(
-            text, object_pairs_hook=table, parse_constant=_refuse_constant(file)
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise Misconfigured(
+            f"{folder} belongs to another user; name another folder in {STATE_VARIABLE}"
         )
-    except json.JSONDecodeError as problem:
-        what = f"is not JSON: {problem.msg.removesuffix(' at')}, at column {problem.colno}"
-        raise _at(file, problem.lineno, what) from None
-    except ValueError:
-        raise Written(None, file).wrong("holds a number with too many digits") from None
-    except RecursionError:
-        raise _too_deep(file) from None
-    if repeated:
-        lines = {place[-1]: line for place, line in positions_in_json(text).repeated.items()}
-        problem = f"the key {shown((repeated[0],))!r} stands twice in one object; remove one"
-        raise _at(file, lines.get(repeated[0]), problem)
-    return Written(document, file)
-
-
-def _at(file: str, line: int | None, problem: str) -> Misconfigured:
-    return Misconfigured(Mistake(file, (), "", problem, line))
-
-
-def _too_deep(file: str) -> Misconfigured:
-    return Written(None, file).wrong("is nested too deeply; is it really a configuration?")
-
-
-def _refuse_constant(file: str) -> Callable[[str], NoReturn]:
-    def refuse(name: str) -> NoReturn:
-        raise Written(None, file).wrong(f"{name} is not JSON; write a number")
-
-    return refuse
+    folder.chmod(0o700)

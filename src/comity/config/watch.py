@@ -1,7 +1,7 @@
-"""When the files of a configuration have changed: looked at once a second, or when asked.
+"""Detection of changed configuration files, once a second or on request.
 
-Asking the system is cheap, needs no library, and works where notices of changes do not: in
-containers, on network disks, for files that are replaced as a whole.
+Polling is cheap, needs no library, and works where change notifications do not: in containers, on
+network disks, and for files that are replaced as a whole.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ type Look = tuple[tuple[int, int, int] | None, ...]
 async def file_changes(
     paths: Sequence[Path], asked: asyncio.Event, every: float = LOOK_EVERY_SECONDS
 ) -> AsyncGenerator[None]:
-    """Yields each time that the files are others and stand still again, or that `asked` is set.
+    """Yield each time the files have changed and are stable again, or when `asked` is set.
 
-    Once at the beginning too: they may have changed between being read and being watched.
+    The first yield is at the start, since the files may have changed after they were read.
     """
     taken: Look = ()
     latest = await _look(paths)
     while True:
         was_asked = await _asked_within(asked, every)
         before, latest = latest, await _look(paths)
-        # A file that is being written is not read before its writer has come to an end.
+        # A file that is still being written is not read before it is stable.
         if was_asked or (latest != taken and latest == before):
             taken = latest
             yield
@@ -43,11 +43,11 @@ async def _asked_within(asked: asyncio.Event, seconds: float) -> bool:
 
 
 async def _look(paths: Sequence[Path]) -> Look:
-    # In a thread: a network disk that has gone silent must hold up nobody.
-    return await asyncio.to_thread(lambda: tuple(_seen(path) for path in paths))
+    # Runs in a thread, because a network disk that does not answer would block the event loop.
+    return await asyncio.to_thread(lambda: tuple(_file_stat(path) for path in paths))
 
 
-def _seen(path: Path) -> tuple[int, int, int] | None:
+def _file_stat(path: Path) -> tuple[int, int, int] | None:
     try:
         stat = path.stat()
     except (OSError, ValueError):

@@ -1,1 +1,1 @@
-"""For those who take part in a topic: a member of it in Python, and what it can be made into."""
+"""For authors of servers, agents and topic participants."""

@@ -1,44 +1,163 @@
-"""An agent that speaks MGP with a gateway: it finds tools, calls them, and hears what happens.
-
-Rule 1: a refusal is a value: it says what happened, whether and when to ask again, and what to use
-        instead; exceptions are for a gateway that is not reached or not understood.
-Rule 2: what may be asked again is, as MGP §14.6 says and within bounds; nothing else ever is.
-Rule 3: what was not agreed on is not asked for: the gateway says that it does not exist.
-"""
+"""An agent that speaks MGP with a gateway: it finds tools, calls them and answers questions."""
 
 import asyncio
 import logging
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self, cast
+from urllib.parse import quote
 
-from comity.rules.negotiation import offer
-from comity.rules.retries import Plan, pause, told_by_server
-from comity.sdk.agent_callbacks import Answer, Callbacks
-from comity.sdk.agent_inbox import Inbox
-from comity.sdk.agent_line import AgentLine
-from comity.sdk.agent_streams import Stream, Subscription
-from comity.sdk.agent_words import (
-    Called,
-    Happened,
-    Refused,
+from comity.approvals import answers
+from comity.approvals.answers import CANCEL_OPTION, CallbackRequest, CallbackType, decode_callback
+from comity.catalog import discovery_messages
+from comity.errors import ACCESS_DENIED, MalformedMessage, Unavailable
+from comity.events import model
+from comity.gateway.retries import RetryPlan, failure_from_server, retry_delay
+from comity.mcp import mgp, mgp_streaming, protocol
+from comity.mcp.jsonrpc import Frame
+from comity.mcp.mgp import LIST_SERVERS, MgpExtension, format_timestamp, offer_extensions
+from comity.sdk.agent_results import (
+    AgentCallResult,
+    AgentCallStream,
+    AgentEvent,
+    AgentRefusal,
+    AgentSubscription,
     called_in,
     happened_in,
     piece_in,
     refused_in,
     result_in,
 )
-from comity.sdk.line import Token
-from comity.wire import callbacks, events, lifecycle, mcp, registration, streaming, tool_discovery
-from comity.wire.errors import MalformedMessage, Unavailable
-from comity.wire.jsonrpc import Frame
-from comity.wire.lifecycle import moment
-from comity.wire.negotiation import LIST_SERVERS, Extension
+from comity.sdk.mcp_client import McpClientSession
+from comity.sdk.topics.connection import Token
+from comity.sdk.topics.state import BoundedOwnerCache
+from comity.servers.registration import rules
 
 log = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 32
+MOST_REMEMBERED: Final = 1_000
+
+type Answer = Callable[[CallbackRequest], Awaitable[object]]
+type Respond = Callable[[str, object], Awaitable[None]]
+
+
+class AgentCallbackHandler:
+    """The questions of one session, each in a task of its own."""
+
+    def __init__(self, answer: Answer | None, respond: Respond) -> None:
+        self._answer = answer
+        self._respond = respond
+        self._asked: BoundedOwnerCache[asyncio.Task[object]] = BoundedOwnerCache(
+            MOST_REMEMBERED, MOST_REMEMBERED * 1_000
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, frame: Frame) -> None:
+        """Without a function the people at the gateway's inbox answer."""
+        if self._answer is None or len(self._tasks) >= MOST_AT_ONCE:
+            return
+        try:
+            question = decode_callback(frame.params)
+        except MalformedMessage as problem:
+            log.info("a callback was left aside: %s", problem)
+            return
+        task = asyncio.create_task(self._reply(question, self._answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        for task in (waiting := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _reply(self, question: CallbackRequest, answer: Answer) -> None:
+        thinking = self._asked.get(question.id)
+        if thinking is None:
+            thinking = asyncio.create_task(_said(question, answer))
+            self._asked.put(question.id, thinking)
+        said = await asyncio.shield(thinking)
+        if question.type is not CallbackType.NOTIFICATION:
+            await self._respond(question.id, said)
+
+
+async def _said(question: CallbackRequest, answer: Answer) -> object:
+    try:
+        async with asyncio.timeout(question.timeout.total_seconds()):
+            return await answer(question)
+    except Exception:
+        log.exception("a callback was not answered by the agent's function")
+        return CANCEL_OPTION if question.type is CallbackType.CONFIRMATION else None
+
+
+MOST_PAGES: Final = 1_000
+
+type Verdict = Literal["accept", "decline", "cancel"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentApprovalRequest:
+    """One question that waits. `whole` is all that the gateway says of it."""
+
+    id: str
+    kind: str = ""
+    server: str = ""
+    tool: str = ""
+    asker: str = ""
+    state: str = ""
+    arguments: object = None
+    whole: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class AgentApprovalInbox:
+    """What others asked and this agent may see."""
+
+    def __init__(self, line: McpClientSession) -> None:
+        self._line = line
+
+    async def __aiter__(self) -> AsyncIterator[AgentApprovalRequest]:
+        """All that is open, the oldest first. Raises Unavailable, MalformedMessage."""
+        cursor = ""
+        for _ in range(MOST_PAGES):
+            page = await self._line.api("GET", f"asks?cursor={quote(cursor)}" if cursor else "asks")
+            if isinstance(page, AgentRefusal):
+                raise Unavailable(f"the inbox is not shown: {page.reason}", ACCESS_DENIED)
+            for each in cast("list[dict[str, Any]]", page.get("asks") or []):
+                yield _ask(each)
+            cursor = str(page.get("next") or "")
+            if not cursor:
+                return
+
+    async def approve(
+        self, id: str, reason: str = "", **content: object
+    ) -> AgentApprovalRequest | AgentRefusal:
+        """Let exactly what was asked about run, once; `content` fills in a form."""
+        return await self._answer(id, "accept", reason, content)
+
+    async def deny(self, id: str, reason: str = "") -> AgentApprovalRequest | AgentRefusal:
+        return await self._answer(id, "decline", reason, {})
+
+    async def _answer(
+        self, id: str, verdict: Verdict, reason: str, content: Mapping[str, object]
+    ) -> AgentApprovalRequest | AgentRefusal:
+        body: dict[str, object] = {"verdict": verdict, "reason": reason}
+        if content:
+            body["content"] = dict(content)
+        said = await self._line.api("POST", f"asks/{quote(id, safe='')}/answer", body)
+        return said if isinstance(said, AgentRefusal) else _ask(said)
+
+
+def _ask(fields: Mapping[str, Any]) -> AgentApprovalRequest:
+    names = ("id", "kind", "server", "tool", "asker", "state")
+    id, kind, server, tool, asker, state = (str(fields.get(name) or "") for name in names)
+    return AgentApprovalRequest(
+        id, kind, server, tool, asker, state, fields.get("arguments"), fields
+    )
+
 
 MOST_RETRIES: Final = 5
 _SOONEST: Final = timedelta(milliseconds=100)
@@ -46,10 +165,10 @@ _LATEST: Final = timedelta(seconds=10)
 WITHIN: Final = timedelta(seconds=60)
 MOST_SUBSCRIPTIONS: Final = 32
 MOST_EARLY: Final = 64
-_RETRIES: Final = Plan(idempotent=True, most=MOST_RETRIES)
+_RETRIES: Final = RetryPlan(idempotent=True, max_retries=MOST_RETRIES)
 """The gateway calls nothing worth a retry that may have run: what it does may be repeated."""
 
-type Found = dict[str, Any] | Refused
+type Found = dict[str, Any] | AgentRefusal
 
 
 class Agent:
@@ -62,21 +181,21 @@ class Agent:
     def __init__(
         self, url: str, token: Token = "", *, answer: Answer | None = None, name: str = "agent"
     ) -> None:
-        self._line = AgentLine(url, token, self._hear)
-        self._callbacks = Callbacks(answer, self._respond)
+        self._line = McpClientSession(url, token, self._hear)
+        self._callbacks = AgentCallbackHandler(answer, self._respond)
         self._name = name
-        self._subscriptions: dict[str, Subscription] = {}
-        self._early: deque[tuple[str, Happened]] = deque(maxlen=MOST_EARLY)
+        self._subscriptions: dict[str, AgentSubscription] = {}
+        self._early: deque[tuple[str, AgentEvent]] = deque(maxlen=MOST_EARLY)
         self.extensions: frozenset[str] = frozenset()
         # What waits for somebody's answer, of others.
-        self.inbox = Inbox(self._line)
+        self.inbox = AgentApprovalInbox(self._line)
 
     def __repr__(self) -> str:
         return f"Agent({self._name!r}, {self._line!r})"
 
     async def __aenter__(self) -> Self:
         try:
-            hello = await self._line.open({"mgp": offer(Extension)}, self._name)
+            hello = await self._line.open({"mgp": offer_extensions(MgpExtension)}, self._name)
             # Whoever refuses the greeting answers with no result, which is no answer to it.
             said = result_in(hello).get("capabilities", {}).get("mgp", {})
             self.extensions = frozenset(map(str, said.get("extensions", ())))
@@ -99,19 +218,21 @@ class Agent:
 
     async def discover(self, query: str, **more: object) -> Found:
         """Tools that fit a need, the best first. (MGP §16.5)"""
-        return await self.ask(tool_discovery.DISCOVER, {"query": query, **more})
+        return await self.ask(discovery_messages.DISCOVER_METHOD, {"query": query, **more})
 
     async def request_tools(self, capabilities: Sequence[str], **more: object) -> Found:
         """Have tools for a task put into this session. (MGP §16.6)"""
         wanted = {"reason": "capability_gap", "requirements": {"capabilities": [*capabilities]}}
-        return await self.ask(tool_discovery.REQUEST, {**wanted, **more})
+        return await self.ask(discovery_messages.REQUEST_METHOD, {**wanted, **more})
 
     async def session_tools(self) -> Found:
         """What is in this session's context, and what it takes. (MGP §16.7)"""
-        return await self.ask(tool_discovery.SESSION, {})
+        return await self.ask(discovery_messages.SESSION_METHOD, {})
 
     async def evict(self, *tools: str, reason: str = "") -> Found:
-        return await self.ask(tool_discovery.EVICT, {"tools": [*tools], "reason": reason})
+        return await self.ask(
+            discovery_messages.EVICT_METHOD, {"tools": [*tools], "reason": reason}
+        )
 
     async def servers(self, **wanted: object) -> Found:
         """The servers that are for us to know, of those wanted. (MGP §15.2)"""
@@ -119,17 +240,17 @@ class Agent:
 
     async def register(self, id: str, **server: object) -> Found:
         """Have a server run, where an operator allows it. (MGP §15.4)"""
-        return await self.ask(registration.REGISTER, {"id": id, **server})
+        return await self.ask(rules.REGISTER_METHOD, {"id": id, **server})
 
     async def deregister(self, id: str, reason: str = "no_longer_needed") -> Found:
-        return await self.ask(registration.DEREGISTER, {"id": id, "reason": reason})
+        return await self.ask(rules.DEREGISTER_METHOD, {"id": id, "reason": reason})
 
     async def ping(self) -> Found:
-        return await self.ask(lifecycle.HEALTH_PING, {"timestamp": moment(datetime.now(UTC))})
+        return await self.ask(mgp.HEALTH_PING, {"timestamp": format_timestamp(datetime.now(UTC))})
 
     async def health(self) -> Found:
         """How the gateway is; which `resources` and `checks` there are is not promised."""
-        return await self.ask(lifecycle.HEALTH_STATUS, {})
+        return await self.ask(mgp.HEALTH_STATUS, {})
 
     async def call(
         self,
@@ -139,7 +260,7 @@ class Agent:
         within: timedelta | None = None,
         fallback: bool = True,
         patience: timedelta = timedelta(0),
-    ) -> Called | Refused:
+    ) -> AgentCallResult | AgentRefusal:
         """Call a tool, again where that is allowed, then its fallback. (MGP §14.6)
 
         `patience` is how long a person's approval is waited for, where a call needs one.
@@ -147,7 +268,7 @@ class Agent:
         params = {"name": tool, "arguments": dict(arguments or {})}
         made, until = 0, time.monotonic() + patience.total_seconds()
         while True:
-            answer = await self._line.request(mcp.CALL_TOOL, params, self._hear, within=within)
+            answer = await self._line.request(protocol.CALL_TOOL, params, self._hear, within=within)
             refused = refused_in(answer, made + 1)
             if refused is None:
                 return called_in(tool, answer, made + 1)
@@ -156,7 +277,7 @@ class Agent:
                 await asyncio.sleep(_between(refused.retry_after).total_seconds())
                 continue
             chance = random.random()  # noqa: S311 - spreads a herd
-            wait = pause(_RETRIES, told_by_server(answer), made, chance)
+            wait = retry_delay(_RETRIES, failure_from_server(answer), made, chance)
             if wait is None:
                 break
             log.info("%s is called again in %s: %s", tool, wait, refused.reason)
@@ -166,37 +287,37 @@ class Agent:
             return await self.call(refused.fallback_tool, arguments, within=within, fallback=False)
         return refused
 
-    def stream(self, tool: str, arguments: Mapping[str, object] | None = None) -> Stream:
+    def stream(self, tool: str, arguments: Mapping[str, object] | None = None) -> AgentCallStream:
         """Call a tool and hear what it has before its end. (MGP §12)"""
         id = self._line.next_id()
-        stream = Stream(
-            lambda reason: self.ask(streaming.CANCEL, {"request_id": id, "reason": reason})
+        stream = AgentCallStream(
+            lambda reason: self.ask(mgp_streaming.CANCEL, {"request_id": id, "reason": reason})
         )
 
         async def hear(frame: Frame) -> None:
             told = piece_in(frame)
             await (self._hear(frame) if told is None else stream.take(told))
 
-        async def run() -> Called | Refused:
+        async def run() -> AgentCallResult | AgentRefusal:
             wish = {"stream": True}
-            params = {"name": tool, "arguments": dict(arguments or {}), streaming.MEMBER: wish}
-            answer = await self._line.request(mcp.CALL_TOOL, params, hear, named=id)
+            params = {"name": tool, "arguments": dict(arguments or {}), mgp_streaming.MEMBER: wish}
+            answer = await self._line.request(protocol.CALL_TOOL, params, hear, named=id)
             refused = refused_in(answer)
             return called_in(tool, answer) if refused is None else refused
 
         return stream.begin(asyncio.create_task(run()))
 
-    async def subscribe(self, *channels: str, min_severity: str = "debug") -> Subscription:
+    async def subscribe(self, *channels: str, min_severity: str = "debug") -> AgentSubscription:
         """Hear of channels, of families (`tool.*`) or of all. Raises Unavailable. (MGP §13.2)"""
         if len(self._subscriptions) >= MOST_SUBSCRIPTIONS:
             raise Unavailable(f"an agent has at most {MOST_SUBSCRIPTIONS} subscriptions")
         async with asyncio.timeout(WITHIN.total_seconds()):
             await self._line.listens.wait()
         wanted = {"channels": [*channels], "filter": {"min_severity": min_severity}}
-        found = await self.ask(events.SUBSCRIBE, wanted)
-        if isinstance(found, Refused):
+        found = await self.ask(model.SUBSCRIBE, wanted)
+        if isinstance(found, AgentRefusal):
             raise Unavailable(f"nothing was subscribed to: {found.reason}")
-        subscription = Subscription(self._unsubscribe)
+        subscription = AgentSubscription(self._unsubscribe)
         subscription.id = str(found.get("subscription_id", ""))
         subscription.channels = tuple(map(str, found.get("subscribed", ())))
         subscription.unsupported = tuple(map(str, found.get("unsupported", ())))
@@ -206,18 +327,18 @@ class Agent:
                 subscription.give(event)
         return subscription
 
-    async def _unsubscribe(self, subscription: Subscription) -> None:
+    async def _unsubscribe(self, subscription: AgentSubscription) -> None:
         if self._subscriptions.pop(subscription.id, None) is not None:
-            await self.ask(events.UNSUBSCRIBE, {"subscription_id": subscription.id})
+            await self.ask(model.UNSUBSCRIBE, {"subscription_id": subscription.id})
 
-    async def _respond(self, callback: str, said: object) -> None:
-        await self.ask(callbacks.RESPOND, callbacks.response(callback, said))
+    async def _respond(self, callback: str, value: object) -> None:
+        await self.ask(answers.RESPOND_METHOD, answers.callback_response_params(callback, value))
 
     async def _hear(self, frame: Frame) -> None:
         """What is told amid no stream of ours."""
-        if frame.method == callbacks.REQUEST:
+        if frame.method == mgp.CALLBACK_REQUEST:
             self._callbacks.take(frame)
-        elif frame.method == events.NOTICE:
+        elif frame.method == model.NOTICE:
             try:
                 named, event = happened_in(frame)
             except MalformedMessage as problem:

@@ -1,11 +1,4 @@
-"""The channels of a live server: places outside that words come from and go to. (MCPL §14)
-
-Rule 1: channels are known here by themselves; each host that lets the server have channels is told
-        of them as soon as it does, and of every change from then on.
-Rule 2: they belong to feature sets that use `channels.publish` or `channels.observe`; without one
-        enabled nothing is said or taken. (D-64)
-Rule 3: `thinking` is read and never written to. (D-73)
-"""
+"""The channels of a live server. (MCPL §14)"""
 
 import asyncio
 import logging
@@ -17,13 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 from mcp import MCPError
 
-from comity.sdk.live_features import Feature, stamp
-from comity.sdk.live_hosts import Absent, Host, Hosts, Lost, Refused
-from comity.sdk.live_words import Saying, blocks_of, content_of
-from comity.wire import channels, jsonrpc
-from comity.wire.channels import THINKING, Descriptor
-from comity.wire.contents import Content, text_of
-from comity.wire.errors import (
+from comity.errors import (
     CHANNEL_NOT_OPENED,
     CHANNEL_UNKNOWN,
     SCOPE_NOT_PERMITTED,
@@ -31,7 +18,20 @@ from comity.wire.errors import (
     MalformedMessage,
     Misconfigured,
 )
-from comity.wire.features import Use
+from comity.inference.messages import Content, text_of
+from comity.live.channels import model
+from comity.live.channels.model import THINKING, ChannelDescriptor
+from comity.mcp import jsonrpc
+from comity.mcp.mcpl import FeatureUse
+from comity.sdk.live_features import Feature, format_event_time
+from comity.sdk.live_hosts import (
+    HostRefusal,
+    HostRequestFailure,
+    HostUnavailable,
+    McplHost,
+    McplHostRegistry,
+)
+from comity.sdk.live_types import Saying, blocks_of, content_of
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Message:
             "channelId": self.channel,
             "messageId": self.id,
             "author": {"id": self.author_id or self.author, "name": self.author},
-            "timestamp": stamp(self.at or datetime.now(UTC)),
+            "timestamp": format_event_time(self.at or datetime.now(UTC)),
             "content": blocks_of(self.content),
             "metadata": dict(self.metadata),
         }
@@ -66,7 +66,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ChannelMessageReceipt:
     """What became of a message that was brought in."""
 
     message: str
@@ -82,7 +82,7 @@ class Post:
     `id` is the same however often a host asks for the same delivery; empty where it gives none.
     """
 
-    channel: Descriptor
+    channel: ChannelDescriptor
     content: Content
     conversation: str = ""
     stream: bool = False
@@ -94,7 +94,7 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class ChannelOutput:
     """What somebody says in a channel, to be looked at: a piece, or the whole at the end.
 
     It is no order to deliver anything: that is a `Post`. (D-71)
@@ -110,16 +110,16 @@ class Outgoing:
 
 
 type OnPublish = Callable[[Post], Awaitable[str | bool | None]]
-type OnOpen = Callable[[str, Mapping[str, Any]], Awaitable[Descriptor | None]]
+type OnOpen = Callable[[str, Mapping[str, Any]], Awaitable[ChannelDescriptor | None]]
 type OnClose = Callable[[str], Awaitable[bool | None]]
-type OnOutgoing = Callable[[Outgoing], Awaitable[None]]
+type OnOutgoing = Callable[[ChannelOutput], Awaitable[None]]
 
 
 class LiveChannels:
     """The channels of one server."""
 
-    def __init__(self, hosts: Hosts, sets: Mapping[str, Feature]) -> None:
-        self.known: dict[str, Descriptor] = {}
+    def __init__(self, hosts: McplHostRegistry, sets: Mapping[str, Feature]) -> None:
+        self.known: dict[str, ChannelDescriptor] = {}
         self._hosts = hosts
         self._sets = sets
         self._publish: OnPublish | None = None
@@ -151,12 +151,12 @@ class LiveChannels:
     def declared(self) -> dict[str, bool] | None:
         """What is said of it in the greeting; None where no set is for channels. (§14.1)"""
         uses = {use for each in self._sets.values() for use in each.uses}
-        if not uses & {Use.PUBLISH, Use.OBSERVE}:
+        if not uses & {FeatureUse.PUBLISH, FeatureUse.OBSERVE}:
             return None
         return {
             "register": True,
-            "publish": Use.PUBLISH in uses,
-            "observe": Use.OBSERVE in uses,
+            "publish": FeatureUse.PUBLISH in uses,
+            "observe": FeatureUse.OBSERVE in uses,
             "lifecycle": self._open is not None or self._close is not None,
             "streaming": self._outgoing is not None,
         }
@@ -164,17 +164,17 @@ class LiveChannels:
     def check(self) -> None:
         """Raises Misconfigured where something is joined that no feature set is for."""
         uses = {use for each in self._sets.values() for use in each.uses}
-        if self._publish is not None and Use.PUBLISH not in uses:
+        if self._publish is not None and FeatureUse.PUBLISH not in uses:
             raise Misconfigured("on_publish needs a feature set that uses channels.publish")
-        if self._outgoing is not None and Use.OBSERVE not in uses:
+        if self._outgoing is not None and FeatureUse.OBSERVE not in uses:
             raise Misconfigured("on_outgoing needs a feature set that uses channels.observe")
 
-    async def register(self, *described: Descriptor) -> None:
+    async def register(self, *described: ChannelDescriptor) -> None:
         """Have these channels, from now on and with every host."""
         await self.change(added=described)
 
     async def change(
-        self, *, added: Iterable[Descriptor] = (), removed: Iterable[str] = ()
+        self, *, added: Iterable[ChannelDescriptor] = (), removed: Iterable[str] = ()
     ) -> None:
         """Add channels, or describe known ones anew, and take others away."""
         for each in added:
@@ -182,54 +182,56 @@ class LiveChannels:
             self.known[each.id] = each
         for id in removed:
             self.known.pop(id, None)
-        if len(self.known) > channels.MOST_CHANNELS:
-            raise Misconfigured(f"a server has at most {channels.MOST_CHANNELS} channels")
+        if len(self.known) > model.MAX_CHANNELS:
+            raise Misconfigured(f"a server has at most {model.MAX_CHANNELS} channels")
         for host in self._hosts.all:
             await self.introduce(host)
 
-    async def incoming(self, *messages: Message) -> tuple[Arrived, ...]:
+    async def incoming(self, *messages: Message) -> tuple[ChannelMessageReceipt, ...]:
         """Bring in what was said outside; each message has an outcome of its own."""
         told = [each.told() for each in messages]
-        for named, read in channels.messages_in(jsonrpc.to_raw({"messages": told})):
+        for named, read in model.messages_in(jsonrpc.to_raw({"messages": told})):
             if isinstance(read, MalformedMessage):
                 raise Misconfigured(f"message {named!r:.80} cannot be brought in: {read}")
-        hosts = self._having(Use.OBSERVE)
+        hosts = self._having(FeatureUse.OBSERVE)
         if not hosts:
             reason = "no host takes messages from channels"
-            return tuple(Arrived(each.id, accepted=False, reason=reason) for each in messages)
+            return tuple(
+                ChannelMessageReceipt(each.id, accepted=False, reason=reason) for each in messages
+            )
         # Only one host speaks for a channel: the newest.
-        results = _results(await self._ask(hosts[0], channels.INCOMING, {"messages": told}))
+        results = _results(await self._ask(hosts[0], model.INCOMING, {"messages": told}))
         return tuple(_arrived(each.id, results.get(each.id)) for each in messages)
 
-    async def listed(self) -> tuple[Descriptor, ...]:
+    async def listed(self) -> tuple[ChannelDescriptor, ...]:
         """The channels of this server as its host knows them. Raises Absent, Refused, Lost."""
-        hosts = self._having(Use.OBSERVE) or self._having(Use.PUBLISH)
+        hosts = self._having(FeatureUse.OBSERVE) or self._having(FeatureUse.PUBLISH)
         if not hosts:
-            raise Absent("no host lets this server have channels")
-        said = await self._ask(hosts[0], channels.LIST, {})
-        found = channels.registered_in(jsonrpc.to_raw({"channels": said.get("channels") or []}))
+            raise HostUnavailable("no host lets this server have channels")
+        said = await self._ask(hosts[0], model.LIST, {})
+        found = model.registered_in(jsonrpc.to_raw({"channels": said.get("channels") or []}))
         return tuple(found)
 
     # What hosts decide and ask.
 
-    async def introduce(self, host: Host) -> None:
+    async def introduce(self, host: McplHost) -> None:
         """Tell a host what it does not know yet, if it lets this server have channels."""
         async with self._telling:
-            if host.way is None or not self._lets(host, Use.PUBLISH, Use.OBSERVE):
+            if host.way is None or not self._lets(host, FeatureUse.PUBLISH, FeatureUse.OBSERVE):
                 host.channels = None
                 return
             now: dict[str, Mapping[str, Any]] = {id: _wire(each) for id, each in self.known.items()}
             try:
                 await self._introduce(host, now)
-            except (Lost, Refused) as problem:
+            except (HostRequestFailure, HostRefusal) as problem:
                 log.info("channels were not registered: %s", problem)
 
-    async def _introduce(self, host: Host, now: dict[str, Mapping[str, Any]]) -> None:
+    async def _introduce(self, host: McplHost, now: dict[str, Mapping[str, Any]]) -> None:
         before = host.channels
         if before is None:
             if now:
                 told = {"channels": list(now.values())}
-                await host.ask(channels.REGISTER, told, ASK_SECONDS)
+                await host.ask(model.REGISTER, told, ASK_SECONDS)
                 host.channels = now
             return
         told = {
@@ -238,15 +240,15 @@ class LiveChannels:
             "updated": [each for id, each in now.items() if before.get(id, each) != each],
         }
         if any(told.values()):
-            await host.tell(channels.CHANGED, told)
+            await host.tell(model.CHANGED, told)
             host.channels = now
 
-    async def listing(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
-        may = self._lets(host, Use.PUBLISH, Use.OBSERVE)
+    async def listing(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
+        may = self._lets(host, FeatureUse.PUBLISH, FeatureUse.OBSERVE)
         return {"channels": [_wire(each) for each in self.known.values()] if may else []}
 
-    async def open(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
-        self._require(host, Use.PUBLISH, Use.OBSERVE)
+    async def open(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
+        self._require(host, FeatureUse.PUBLISH, FeatureUse.OBSERVE)
         if self._open is None:
             raise _error(CHANNEL_NOT_OPENED, "Channel open failed")
         address = params.get("address")
@@ -265,8 +267,8 @@ class LiveChannels:
             host.channels[opened.id] = _wire(opened)
         return {"channel": _wire(opened)}
 
-    async def close(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
-        self._require(host, Use.PUBLISH, Use.OBSERVE)
+    async def close(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
+        self._require(host, FeatureUse.PUBLISH, FeatureUse.OBSERVE)
         channel = self._named(params)
         closed = True if self._close is None else await self._close(channel.id)
         if closed is False:
@@ -275,12 +277,12 @@ class LiveChannels:
         (host.channels or {}).pop(channel.id, None)
         return {"closed": True}
 
-    async def publish(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def publish(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
         if params.get("channelId") == THINKING:
             raise _error(SCOPE_NOT_PERMITTED, "Channel not permitted")
-        self._require(host, Use.PUBLISH)
+        self._require(host, FeatureUse.PUBLISH)
         channel = self._named(params)
-        if self._publish is None or channel.direction is channels.Direction.IN:
+        if self._publish is None or channel.direction is model.ChannelDirection.IN:
             raise _error(SCOPE_NOT_PERMITTED, "Channel not permitted")
         content = content_of(cast("Saying", params.get("content", "")))
         named = str(params.get("conversationId") or "")
@@ -291,81 +293,83 @@ class LiveChannels:
             return {"delivered": False}
         return {"delivered": True, **({"messageId": said} if isinstance(said, str) else {})}
 
-    async def chunk(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def chunk(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
         index, delta = params.get("index"), params.get("delta")
         if isinstance(index, int) and isinstance(delta, str):
             await self._observe(host, _outgoing(params, index=index, delta=delta))
         return {}
 
-    async def complete(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def complete(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
         content = content_of(cast("Saying", params.get("content", "")))
         await self._observe(host, _outgoing(params, content=content, is_complete=True))
         return {}
 
-    async def _observe(self, host: Host, outgoing: Outgoing) -> None:
-        if self._outgoing is not None and self._lets(host, Use.OBSERVE):
+    async def _observe(self, host: McplHost, outgoing: ChannelOutput) -> None:
+        if self._outgoing is not None and self._lets(host, FeatureUse.OBSERVE):
             await self._outgoing(outgoing)
 
-    def _named(self, params: Mapping[str, Any]) -> Descriptor:
+    def _named(self, params: Mapping[str, Any]) -> ChannelDescriptor:
         named = params.get("channelId")
         found = self.known.get(named) if isinstance(named, str) else None
         if found is None:
             raise _error(CHANNEL_UNKNOWN, "Unknown channel")
         return found
 
-    def _lets(self, host: Host, *uses: Use) -> bool:
+    def _lets(self, host: McplHost, *uses: FeatureUse) -> bool:
         sets = [each for each in self._sets.values() if each.uses & set(uses)]
         return host.offered.channels and any(host.decided.allows(each.name) for each in sets)
 
-    def _having(self, use: Use) -> list[Host]:
+    def _having(self, use: FeatureUse) -> list[McplHost]:
         here = [each for each in self._hosts.all if each.way is not None]
         return [each for each in reversed(here) if self._lets(each, use)]
 
-    def _require(self, host: Host, *uses: Use) -> None:
+    def _require(self, host: McplHost, *uses: FeatureUse) -> None:
         if not self._lets(host, *uses):
             raise _error(SCOPE_NOT_PERMITTED, "Channel not permitted")
 
-    async def _ask(self, host: Host, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _ask(
+        self, host: McplHost, method: str, params: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         """Each of these can be asked again: what they carry has names."""
         for _ in range(MOST_TRIES - 1):
             try:
                 return await host.ask(method, params, ASK_SECONDS)
-            except Lost:
+            except HostRequestFailure:
                 continue
         return await host.ask(method, params, ASK_SECONDS)
 
 
-def _outgoing(params: Mapping[str, Any], **more: Any) -> Outgoing:
+def _outgoing(params: Mapping[str, Any], **more: Any) -> ChannelOutput:
     names = ("channelId", "inferenceId", "conversationId")
     channel, inference, conversation = (str(params.get(name) or "") for name in names)
-    return Outgoing(channel, inference, conversation, **more)
+    return ChannelOutput(channel, inference, conversation, **more)
 
 
-def _wire(described: Descriptor) -> dict[str, Any]:
+def _wire(described: ChannelDescriptor) -> dict[str, Any]:
     return {"direction": str(described.direction), **msgspec.to_builtins(described)}
 
 
-def _checked(described: Descriptor) -> None:
+def _checked(described: ChannelDescriptor) -> None:
     try:
-        channels.descriptor_in(jsonrpc.to_raw(_wire(described)))
+        model.descriptor_in(jsonrpc.to_raw(_wire(described)))
     except MalformedMessage as problem:
         raise Misconfigured(str(problem)) from None
     if described.id == THINKING:
         raise Misconfigured(f"no server has a channel {THINKING!r}: the host has it")
 
 
-def _results(said: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    results = said.get("results")
+def _results(fields: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    results = fields.get("results")
     found = cast("list[object]", results) if isinstance(results, list) else []
     tables = [cast("dict[str, Any]", each) for each in found if isinstance(each, dict)]
     return {str(each.get("messageId")): each for each in tables}
 
 
-def _arrived(id: str, said: Mapping[str, Any] | None) -> Arrived:
-    if said is None:
-        return Arrived(id, accepted=False, reason="the host said nothing of it")
-    conversation, reason = str(said.get("conversationId") or ""), str(said.get("reason") or "")
-    return Arrived(id, said.get("accepted") is True, conversation, reason)
+def _arrived(id: str, fields: Mapping[str, Any] | None) -> ChannelMessageReceipt:
+    if fields is None:
+        return ChannelMessageReceipt(id, accepted=False, reason="the host said nothing of it")
+    conversation, reason = str(fields.get("conversationId") or ""), str(fields.get("reason") or "")
+    return ChannelMessageReceipt(id, fields.get("accepted") is True, conversation, reason)
 
 
 def _error(fault: Fault, message: str) -> MCPError:

@@ -1,10 +1,4 @@
-"""The hosts of a live server: how each is asked and told something, in either era. (mcp-wire §4)
-
-The one place that touches what the SDK calls provisional: requests of a server that are of no
-method of MCP's, under ids of our own, and the long request on which a modern host listens.
-Rule 1: a host that did not negotiate MCPL is no host, and is sent nothing. (MCPL §3.2)
-Rule 2: every wait is bounded, and an answer that is lost is `Lost`, never silence.
-"""
+"""The hosts of a live server, and what each enables, in both protocol versions."""
 
 import asyncio
 import secrets
@@ -20,21 +14,117 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import NoBackChannelError
 from mcp.types import CONNECTION_CLOSED, Notification
 
-from comity.sdk.live_offers import Decided, Offered
-from comity.sdk.mgp_terms import Context
-from comity.wire import reverse
-from comity.wire.errors import INTERNAL_ERROR
-from comity.wire.features import Use
+from comity.errors import INTERNAL_ERROR
+from comity.mcp import mcpl
+from comity.mcp.mcpl import FeatureUse, ScopeBounds
+from comity.sdk.mgp_negotiation import Context
+from comity.toolkit.patterns import covers_feature
+
+MOST_WORDS: Final = 1_000
+"""Names, families and patterns that are kept of what a host says."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCapabilities:
+    """What a host says that it does."""
+
+    pushes: bool = False
+    hooks: bool = False
+    infers: bool = False
+    streams: bool = False
+    models: bool = False
+    channels: bool = False
+
+    def has(self, use: FeatureUse) -> bool:
+        """Whether a server may turn to this host with it."""
+        if use is FeatureUse.PUSH:
+            return self.pushes
+        if use is FeatureUse.INFERENCE:
+            return self.infers
+        if use in (FeatureUse.PUBLISH, FeatureUse.OBSERVE):
+            return self.channels
+        return True
+
+
+def offered_in(capabilities: object) -> HostCapabilities | None:
+    """What a client offers; None for one that does not speak of MCPL."""
+    said = _said(_table(capabilities))
+    version = said.get("version")
+    if not isinstance(version, str) or version.partition(".")[0] != _MAJOR:
+        return None
+    inference: object = said.get("inferenceRequest")
+    details = _table(inference)
+    infers = inference is True or inference == details
+    hooks = isinstance(said.get("contextHooks"), dict)
+    return HostCapabilities(
+        pushes=said.get("pushEvents") is True,
+        hooks=hooks,
+        infers=infers,
+        streams=details.get("streaming") is True,
+        # The document's own hosts say nothing of it, though they answer. (D-74)
+        models=said.get("modelInfo") is True or infers or hooks,
+        channels=isinstance(said.get("channels"), dict),
+    )
+
+
+@dataclass(slots=True)
+class HostFeatureDecisions:
+    """What one host decided of the feature sets; the last word about a name counts."""
+
+    words: dict[str, bool] = field(default_factory=dict[str, bool])
+    scopes: dict[str, ScopeBounds] = field(default_factory=dict[str, ScopeBounds])
+    is_told: bool = False
+
+    def allows(self, name: str) -> bool:
+        """Whether the set is enabled just now."""
+        return next(
+            (on for word, on in reversed(self.words.items()) if covers_feature(word, name)), False
+        )
+
+    def take(self, params: Mapping[str, Any]) -> None:
+        """What a `featureSets/update` says counts from this moment. (§6.7)"""
+        self.is_told = True
+        for member, on in (("enabled", True), ("disabled", False)):
+            for word in _texts(params.get(member)):
+                # The newest stands last.
+                self.words.pop(word, None)
+                if len(self.words) < MOST_WORDS:
+                    self.words[word] = on
+        for name, said in list(_table(params.get("scopes")).items())[:MOST_WORDS]:
+            bounds = _table(said)
+            white, black = _texts(bounds.get("whitelist")), _texts(bounds.get("blacklist"))
+            self.scopes[name] = ScopeBounds(white, black)
+
+
+_MAJOR: Final = mcpl.VERSION.partition(".")[0]
+
+
+def _said(capabilities: Mapping[str, Any]) -> Mapping[str, Any]:
+    for place, key in (("experimental", mcpl.KEY), ("extensions", mcpl.EXTENSION_KEY)):
+        inside = _table(capabilities.get(place))
+        if key in inside:
+            return _table(inside[key])
+    return {}
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    found = cast("list[object]", value) if isinstance(value, list) else []
+    return tuple(each for each in found[:MOST_WORDS] if isinstance(each, str))
+
 
 MOST_PENDING: Final = 1_000
 _GONE: Final = (BrokenResourceError, ClosedResourceError, NoBackChannelError)
 
 
-class Lost(ToolError):
+class HostRequestFailure(ToolError):
     """No answer came, and whether it was heard is not known."""
 
 
-class Refused(ToolError):
+class HostRefusal(ToolError):
     """The host answered with an error; who calls a tool amid which it happens is told so."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
@@ -43,11 +133,11 @@ class Refused(ToolError):
         self.data = data
 
 
-class Absent(ToolError):
+class HostUnavailable(ToolError):
     """No host is here that takes this: none is connected, offers it, or has enabled it."""
 
 
-class Way(Protocol):
+class HostConnection(Protocol):
     """How a host is reached."""
 
     async def ask(
@@ -60,13 +150,13 @@ class Way(Protocol):
 
 
 @dataclass(eq=False)
-class Host:
+class McplHost:
     """One client that speaks MCPL, for as long as it is connected."""
 
-    offered: Offered
-    decided: Decided = field(default_factory=Decided)
+    offered: HostCapabilities
+    decided: HostFeatureDecisions = field(default_factory=HostFeatureDecisions)
     # The newest counts; in the modern era each node of a gateway may listen by itself.
-    ways: list[Way] = field(default_factory=list[Way])
+    ways: list[HostConnection] = field(default_factory=list[HostConnection])
     # The feature sets that it was told of, as they stood on the wire.
     knows: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     # The channels that were registered with it; None before the first was.
@@ -78,7 +168,7 @@ class Host:
         self.quiet.set()
 
     @property
-    def way(self) -> Way | None:
+    def way(self) -> HostConnection | None:
         return self.ways[-1] if self.ways else None
 
     async def ask(
@@ -86,7 +176,7 @@ class Host:
     ) -> Mapping[str, Any]:
         """Raises Lost, Refused."""
         if self.way is None:
-            raise Lost(f"nobody listens for {method}")
+            raise HostRequestFailure(f"nobody listens for {method}")
         return await self.way.ask(method, params, id or new_id(), seconds)
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
@@ -107,7 +197,7 @@ class Host:
                 self.quiet.set()
 
 
-class Linked:
+class LegacyHostConnection:
     """The way to a host of the handshake era: the connection itself, or the stream of a request."""
 
     def __init__(self, connection: Connection, amid: Context | None = None) -> None:
@@ -122,13 +212,13 @@ class Linked:
             async with asyncio.timeout(seconds):
                 return await self._channel.send_raw_request(method, params, {"request_id": id})
         except TimeoutError:
-            raise Lost(f"{method} was not answered") from None
+            raise HostRequestFailure(f"{method} was not answered") from None
         except _GONE as error:
-            raise Lost(f"{method} could not be asked") from error
+            raise HostRequestFailure(f"{method} could not be asked") from error
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
-                raise Lost(f"the host left before {method} was answered") from None
-            raise Refused(error.code, error.message, error.data) from None
+                raise HostRequestFailure(f"the host left before {method} was answered") from None
+            raise HostRefusal(error.code, error.message, error.data) from None
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         await self._channel.notify(method, params)
@@ -140,7 +230,7 @@ class Linked:
         return self._amid.session._request_outbound  # pyright: ignore[reportPrivateUsage]  # see above
 
 
-class Heard:
+class ModernHostConnection:
     """The way to a host of the modern era: the long request on which it listens."""
 
     def __init__(self, ctx: Context) -> None:
@@ -151,22 +241,24 @@ class Heard:
         self, method: str, params: Mapping[str, Any], id: str, seconds: float
     ) -> Mapping[str, Any]:
         if len(self._pending) >= MOST_PENDING:
-            raise Lost("too much is asked of this host already")
+            raise HostRequestFailure("too much is asked of this host already")
         # Whoever answers must have heard the question: ids cannot be guessed.
         waiting = self._pending[id] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(seconds):
-                await self._say(reverse.ASKED, {"id": id, "method": method, "params": {**params}})
+                await self._say(
+                    mcpl.REVERSE_REQUEST, {"id": id, "method": method, "params": {**params}}
+                )
                 return await waiting
         except TimeoutError:
-            raise Lost(f"{method} was not answered") from None
+            raise HostRequestFailure(f"{method} was not answered") from None
         except _GONE as error:
-            raise Lost(f"{method} could not be asked") from error
+            raise HostRequestFailure(f"{method} could not be asked") from error
         finally:
             self._pending.pop(id, None)
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        await self._say(reverse.TOLD, {"method": method, "params": {**params}})
+        await self._say(mcpl.REVERSE_NOTIFICATION, {"method": method, "params": {**params}})
 
     def answered(self, params: Mapping[str, Any]) -> bool:
         """Whether this is an answer to something that was asked here."""
@@ -179,7 +271,9 @@ class Heard:
             said = cast("dict[str, Any]", error)
             code = said.get("code")
             number = code if isinstance(code, int) else INTERNAL_ERROR.code
-            waiting.set_exception(Refused(number, str(said.get("message", "")), said.get("data")))
+            waiting.set_exception(
+                HostRefusal(number, str(said.get("message", "")), said.get("data"))
+            )
         else:
             result = params.get("result")
             found = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
@@ -189,7 +283,7 @@ class Heard:
     def end(self) -> None:
         for waiting in self._pending.values():
             if not waiting.done():
-                waiting.set_exception(Lost("the host does not listen any more"))
+                waiting.set_exception(HostRequestFailure("the host does not listen any more"))
 
     async def _say(self, method: str, params: Mapping[str, Any]) -> None:
         note = Notification[dict[str, Any], str](method=method, params=dict(params))
@@ -201,19 +295,19 @@ def new_id() -> str:
     return f"live-{secrets.token_hex(12)}"
 
 
-class Hosts:
+class McplHostRegistry:
     """All hosts of a server, and what is on its way from them."""
 
     def __init__(self) -> None:
-        self.all: list[Host] = []
+        self.all: list[McplHost] = []
         self.news = asyncio.Condition()
 
-    def taking(self, feature: str, use: Use) -> list[Host]:
+    def taking(self, feature: str, use: FeatureUse) -> list[McplHost]:
         """Those that offer this and have enabled the feature set; the newest first."""
         here = [each for each in self.all if each.way is not None and each.offered.has(use)]
         return [each for each in reversed(here) if each.decided.allows(feature)]
 
-    def leave(self, host: Host) -> None:
+    def leave(self, host: McplHost) -> None:
         if host in self.all:
             self.all.remove(host)
 

@@ -1,8 +1,4 @@
-"""What a live server asks of its host's model, and hears of the answer while it comes. (MCPL §11)
-
-Rule 1: nothing is asked from within a hook: its host waits for that very hook. (§10.7, D-69)
-Rule 2: nothing is asked for that a host need not heed: which model answers is its affair. (§11.2)
-"""
+"""Requests of a live server to its host's model. (MCPL §11)"""
 
 import asyncio
 import inspect
@@ -12,14 +8,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from comity.sdk.live_hosts import Host, Lost, Refused, new_id
-from comity.sdk.live_words import Reply, Saying, blocks_of, reply_in
-from comity.wire import inference, jsonrpc
-from comity.wire.errors import INVALID_REQUEST, MalformedMessage, Misconfigured
-from comity.wire.inference import Message
+from comity.errors import INVALID_REQUEST, MalformedMessage, Misconfigured
+from comity.inference import messages as inference
+from comity.inference.messages import ChatMessage
+from comity.mcp import jsonrpc
+from comity.sdk.live_hosts import HostRefusal, HostRequestFailure, McplHost, new_id
+from comity.sdk.live_types import Reply, Saying, blocks_of, reply_in
 
 type OnPiece = Callable[[str], Awaitable[None] | None]
-type Messages = str | Sequence[str | Message | Mapping[str, Any]]
+type Messages = str | Sequence[str | ChatMessage | Mapping[str, Any]]
 
 LONGEST: Final = timedelta(minutes=5)
 HOOK_SECONDS: Final = 15.0
@@ -30,13 +27,13 @@ MOST_PIECES: Final = 100_000
 
 
 @dataclass(slots=True)
-class Hooked:
+class FeatureHookRun:
     """A hook that runs, known to all that it starts."""
 
     over: asyncio.Event
 
 
-HOOK: ContextVar[Hooked | None] = ContextVar("comity_live_hook", default=None)
+HOOK: ContextVar[FeatureHookRun | None] = ContextVar("comity_live_hook", default=None)
 
 
 def refuse_in_hook() -> None:
@@ -46,11 +43,11 @@ def refuse_in_hook() -> None:
         raise Misconfigured("no model is asked from within a hook: use `server.afterwards(...)`")
 
 
-class Pieces:
+class InferenceChunkBuffer:
     """The words of one answer, in their order, each once."""
 
     def __init__(self, on_piece: OnPiece) -> None:
-        self._on_piece = on_piece
+        self._on_chunk = on_piece
         self._waiting: dict[int, str] = {}
         self._said: list[str] = []
         self._is_busy = False
@@ -79,13 +76,13 @@ class Pieces:
 
     async def _say(self, delta: str) -> None:
         self._said.append(delta)
-        waiting = self._on_piece(delta)
+        waiting = self._on_chunk(delta)
         if inspect.isawaitable(waiting):
             await waiting
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HostInferenceRequest:
     """One request for inference, as its author words it."""
 
     feature: str
@@ -109,24 +106,28 @@ class Question:
         if liked:
             told["preferences"] = liked
         try:
-            inference.wanted_in(jsonrpc.to_raw(told))
+            inference.inference_params_in(jsonrpc.to_raw(told))
         except MalformedMessage as problem:
             raise Misconfigured(f"this cannot be asked of a model: {problem}") from None
         return told
 
 
-class Inferring:
+class HostInferenceClient:
     """The requests that are under way, by their ids."""
 
     def __init__(self) -> None:
-        self._pieces: dict[object, Pieces] = {}
+        self._pieces: dict[object, InferenceChunkBuffer] = {}
 
     async def ask(
-        self, host: Host, question: Question, on_piece: OnPiece | None, within: timedelta
+        self,
+        host: McplHost,
+        question: HostInferenceRequest,
+        on_piece: OnPiece | None,
+        within: timedelta,
     ) -> Reply:
         """Raises Lost, Refused."""
         id = new_id()
-        pieces = None if on_piece is None else Pieces(on_piece)
+        pieces = None if on_piece is None else InferenceChunkBuffer(on_piece)
         params = question.params(stream=pieces is not None and host.offered.streams)
         if pieces is not None:
             self._pieces[id] = pieces
@@ -137,7 +138,7 @@ class Inferring:
                 await pieces.finish(reply.text)
             return reply
         except TimeoutError:
-            raise Lost("no model answered in time") from None
+            raise HostRequestFailure("no model answered in time") from None
         finally:
             self._pieces.pop(id, None)
 
@@ -149,26 +150,26 @@ class Inferring:
             await pieces.take(params.get("index"), params.get("delta"))
 
     async def _outside_hooks(
-        self, host: Host, params: Mapping[str, Any], id: str
+        self, host: McplHost, params: Mapping[str, Any], id: str
     ) -> Mapping[str, Any]:
         for again in range(MOST_TRIES):
             try:
                 async with asyncio.timeout(HOOK_SECONDS):
                     await host.quiet.wait()
             except TimeoutError:
-                raise Lost("a hook of this server did not end") from None
+                raise HostRequestFailure("a hook of this server did not end") from None
             try:
                 return await host.ask(inference.REQUEST, params, LONGEST.total_seconds(), id)
-            except Refused as refused:
+            except HostRefusal as refused:
                 # A hook was on its way here when this left: it is worth another try, once that
                 # hook is over.
                 if again == MOST_TRIES - 1 or not _is_loop(refused):
                     raise
                 await asyncio.sleep(0)
-        raise Lost("unreachable")
+        raise HostRequestFailure("unreachable")
 
 
-def _is_loop(refused: Refused) -> bool:
+def _is_loop(refused: HostRefusal) -> bool:
     return refused.code == INVALID_REQUEST.code and "hook_loop" in f"{refused} {refused.data}"
 
 
@@ -177,10 +178,10 @@ def _worded(messages: Messages) -> list[dict[str, Any]]:
     return [_message(each) for each in every]
 
 
-def _message(said: str | Message | Mapping[str, Any]) -> dict[str, Any]:
+def _message(said: str | ChatMessage | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(said, str):
         return {"role": "user", "content": said}
-    if isinstance(said, Message):
+    if isinstance(said, ChatMessage):
         return {"role": said.role, "content": blocks_of(said.content)}
     content = cast("Saying", said.get("content", ""))
     worded = content if isinstance(content, str) else blocks_of(content)

@@ -1,8 +1,4 @@
-"""MCPL around a server of the official SDK: what its hosts negotiate, decide and ask. (MCPL §3-§8)
-
-Rule 1: to a client that says nothing of MCPL it is the plain server that it was. (§3.2)
-Rule 2: what a modern host cannot notify it sends as a request, which is answered with `{}`.
-"""
+"""MCPL for a server of the official SDK: negotiation, feature sets and calls."""
 
 import asyncio
 import logging
@@ -14,19 +10,9 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.mcpserver import MCPServer
+from pydantic import BaseModel
 
-from comity.sdk.live_calls import called, named
-from comity.sdk.live_channels import LiveChannels
-from comity.sdk.live_features import Feature, Joint, Tools, Traits
-from comity.sdk.live_hooks import Hooks
-from comity.sdk.live_hosts import Absent, Heard, Host, Hosts, Linked, Lost, Refused
-from comity.sdk.live_inference import Inferring
-from comity.sdk.live_offers import Offered, offered_in
-from comity.sdk.live_state import CheckpointNotFound
-from comity.sdk.live_words import model_in
-from comity.sdk.mgp_terms import Context, connection_of, is_modern
-from comity.wire import channels, checkpoints, features, hooks, inference, mcp, reverse
-from comity.wire.errors import (
+from comity.errors import (
     FEATURE_NOT_ENABLED,
     FEATURE_UNKNOWN,
     INTERNAL_ERROR,
@@ -34,8 +20,117 @@ from comity.wire.errors import (
     METHOD_NOT_FOUND,
     Misconfigured,
 )
-from comity.wire.features import Use
-from comity.wire.inference import ModelInfo
+from comity.inference import messages
+from comity.inference.messages import ModelInfo
+from comity.live.channels import model as channels
+from comity.live.hooks import model as hooks
+from comity.live.state import model as checkpoints
+from comity.mcp import mcpl, protocol
+from comity.mcp.mcpl import FeatureUse, ScopeClaim
+from comity.sdk.live_channels import LiveChannels
+from comity.sdk.live_features import (
+    CALL,
+    Feature,
+    FeatureCallContext,
+    FeatureDependencies,
+    FeatureHookRunner,
+    FeatureOptions,
+    MissingCheckpointError,
+    ToolDecorator,
+)
+from comity.sdk.live_hosts import (
+    HostCapabilities,
+    HostRefusal,
+    HostRequestFailure,
+    HostUnavailable,
+    LegacyHostConnection,
+    McplHost,
+    McplHostRegistry,
+    ModernHostConnection,
+    offered_in,
+)
+from comity.sdk.live_inference import HostInferenceClient
+from comity.sdk.live_types import model_in
+from comity.sdk.mgp_negotiation import Context, connection_of, is_modern
+
+_KEPT: Final = "dev.comity/live_state"
+_CARRIED: Final = frozenset({"state", "checkpoint", "scope"})
+
+
+def add_feature_names(result: HandlerResult, sets: Mapping[str, Feature]) -> dict[str, Any]:
+    """Say of each tool which set it is of. (D-65)"""
+    of = {tool: each.name for each in sets.values() for tool in each.tool_names}
+    plain = _plain(result)
+
+    def with_set(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+        feature = of.get(str(tool.get("name")))
+        if feature is None:
+            return tool
+        return {**tool, "_meta": {**(tool.get("_meta") or {}), "featureSet": feature}}
+
+    return {**plain, "tools": [with_set(each) for each in plain.get("tools", ())]}
+
+
+async def call_feature_tool(
+    ctx: Context, call_next: CallNext, sets: Mapping[str, Feature], host: McplHost | None
+) -> HandlerResult:
+    tool = str((ctx.params or {}).get("name"))
+    feature = next((each for each in sets.values() if tool in each.tool_names), None)
+    if feature is None:
+        return await call_next(ctx)
+    if host is not None and host.decided.is_told and not host.decided.allows(feature.name):
+        data = {"featureSet": feature.name, "canEnable": True}
+        raise MCPError(FEATURE_NOT_ENABLED.code, "Feature set not enabled", data)
+    # Who sends state has something to do with it, also where its greeting was not heard here.
+    is_live = host is not None or bool(_CARRIED & (ctx.params or {}).keys())
+    call = _opened(ctx, feature, host, is_live=is_live)
+    before = CALL.set(call)
+    try:
+        result = await call_next(ctx)
+    finally:
+        CALL.reset(before)
+    plain = _plain(result)
+    if call.state is None or plain.get("isError"):
+        return result
+    if not is_live:
+        _kept(ctx)[feature.name] = call.state.data
+        return result
+    told = feature.keeper.closed(call.state)
+    return result if told is None else {**plain, "state": told}
+
+
+def _opened(
+    ctx: Context, feature: Feature, host: McplHost | None, *, is_live: bool
+) -> FeatureCallContext:
+    params = ctx.params or {}
+    way = None
+    if host is not None and not is_modern(ctx):
+        way = LegacyHostConnection(cast("Connection", connection_of(ctx)), ctx)
+    state = None
+    if feature.has_rollback:
+        keeper = feature.keeper
+        state = keeper.opened(params) if is_live else keeper.held(_kept(ctx).get(feature.name))
+    return FeatureCallContext(feature.name, host, way, state, _scope(params.get("scope")))
+
+
+def _kept(ctx: Context) -> dict[str, Any]:
+    """What lasts as long as the connection, for clients that keep nothing themselves."""
+    return cast("Connection", connection_of(ctx)).state.setdefault(_KEPT, {})
+
+
+def _scope(value: object) -> ScopeClaim | None:
+    found = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    label, payload = found.get("label"), found.get("payload")
+    if not isinstance(label, str):
+        return None
+    return ScopeClaim(label, cast("dict[str, Any]", payload) if isinstance(payload, dict) else {})
+
+
+def _plain(result: HandlerResult) -> Mapping[str, Any]:
+    if isinstance(result, BaseModel):
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return result or {}
+
 
 log = logging.getLogger(__name__)
 
@@ -44,27 +139,27 @@ MOST_MODERN: Final = 1_000
 _HOST: Final = "dev.comity/live_host"
 _NOTHING: Final[dict[str, Any]] = {}
 
-type _Answer = Callable[[Host, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+type _Answer = Callable[[McplHost, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
-class Live:
+class LiveMiddleware:
     """The middleware of a live server, and what its author uses of it."""
 
-    def __init__(self, server: MCPServer[Any], name: str, tools: Tools) -> None:
+    def __init__(self, server: MCPServer[Any], name: str, tools: ToolDecorator) -> None:
         self.name = name
-        self.hosts = Hosts()
+        self.hosts = McplHostRegistry()
         self.sets: dict[str, Feature] = {}
         self.channels = LiveChannels(self.hosts, self.sets)
         self.closed = asyncio.Event()
-        self.hooks = Hooks(name, self.sets, self._start)
-        self._inferring = Inferring()
-        self._joint = Joint(self.hosts, self._inferring, tools)
-        self._modern: dict[object, Host] = {}
+        self.hooks = FeatureHookRunner(name, self.sets, self._start)
+        self._inferring = HostInferenceClient()
+        self._joint = FeatureDependencies(self.hosts, self._inferring, tools)
+        self._modern: dict[object, McplHost] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._methods: dict[str, _Answer] = {
-            features.UPDATE: self._update,
+            mcpl.UPDATE: self._update,
             hooks.BEFORE: self.hooks.before,
-            inference.CHUNK: self._chunk,
+            messages.CHUNK: self._chunk,
             checkpoints.ROLLBACK: self._roll_back,
             channels.LIST: self.channels.listing,
             channels.OPEN: self.channels.open,
@@ -77,11 +172,11 @@ class Live:
 
     # What its author uses.
 
-    def feature(self, name: str, description: str, traits: Traits) -> Feature:
+    def feature(self, name: str, description: str, traits: FeatureOptions) -> Feature:
         if name in self.sets:
             raise Misconfigured(f"there is a feature set {name!r} already")
-        if len(self.sets) >= features.MOST_SETS:
-            raise Misconfigured(f"a server has at most {features.MOST_SETS} feature sets")
+        if len(self.sets) >= mcpl.MAX_SETS:
+            raise Misconfigured(f"a server has at most {mcpl.MAX_SETS} feature sets")
         made = self.sets[name] = Feature(self._joint, name, description, traits)
         return made
 
@@ -92,17 +187,17 @@ class Live:
             added = {name: each for name, each in now.items() if host.knows.get(name) != each}
             removed = [name for name in host.knows if name not in now]
             if added or removed:
-                await host.tell(features.CHANGED, {"added": added, "removed": removed})
+                await host.tell(mcpl.CHANGED, {"added": added, "removed": removed})
                 host.knows = dict(now)
 
     async def model(self) -> ModelInfo:
         """The host's model. Raises Absent, Refused, Lost. (§12)"""
         here = [each for each in self.hosts.all if each.way is not None and each.offered.models]
         if not here:
-            raise Absent("no host has a model to tell of")
-        found = model_in(await here[-1].ask(inference.MODEL, {}, MODEL_SECONDS))
+            raise HostUnavailable("no host has a model to tell of")
+        found = model_in(await here[-1].ask(messages.MODEL, {}, MODEL_SECONDS))
         if found is None:
-            raise Lost("the host said nothing of its model")
+            raise HostRequestFailure("the host said nothing of its model")
         return found
 
     def renew(self) -> None:
@@ -127,16 +222,16 @@ class Live:
     def declared(self) -> dict[str, Any]:
         """What is said of MCPL to who speaks of it. (§5.1)"""
         uses = {use for each in self.sets.values() for use in each.uses}
-        told: dict[str, Any] = {"version": features.VERSION, "modelInfo": True}
-        told["pushEvents"] = Use.PUSH in uses
+        told: dict[str, Any] = {"version": mcpl.VERSION, "modelInfo": True}
+        told["pushEvents"] = FeatureUse.PUSH in uses
         hooked: dict[str, Any] = {}
-        if Use.BEFORE in uses:
+        if FeatureUse.BEFORE in uses:
             hooked["beforeInference"] = True
-        if Use.AFTER in uses:
+        if FeatureUse.AFTER in uses:
             hooked["afterInference"] = {"blocking": self.hooks.is_waited_for}
         if hooked:
             told["contextHooks"] = hooked
-        if Use.INFERENCE in uses:
+        if FeatureUse.INFERENCE in uses:
             told["inferenceRequest"] = {"streaming": True}
         if (places := self.channels.declared()) is not None:
             told["channels"] = places
@@ -146,28 +241,28 @@ class Live:
     # What clients say.
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        if ctx.method in (mcp.INITIALIZE, mcp.DISCOVER):
+        if ctx.method in (protocol.INITIALIZE, protocol.DISCOVER):
             return self._introduced(ctx, await call_next(ctx))
-        if ctx.method == mcp.CALL_TOOL:
-            return await called(ctx, call_next, self.sets, self._host(ctx))
+        if ctx.method == protocol.CALL_TOOL:
+            return await call_feature_tool(ctx, call_next, self.sets, self._host(ctx))
         host = self._host(ctx)
         if host is None:
             return await call_next(ctx)
-        if ctx.method == mcp.LIST_TOOLS:
-            return named(await call_next(ctx), self.sets)
+        if ctx.method == protocol.LIST_TOOLS:
+            return add_feature_names(await call_next(ctx), self.sets)
         answer = self._answering(ctx, host)
         if answer is None:
             return await call_next(ctx)
         told = await _told(answer, ctx.method)
-        return {**told, "resultType": mcp.COMPLETE_RESULT} if is_modern(ctx) else told
+        return {**told, "resultType": protocol.COMPLETE_RESULT} if is_modern(ctx) else told
 
-    def _answering(self, ctx: Context, host: Host) -> Awaitable[dict[str, Any]] | None:
+    def _answering(self, ctx: Context, host: McplHost) -> Awaitable[dict[str, Any]] | None:
         params = ctx.params or _NOTHING
         if ctx.method == hooks.AFTER:
             return self.hooks.after(host, params, waited_for=ctx.request_id is not None)
-        if ctx.method == reverse.LISTEN and is_modern(ctx):
+        if ctx.method == mcpl.LISTEN and is_modern(ctx):
             return self._listen(ctx, host)
-        if ctx.method == reverse.RESPOND and is_modern(ctx):
+        if ctx.method == mcpl.RESPOND and is_modern(ctx):
             return self._respond(host, params)
         answer = self._methods.get(ctx.method)
         return None if answer is None else answer(host, params)
@@ -182,36 +277,36 @@ class Live:
         told = self.declared()
         host.knows = dict(told["featureSets"])
         capabilities = cast("dict[str, Any]", result.get("capabilities") or {})
-        place, key = ("extensions", features.EXTENSION_KEY) if modern else _HANDSHAKE
+        place, key = ("extensions", mcpl.EXTENSION_KEY) if modern else _HANDSHAKE
         inside = {**cast("dict[str, Any]", capabilities.get(place) or {}), key: told}
         return {**result, "capabilities": {**capabilities, place: inside}}
 
-    def _met(self, ctx: Context, offered: Offered) -> Host:
+    def _met(self, ctx: Context, offered: HostCapabilities) -> McplHost:
         connection = cast("Connection", connection_of(ctx))
-        host = connection.state[_HOST] = Host(offered, ways=[Linked(connection)])
+        host = connection.state[_HOST] = McplHost(offered, ways=[LegacyHostConnection(connection)])
         self.hosts.all.append(host)
         connection.exit_stack.callback(self.hosts.leave, host)
         return host
 
-    def _host(self, ctx: Context) -> Host | None:
+    def _host(self, ctx: Context) -> McplHost | None:
         """The host whose message this is; None for a client that does not speak of MCPL."""
         if not is_modern(ctx):
             return cast("Connection", connection_of(ctx)).state.get(_HOST)
         offered = offered_in(_envelope(ctx))
         return None if offered is None else self._known(ctx, offered)
 
-    def _known(self, ctx: Context, offered: Offered) -> Host:
+    def _known(self, ctx: Context, offered: HostCapabilities) -> McplHost:
         """In the modern era a host is who it says that it is, in each request."""
         token = get_access_token()
         meta = cast("Mapping[str, Any]", (ctx.params or {}).get("_meta") or {})
-        said = meta.get(mcp.CLIENT_INFO)
+        said = meta.get(protocol.CLIENT_INFO)
         # Who offers less is another: a gateway makes calls for clients of its own name too.
         key = (None if token is None else token.client_id, str(said)[:200], offered)
         host = self._modern.get(key)
         if host is None:
             if len(self._modern) >= MOST_MODERN:
                 self._forget()
-            host = self._modern[key] = Host(offered)
+            host = self._modern[key] = McplHost(offered)
             self.hosts.all.append(host)
         return host
 
@@ -226,8 +321,8 @@ class Live:
 
     # What hosts ask and tell.
 
-    async def _listen(self, ctx: Context, host: Host) -> dict[str, Any]:
-        way = Heard(ctx)
+    async def _listen(self, ctx: Context, host: McplHost) -> dict[str, Any]:
+        way = ModernHostConnection(ctx)
         host.ways.append(way)
         self._decided(host)
         try:
@@ -237,26 +332,26 @@ class Live:
             way.end()
         return {}
 
-    async def _respond(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def _respond(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
         for way in host.ways:
-            if isinstance(way, Heard) and way.answered(params):
+            if isinstance(way, ModernHostConnection) and way.answered(params):
                 return {}
         raise MCPError(INVALID_PARAMS.code, "nothing of this id was asked")
 
-    async def _update(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def _update(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
         host.decided.take(params)
         self._decided(host)
         return {}
 
-    def _decided(self, host: Host) -> None:
+    def _decided(self, host: McplHost) -> None:
         self._start(self.channels.introduce(host))
         self._start(self.hosts.changed())
 
-    async def _chunk(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def _chunk(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
         await self._inferring.chunk(params)
         return {}
 
-    async def _roll_back(self, host: Host, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def _roll_back(self, host: McplHost, params: Mapping[str, Any]) -> dict[str, Any]:
         feature = self.sets.get(str(params.get("featureSet")))
         named = params.get("checkpoint")
         if feature is None or not feature.has_rollback:
@@ -279,7 +374,7 @@ class Live:
         task.add_done_callback(self._tasks.discard)
 
 
-_HANDSHAKE: Final = ("experimental", features.KEY)
+_HANDSHAKE: Final = ("experimental", mcpl.KEY)
 
 
 async def _told(answer: Awaitable[dict[str, Any]], method: str) -> dict[str, Any]:
@@ -298,7 +393,7 @@ async def _told(answer: Awaitable[dict[str, Any]], method: str) -> dict[str, Any
 async def _guarded(doing: Awaitable[object]) -> None:
     try:
         await doing
-    except (Lost, Refused, Absent) as problem:
+    except (HostRequestFailure, HostRefusal, HostUnavailable) as problem:
         log.info("%s", problem)
     except Exception:
         log.exception("what was done beside the requests failed")
@@ -312,7 +407,7 @@ async def _rolled_back(feature: Feature, checkpoint: str) -> str | None:
         )
     try:
         said = await feature.roll_back(checkpoint)
-    except CheckpointNotFound:
+    except MissingCheckpointError:
         raise
     except Exception:
         log.exception("rolling %r back failed", feature.name)
@@ -324,4 +419,4 @@ async def _rolled_back(feature: Feature, checkpoint: str) -> str | None:
 
 def _envelope(ctx: Context) -> object:
     meta = cast("Mapping[str, Any]", (ctx.params or {}).get("_meta") or {})
-    return meta.get(mcp.CLIENT_CAPABILITIES)
+    return meta.get(protocol.CLIENT_CAPABILITIES)

@@ -1,14 +1,10 @@
-"""A tool server of the official SDK that speaks MGP as well; needs `comity[sdk]`. (MGP §2, §8.1)
-
-Rule 1: to a client that says nothing of MGP it is the plain MCP server that it was.
-Rule 2: what is active is what both named; a method of anything else does not exist.
-Rule 3: tools that stream join by themselves (`comity.sdk.streaming_tools`): the terms are shared.
-"""
+"""A tool server of the official SDK that speaks MGP: risk labels and permissions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, cast
 
 from mcp.server import Server
 from mcp.server.connection import Connection
@@ -16,28 +12,228 @@ from mcp.server.context import CallNext
 from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel
 
-from comity.sdk.mgp_server_asks import Asks
-from comity.sdk.mgp_server_events import Channels
-from comity.sdk.mgp_server_labels import Labels, Security
-from comity.sdk.mgp_server_life import MOST_CHECKS, Check, Life, Resource
-from comity.sdk.mgp_server_peers import CURRENT, Peer, Request
-from comity.sdk.mgp_server_permits import Permits
-from comity.sdk.mgp_server_running import serve_pipes, serve_port
-from comity.sdk.mgp_terms import Answer, Context, connection_of, terms_of
-from comity.wire import audit, callbacks, events, lifecycle, mcp
-from comity.wire.errors import Misconfigured
-from comity.wire.negotiation import Extension
-from comity.wire.security import ASK_TO_WAIT, TELL_DECISION, Trust
+from comity.approvals import answers
+from comity.audit import events as audit
+from comity.errors import INVALID_PARAMS, PERMISSION_DENIED, SERVER_NOT_READY, Misconfigured
+from comity.events import model
+from comity.mcp import mgp, protocol
+from comity.mcp.mgp import MgpExtension
+from comity.policy.risk import (
+    DECISION_METHODS,
+    MAX_NAME_LENGTH,
+    MAX_NAMES,
+    SECURITY_META_KEY,
+    WAIT_METHODS,
+    PermissionOutcome,
+    TrustLevel,
+)
+from comity.sdk.mgp_negotiation import (
+    CURRENT,
+    Answer,
+    Context,
+    MgpClientConnection,
+    MgpRequest,
+    connection_of,
+    terms_of,
+)
+from comity.sdk.mgp_server_events import MgpCallbackClient, MgpEventChannels
+from comity.sdk.mgp_server_lifecycle import (
+    MOST_CHECKS,
+    Check,
+    MgpServerLifecycle,
+    Resource,
+    serve_pipes,
+    serve_port,
+)
+from comity.toolkit import text
+
+type RiskLevel = Literal["safe", "moderate", "dangerous"]
+type SideEffect = Literal["filesystem", "network", "process", "database", "notification"]
+type CodeLevel = Literal["unrestricted", "standard", "strict", "readonly"]
+
+_RISKS: Final = ("safe", "moderate", "dangerous")
+_EFFECTS: Final = ("filesystem", "network", "process", "database", "notification")
+_LEVELS: Final = ("unrestricted", "standard", "strict", "readonly")
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSafety:
+    """What code a tool takes, for a gateway that looks into it first. (MGP §7.3)"""
+
+    level: CodeLevel = "strict"
+    language: str = "python"
+    max_code_size_bytes: int = 10_000
+    blocked_imports: tuple[str, ...] = ()
+    blocked_patterns: tuple[str, ...] = ()
+    allowed_imports: tuple[str, ...] = ()
+
+    def said(self) -> dict[str, object]:
+        if self.level not in _LEVELS or self.max_code_size_bytes < 1:
+            raise Misconfigured(f"code_safety is of a level ({', '.join(_LEVELS)}) and of a size")
+        return {
+            "level": self.level,
+            "language": self.language,
+            "max_code_size_bytes": self.max_code_size_bytes,
+            "blocked_imports": list(self.blocked_imports),
+            "blocked_patterns": list(self.blocked_patterns),
+            **({"allowed_imports": list(self.allowed_imports)} if self.allowed_imports else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The label of one tool; None leaves a member out. (MGP §4.3)"""
+
+    risk: RiskLevel
+    permissions: tuple[str, ...] = ()
+    side_effects: tuple[SideEffect, ...] = ()
+    validator: str | None = None
+    reversible: bool | None = None
+    confirmation: bool = False
+    code: CodeSafety | None = None
+
+    def said(self) -> dict[str, object]:
+        """As it stands on the wire. Raises Misconfigured for what no reader would understand."""
+        self._check()
+        return {
+            "risk_level": self.risk,
+            "permissions_required": list(self.permissions),
+            "side_effects": list(self.side_effects),
+            "confirmation_required": self.confirmation,
+            **({} if self.validator is None else {"validator": self.validator}),
+            **({} if self.reversible is None else {"reversible": self.reversible}),
+            **({} if self.code is None else {"code_safety": self.code.said()}),
+        }
+
+    def _check(self) -> None:
+        if self.risk not in _RISKS:
+            raise Misconfigured(f"risk is one of {', '.join(_RISKS)}, not {self.risk!r:.40}")
+        if strange := [each for each in self.side_effects if each not in _EFFECTS]:
+            raise Misconfigured(f"no side effect is called {strange[0]!r:.40}")
+        names = (*self.permissions, *self.side_effects, self.validator or "")
+        if len(names) > MAX_NAMES or any(len(name) > MAX_NAME_LENGTH for name in names):
+            raise Misconfigured("a label has few names, and short ones")
+
+
+class ToolSecurityRegistry:
+    """The labels of a server's tools, by name."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, dict[str, object]] = {}
+        self._needs: dict[str, tuple[str, ...]] = {}
+
+    def put(self, tool: str, security: Security) -> None:
+        self._said[tool] = security.said()
+        self._needs[tool] = security.permissions
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._said)
+
+    def needs(self, tool: object) -> tuple[str, ...]:
+        return self._needs.get(tool, ()) if isinstance(tool, str) else ()
+
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        """All that any tool needs."""
+        return tuple(dict.fromkeys(each for needs in self._needs.values() for each in needs))
+
+    def labelled(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """A list of tools with their labels, where MGP has them and in `_meta` as well."""
+        return {**result, "tools": [self._labelled(tool) for tool in result.get("tools", ())]}
+
+    def _labelled(self, tool: Mapping[str, Any]) -> dict[str, Any]:
+        said = self._said.get(tool.get("name", ""))
+        if said is None:
+            return {**tool}
+        return {
+            **tool,
+            "security": said,
+            "_meta": {**(tool.get("_meta") or {}), SECURITY_META_KEY: said},
+        }
+
+
+PATIENCE: Final = timedelta(seconds=10)
+
+
+class MgpPermissionDecisions:
+    """The decisions about what this server needs, as far as it was told of them."""
+
+    def __init__(self, patience: timedelta = PATIENCE) -> None:
+        self.patience = patience
+        self._decided: dict[str, PermissionOutcome] = {}
+        self._news = asyncio.Condition()
+
+    def __getitem__(self, permission: str) -> PermissionOutcome | None:
+        """What was decided; None where nobody said anything."""
+        return self._decided.get(permission)
+
+    def allow(self, needs: Iterable[str]) -> bool:
+        """Whether none of these is undecided or denied."""
+        return all(self._decided.get(name) in (None, PermissionOutcome.APPROVED) for name in needs)
+
+    async def wait(self, request: MgpRequest) -> dict[str, object]:
+        """Somebody has yet to decide about these."""
+        names = request.params.get("permissions")
+        if not isinstance(names, list) or len(cast("list[object]", names)) > MAX_NAMES:
+            raise request.refused(INVALID_PARAMS, "permissions is a list of names")
+        found = cast("list[object]", names)
+        await self._take(
+            {str(name)[:MAX_NAME_LENGTH]: PermissionOutcome.DEFERRED for name in found}
+        )
+        return {}
+
+    async def decided(self, request: MgpRequest) -> dict[str, object]:
+        grants = request.params.get("grants")
+        if not isinstance(grants, dict) or len(cast("dict[str, object]", grants)) > MAX_NAMES:
+            raise request.refused(INVALID_PARAMS, "grants names what was decided")
+        found = cast("dict[str, object]", grants)
+        if any(value not in PermissionOutcome for value in found.values()):
+            raise request.refused(
+                INVALID_PARAMS, f"a grant is one of {', '.join(PermissionOutcome)}"
+            )
+        await self._take(
+            {name[:MAX_NAME_LENGTH]: PermissionOutcome(str(d)) for name, d in found.items()}
+        )
+        return {}
+
+    async def hold(self, request: MgpRequest, needs: Iterable[str]) -> None:
+        """Until a call may run. Raises the refusal where it may not."""
+        wanted = tuple(needs)
+        try:
+            async with asyncio.timeout(self.patience.total_seconds()), self._news:
+                await self._news.wait_for(
+                    lambda: not self._which(wanted, PermissionOutcome.DEFERRED)
+                )
+        except TimeoutError:
+            waiting = ", ".join(self._which(wanted, PermissionOutcome.DEFERRED))
+            reason = f"it is not decided yet whether this server may {waiting}"
+            raise request.refused(SERVER_NOT_READY, reason) from None
+        if denied := self._which(wanted, PermissionOutcome.DENIED):
+            reason = f"this server was not given {', '.join(denied)}"
+            raise request.refused(PERMISSION_DENIED, reason)
+
+    def _which(self, names: Iterable[str], decision: PermissionOutcome) -> list[str]:
+        return [name for name in names if self._decided.get(name) is decision]
+
+    async def _take(self, decided: Mapping[str, PermissionOutcome]) -> None:
+        topic = MAX_NAMES - len(self._decided)
+        new = [name for name in decided if name not in self._decided]
+        async with self._news:
+            left_out = set(new[max(topic, 0) :])
+            self._decided |= {name: d for name, d in decided.items() if name not in left_out}
+            self._news.notify_all()
+
 
 _PEER: Final = "dev.comity/mgp_server"
-_FREE: Final = frozenset({mcp.INITIALIZE, mcp.DISCOVER, mcp.PING})
+_FREE: Final = frozenset({protocol.INITIALIZE, protocol.DISCOVER, protocol.PING})
 """What a server answers until its last moment."""
 
 _EXTENSIONS: Final = frozenset(
-    {Extension.SECURITY, Extension.LIFECYCLE, Extension.BIDIRECTIONAL, Extension.AUDIT}
+    {MgpExtension.SECURITY, MgpExtension.LIFECYCLE, MgpExtension.BIDIRECTIONAL, MgpExtension.AUDIT}
 )
 
-type _Answer = Callable[[Request], Awaitable[dict[str, object]]]
+type _Answer = Callable[[MgpRequest], Awaitable[dict[str, object]]]
 
 
 class MgpServer:
@@ -53,16 +249,16 @@ class MgpServer:
         server_id: str,
         *,
         permissions: Iterable[str] = (),
-        trust: Trust | str | None = None,
-        extensions: Iterable[Extension] = _EXTENSIONS,
+        trust: TrustLevel | str | None = None,
+        extensions: Iterable[MgpExtension] = _EXTENSIONS,
     ) -> None:
         self.server = server
         self.id = server_id
-        self.labels = Labels()
-        self.life = Life(server_id)
-        self.channels = Channels(self.life.peers)
-        self.asks = Asks()
-        self.permits = Permits()
+        self.labels = ToolSecurityRegistry()
+        self.life = MgpServerLifecycle(server_id)
+        self.channels = MgpEventChannels(self.life.peers)
+        self.asks = MgpCallbackClient()
+        self.permits = MgpPermissionDecisions()
         self._permissions = tuple(permissions)
         self._terms = terms_of(server)
         self._terms.more["server_id"] = server_id
@@ -101,10 +297,10 @@ class MgpServer:
     async def audit(self, event_type: str, result: str = "SUCCESS", **details: object) -> None:
         """Tell what a tool did, in the trace of the call amid which it does it. (MGP §6.5)"""
         request = CURRENT.get()
-        if request is None or Extension.AUDIT not in request.extensions:
+        if request is None or MgpExtension.AUDIT not in request.extensions:
             return
         told: dict[str, object] = {
-            "timestamp": audit.stamp(datetime.now(UTC)),
+            "timestamp": text.format_timestamp(datetime.now(UTC)),
             "event_type": event_type,
             "actor": {"type": "server", "id": self.id},
             "target": {"server_id": self.id, "tool_name": str(request.params.get("name", ""))},
@@ -112,7 +308,7 @@ class MgpServer:
             "details": details,
         }
         if request.trace:
-            told["trace_id"] = audit.as_uuid(request.trace)
+            told["trace_id"] = text.as_uuid(request.trace)
         await request.tell(audit.NOTICE, told)
 
     def run(self, port: int | None = None, host: str = "127.0.0.1") -> None:
@@ -130,28 +326,28 @@ class MgpServer:
         if ctx.request_id is None or ctx.method in _FREE:
             return await call_next(ctx)
         async with self.life.running(request):
-            if ctx.method == mcp.CALL_TOOL:
+            if ctx.method == protocol.CALL_TOOL:
                 await self.permits.hold(request, self.labels.needs(request.params.get("name")))
             here = CURRENT.set(request)
             try:
                 result = await call_next(ctx)
             finally:
                 CURRENT.reset(here)
-        if ctx.method == mcp.LIST_TOOLS and Extension.SECURITY in request.extensions:
+        if ctx.method == protocol.LIST_TOOLS and MgpExtension.SECURITY in request.extensions:
             return self.labels.labelled(_plain(result))
         return result
 
-    def _join(self, extensions: frozenset[Extension]) -> None:
-        life, bidirectional = Extension.LIFECYCLE, Extension.BIDIRECTIONAL
-        methods: dict[str, tuple[Extension, _Answer]] = {
-            lifecycle.HEALTH_PING: (life, self.life.ping),
-            lifecycle.HEALTH_STATUS: (life, self._status),
-            lifecycle.SHUTDOWN: (life, self.life.shut_down),
-            events.SUBSCRIBE: (bidirectional, self.channels.subscribe),
-            events.UNSUBSCRIBE: (bidirectional, self.channels.unsubscribe),
-            callbacks.RESPOND: (bidirectional, self.asks.answered),
-            **dict.fromkeys(ASK_TO_WAIT, (Extension.SECURITY, self.permits.wait)),
-            **dict.fromkeys(TELL_DECISION, (Extension.SECURITY, self.permits.decided)),
+    def _join(self, extensions: frozenset[MgpExtension]) -> None:
+        life, bidirectional = MgpExtension.LIFECYCLE, MgpExtension.BIDIRECTIONAL
+        methods: dict[str, tuple[MgpExtension, _Answer]] = {
+            mgp.HEALTH_PING: (life, self.life.ping),
+            mgp.HEALTH_STATUS: (life, self._status),
+            mgp.SHUTDOWN: (life, self.life.shut_down),
+            model.SUBSCRIBE: (bidirectional, self.channels.subscribe),
+            model.UNSUBSCRIBE: (bidirectional, self.channels.unsubscribe),
+            answers.RESPOND_METHOD: (bidirectional, self.asks.answered),
+            **dict.fromkeys(WAIT_METHODS, (MgpExtension.SECURITY, self.permits.wait)),
+            **dict.fromkeys(DECISION_METHODS, (MgpExtension.SECURITY, self.permits.decided)),
         }
         for extension in extensions:
             self._terms.offer(extension)
@@ -167,7 +363,7 @@ class MgpServer:
         needs = dict.fromkeys((*self._permissions, *self.labels.permissions))
         self._terms.more["permissions_required"] = [*needs]
 
-    async def _status(self, _: Request) -> dict[str, object]:
+    async def _status(self, _: MgpRequest) -> dict[str, object]:
         """Of a low-level server only the labelled tools are known."""
         if isinstance(self.server, MCPServer):
             names = tuple(tool.name for tool in await self.server.list_tools())
@@ -176,22 +372,22 @@ class MgpServer:
         usable = sum(self.permits.allow(self.labels.needs(name)) for name in names)
         return await self.life.status((usable, len(names)))
 
-    def _request(self, context: Context) -> Request:
+    def _request(self, context: Context) -> MgpRequest:
         connection = cast("Connection", connection_of(context))
-        peer: Peer | None = connection.state.get(_PEER)
+        peer: MgpClientConnection | None = connection.state.get(_PEER)
         if peer is None:
-            peer = connection.state[_PEER] = Peer(context.session)
+            peer = connection.state[_PEER] = MgpClientConnection(context.session)
             self.life.peers.add(peer)
             connection.exit_stack.callback(self.life.peers.discard, peer)
         peer.session = context.session
         peer.extensions = self._terms.agreed(context)
-        return Request(peer, context, peer.extensions)
+        return MgpRequest(peer, context, peer.extensions)
 
 
-def _trust(said: str) -> Trust:
-    if said not in Trust:
-        raise Misconfigured(f"trust is one of {', '.join(Trust)}, not {said!r:.40}")
-    return Trust(said)
+def _trust(said: str) -> TrustLevel:
+    if said not in TrustLevel:
+        raise Misconfigured(f"trust is one of {', '.join(TrustLevel)}, not {said!r:.40}")
+    return TrustLevel(said)
 
 
 def _plain(result: object) -> Mapping[str, Any]:

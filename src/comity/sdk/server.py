@@ -21,54 +21,70 @@ from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 
-from comity.sdk.live_channels import Arrived, LiveChannels, Message, Outgoing, Post
-from comity.sdk.live_features import Feature, Traits
-from comity.sdk.live_hosts import Absent, Lost, Refused
-from comity.sdk.live_server import Live
-from comity.sdk.live_state import CheckpointNotFound, Checkpoints, State
-from comity.sdk.live_words import Elevated, Injection, Pushed, Reply, Rewrite, Turn
-from comity.sdk.mgp_server import MgpServer
-from comity.sdk.mgp_server_labels import CodeSafety, Security
-from comity.sdk.mgp_server_life import Check, Resource
-from comity.sdk.streaming_tools import StreamingTools
-from comity.wire.channels import Descriptor, Direction
-from comity.wire.contents import Block
-from comity.wire.errors import Misconfigured
-from comity.wire.features import Bounds, Scope, Use
-from comity.wire.hooks import Position
-from comity.wire.inference import ModelInfo
-from comity.wire.security import Trust
+from comity.errors import Misconfigured
+from comity.inference.messages import ContentBlock, ModelInfo
+from comity.live.channels.model import ChannelDescriptor, ChannelDirection
+from comity.live.hooks.model import InjectionPosition
+from comity.mcp.mcpl import FeatureUse, ScopeBounds, ScopeClaim
+from comity.policy.risk import TrustLevel
+from comity.sdk.live_channels import (
+    ChannelMessageReceipt,
+    ChannelOutput,
+    LiveChannels,
+    Message,
+    Post,
+)
+from comity.sdk.live_features import (
+    Feature,
+    FeatureOptions,
+    FeatureState,
+    MissingCheckpointError,
+    ServerCheckpointStore,
+)
+from comity.sdk.live_hosts import HostRefusal, HostRequestFailure, HostUnavailable
+from comity.sdk.live_server import LiveMiddleware
+from comity.sdk.live_types import (
+    HostElevationResult,
+    HostPushResult,
+    Injection,
+    Reply,
+    Rewrite,
+    Turn,
+)
+from comity.sdk.mgp_server import CodeSafety, MgpServer, Security
+from comity.sdk.mgp_server_lifecycle import Check, Resource
+from comity.sdk.streaming import StreamingTools
 
 __all__ = [
-    "Absent",
-    "Arrived",
-    "Block",
-    "Bounds",
-    "CheckpointNotFound",
-    "Checkpoints",
+    "ChannelDescriptor",
+    "ChannelDirection",
+    "ChannelMessageReceipt",
+    "ChannelOutput",
     "CodeSafety",
-    "Descriptor",
-    "Direction",
-    "Elevated",
+    "ContentBlock",
     "Feature",
+    "FeatureState",
+    "FeatureUse",
+    "HostElevationResult",
+    "HostPushResult",
+    "HostRefusal",
+    "HostRequestFailure",
+    "HostUnavailable",
     "Injection",
-    "Lost",
+    "InjectionPosition",
     "Message",
     "Misconfigured",
+    "MissingCheckpointError",
     "ModelInfo",
-    "Outgoing",
-    "Position",
     "Post",
-    "Pushed",
-    "Refused",
     "Reply",
     "Rewrite",
-    "Scope",
+    "ScopeBounds",
+    "ScopeClaim",
     "Security",
     "Server",
-    "State",
+    "ServerCheckpointStore",
     "Turn",
-    "Use",
 ]
 
 log = logging.getLogger(__name__)
@@ -89,13 +105,13 @@ class Server:
         *,
         id: str | None = None,
         permissions: Iterable[str] = (),
-        trust: Trust | str | None = None,
+        trust: TrustLevel | str | None = None,
         **options: Any,
     ) -> None:
         """`options` are those of `MCPServer`: version, instructions, auth and the like."""
         self.name = name
         self.mcp: MCPServer[Any] = MCPServer(name, **options)
-        self.live = Live(self.mcp, name, self.tool)
+        self.live = LiveMiddleware(self.mcp, name, self.tool)
         self.mgp = MgpServer(self.mcp, id or name, permissions=permissions, trust=trust)
         self.streaming = StreamingTools(self.mcp)
         self.channels: LiveChannels = self.live.channels
@@ -145,7 +161,7 @@ class Server:
 
         `initial` is the state that its tools begin with, where a host keeps it.
         """
-        traits = Traits(tuple(uses), scoped, rollback, initial)
+        traits = FeatureOptions(tuple(uses), scoped, rollback, initial)
         return self.live.feature(name, description, traits)
 
     def drop(self, name: str) -> None:
@@ -179,13 +195,13 @@ class Server:
         async with self.running():
             await self.mgp.serve(port, host)
 
-    def running(self) -> "Running":
+    def running(self) -> "ServerBackgroundTasks":
         """What runs beside the requests, for who brings a transport of their own."""
         self.live.check()
-        return Running(self, self._background)
+        return ServerBackgroundTasks(self, self._background)
 
 
-class Running:
+class ServerBackgroundTasks:
     """What a server does by itself, until it is left."""
 
     def __init__(self, server: Server, background: Iterable[Background]) -> None:

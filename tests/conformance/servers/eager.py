@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from comity.sdk.server import Lost, Refused, Security, Server
+from comity.sdk.server import HostRefusal, HostRequestFailure, Security, Server
 
 server = Server("eager")
 news = server.feature("eager.news", "Tells as soon as it can", uses=["pushEvents"])
@@ -44,7 +44,7 @@ async def plain() -> list[str]:
 async def hurry() -> None:
     """Push before anybody may have heard that there is such a server."""
     while True:
-        with suppress(Lost, Refused):
+        with suppress(HostRequestFailure, HostRefusal):
             await news.push("first", "it has begun")
         await asyncio.sleep(0.005)
 

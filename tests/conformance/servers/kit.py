@@ -8,9 +8,8 @@ from datetime import timedelta
 
 from mcp.server.mcpserver import MCPServer
 
-from comity.sdk.mgp_server import MgpServer
-from comity.sdk.mgp_server_labels import CodeSafety, Security
-from comity.sdk.streaming_tools import StreamingTools
+from comity.sdk.mgp_server import CodeSafety, MgpServer, Security
+from comity.sdk.streaming import StreamingTools
 
 kit = MgpServer(
     MCPServer("kit", version="1"),

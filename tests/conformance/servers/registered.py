@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from comity.rules.signatures import Constraints
+from comity.catalog.signatures import ValueConstraints
 
 __all__ = ["TideForecast", "big", "crash", "echo", "settle", "wait"]
 
@@ -24,8 +24,8 @@ class Report:
 
 
 def TideForecast(  # noqa: N802 - names of tools may be in any case
-    harbour: Annotated[str, Constraints(min_length=1, max_length=5, pattern="^[A-Z]{1,5}$")],
-    days: Annotated[int, Constraints(min_value=1, max_value=365)],
+    harbour: Annotated[str, ValueConstraints(min_length=1, max_length=5, pattern="^[A-Z]{1,5}$")],
+    days: Annotated[int, ValueConstraints(min_value=1, max_value=365)],
     datum: Datum = Datum.MEAN,
 ) -> Report:
     """Says when the water of a harbour is high
@@ -42,7 +42,7 @@ def settle(
     amount: float,
     final: bool,
     way: Literal["cash", "card"] = "cash",
-    notes: Annotated[list[str], Constraints(max_items=3)] | None = None,
+    notes: Annotated[list[str], ValueConstraints(max_items=3)] | None = None,
 ) -> dict[str, float]:
     """Settles an account."""
     return {"amount": amount if final else 0.0}
@@ -53,7 +53,7 @@ def echo(text: str) -> str:
     return text
 
 
-def big(kilobytes: Annotated[int, Constraints(min_value=1, max_value=3000)]) -> str:
+def big(kilobytes: Annotated[int, ValueConstraints(min_value=1, max_value=3000)]) -> str:
     """Says much."""
     return "x" * (1024 * kilobytes)
 

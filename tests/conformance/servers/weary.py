@@ -8,7 +8,8 @@ import sys
 
 import uvicorn
 
-from tests.conformance.servers.talker import received, tools, words
+from tests.conformance.servers import talker_words
+from tests.conformance.servers.talker import received, tools
 from tests.interop.servers.by_hand import HttpDoor, Message, Receive, Reply
 
 STATUSES = (500, 503, 504)
@@ -45,6 +46,6 @@ class Weary:
 if __name__ == "__main__":
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     for status in STATUSES:
-        tools.append({**words.plain_tool(f"status_{status}"), "outputSchema": schema})
+        tools.append({**talker_words.plain_tool(f"status_{status}"), "outputSchema": schema})
     app = Weary(HttpDoor(received, plain_json=False))
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), lifespan="off", log_level="warning")

@@ -11,21 +11,20 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 import aiohttp
 
-from comity.adapters.sql.sqlite import SCHEME, open_records
-from comity.kernel.minting import mint
-from comity.wire.asks import ANSWER, ANSWER_OWN
-from comity.wire.audit import Event, event_of
-from comity.wire.grants import Effect, Grant
-from comity.wire.parties import Key, Party, PartyKind
+from comity.app.records import open_store
+from comity.approvals.model import ANSWER_OWN_VERB, ANSWER_VERB
+from comity.audit.events import AuditEvent, event_of
+from comity.policy.grants import Effect, Grant
+from comity.storage.sqlite import SCHEME
 from tests.interop.peers import ROOT
 from tests.interop.processes import Program, answers, free_port
+from tests.support.principals import add_principals
 
 AGENT = "agent:matrix"
 OWNER = "person:bea@example.org"
@@ -88,38 +87,29 @@ class Gateway:
 
     async def settle(self) -> None:
         """Three parties and their keys: who calls, who answers, and who may do both."""
-        now = datetime.now(UTC)
-        records = open_records(self.store)
-        await records.open()
-        try:
-            for party in (AGENT, OWNER, AUTHORITY):
-                shown, key = mint(self.pepper.encode(), Key("", party, b"", created_at=now))
-                self.keys[party] = shown
-                kind = PartyKind(party.partition(":")[0])
-                await records.parties.put(Party(party, kind))
-                await records.keys.put(key, now)
-            target = f"{SERVER}/*"
-            await records.grants.put(
-                Grant(AGENT, "tools/*", target, Effect.ALLOW),
-                # Of no use to an agent, however it is granted.
-                Grant(AGENT, ANSWER, "*", Effect.ALLOW),
-                Grant(AGENT, ANSWER_OWN, "*", Effect.ALLOW),
-                Grant(OWNER, "tools/*", target, Effect.ALLOW),
-                Grant(OWNER, ANSWER_OWN, "*", Effect.ALLOW),
-                Grant(AUTHORITY, ANSWER, "*", Effect.ALLOW),
-            )
-        finally:
-            await records.close()
+        target = f"{SERVER}/*"
+        self.keys |= await add_principals(
+            self.store,
+            self.pepper,
+            (AGENT, OWNER, AUTHORITY),
+            Grant(AGENT, "tools/*", target, Effect.ALLOW),
+            # Of no use to an agent, however it is granted.
+            Grant(AGENT, ANSWER_VERB, "*", Effect.ALLOW),
+            Grant(AGENT, ANSWER_OWN_VERB, "*", Effect.ALLOW),
+            Grant(OWNER, "tools/*", target, Effect.ALLOW),
+            Grant(OWNER, ANSWER_OWN_VERB, "*", Effect.ALLOW),
+            Grant(AUTHORITY, ANSWER_VERB, "*", Effect.ALLOW),
+        )
 
-    async def journal(self) -> list[Event]:
+    async def journal(self) -> list[AuditEvent]:
         """All that was written down, once nobody writes any more."""
-        records = open_records(self.store)
+        records = open_store(self.store)
         await records.open()
         try:
-            found: list[Event] = []
-            for node in await records.journal.nodes():
+            found: list[AuditEvent] = []
+            for node in await records.audit_log.nodes():
                 after = 0
-                while lines := await records.journal.page(node, after, 500):
+                while lines := await records.audit_log.page(node, after, 500):
                     found += [event_of(line.body) for line in lines]
                     after = lines[-1].seq
             return found

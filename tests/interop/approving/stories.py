@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from comity.wire.audit import Event
+from comity.audit.events import AuditEvent
 from tests.interop.approving.callers import Caller, Kind, Said, SdkCaller
 from tests.interop.approving.stage import SECONDS, Gateway, Person
 
@@ -26,7 +26,7 @@ class Cell:
     story: str
     said: list[Said] = field(default_factory=list[Said])
     runs: int = 0
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[AuditEvent] = field(default_factory=list[AuditEvent])
     failure: Exception | None = None
 
     @property

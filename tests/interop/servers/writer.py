@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from mcp.server.mcpserver import MCPServer
 
-from comity.sdk.streaming_tools import StreamingTools, report, tell
+from comity.sdk.streaming import StreamingTools, report_progress, send_chunk
 
 server = MCPServer("writer", log_level="WARNING")
 tools = StreamingTools(server)
@@ -65,7 +65,7 @@ async def floods(name: str, port: int, many: int, size: int) -> str:
     """Says a great deal, and gives a short answer."""
     line = await Line.open(port, name)
     for number in range(many):
-        await tell(f"{number:08d}".ljust(size, "x"))
+        await send_chunk(f"{number:08d}".ljust(size, "x"))
     line.say("done")
     return "a great deal"
 
@@ -74,7 +74,7 @@ async def floods(name: str, port: int, many: int, size: int) -> str:
 async def works(name: str, port: int) -> str:
     """Says how far it is, then waits for the test."""
     line = await Line.open(port, name)
-    await report(0.25, "a quarter", 300)
+    await report_progress(0.25, "a quarter", 300)
     line.say("waits")
     await line.word()
     return "done"

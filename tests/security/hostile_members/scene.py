@@ -16,13 +16,14 @@ from typing import Any, cast
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from comity.app.assembly import Parts, assembled
-from comity.config import Settings
-from comity.config.rooms import RoomSettings
-from comity.surfaces.listener import event_loop
-from comity.wire.grants import ADMIN_READ, ADMIN_WRITE, EVERYTHING, Effect, Grant
-from tests.surfaces.credentials import GivenOut, bearer
-from tests.surfaces.listening import Application, Peer, listening
+from comity.app.gateway import GatewayParts, assemble_gateway
+from comity.http.server import event_loop
+from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE
+from comity.policy.grants import ANY_TARGET, Effect, Grant
+from comity.topics.settings import RoomSettings
+from tests.support.credentials import GivenOut, bearer
+from tests.support.listening import Application, Peer, listening
+from tests.support.settings import settings_with
 
 type Envelope = dict[str, Any]
 
@@ -51,7 +52,7 @@ ROOMS = (
     RoomSettings("small", access="public", members=2),
     RoomSettings("later", kinds="later"),
 )
-UNHURRIED = {"topic_messages": 0, "topic_chats": 0, "topic_grace": timedelta(0)}
+UNHURRIED = {"topics_messages": 0, "topics_chats": 0, "topics_grace": timedelta(0)}
 """As much as anybody wants to say, and whoever is cut off has left at once; how floods are held is
 shown with the usual bounds."""
 
@@ -65,7 +66,7 @@ def _grants() -> tuple[Grant, ...]:
         for each in capabilities
     ]
     denied = [Grant(DENIED, "topic/send", f"*/{each}", Effect.DENY) for each in FORBIDDEN]
-    rules = [Grant(OPERATOR, verb, EVERYTHING, Effect.ALLOW) for verb in (ADMIN_READ, ADMIN_WRITE)]
+    rules = [Grant(OPERATOR, verb, ANY_TARGET, Effect.ALLOW) for verb in (ADMIN_READ, ADMIN_WRITE)]
     return (*allowed, *denied, *rules)
 
 
@@ -74,7 +75,7 @@ class Scene:
     """Where the gateway is, and the key of everybody who was given one."""
 
     address: str
-    parts: Parts
+    parts: GatewayParts
     given_out: GivenOut
     keys: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -111,11 +112,11 @@ class Stage:
 
     def __init__(self, chosen: dict[str, Any]) -> None:
         self.given_out = GivenOut()
-        usual: dict[str, Any] = {"rooms": ROOMS, "grants": _grants(), **UNHURRIED}
-        self._settings = Settings(servers=(), identity_mode="required", **(usual | chosen))
+        usual: dict[str, Any] = {"topics_rooms": ROOMS, "grants": _grants(), **UNHURRIED}
+        self._settings = settings_with(servers=(), identity_mode="required", **(usual | chosen))
         self._ready = threading.Event()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        self._found: tuple[str, Parts] | None = None
+        self._found: tuple[str, GatewayParts] | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> Scene:
@@ -138,8 +139,8 @@ class Stage:
     async def _serve(self) -> None:
         self._running = asyncio.get_running_loop(), asyncio.Event()
         async with (
-            assembled(self._settings, self.given_out.register) as parts,
-            listening(cast("Application", parts.gateway)) as place,
+            assemble_gateway(self._settings, self.given_out.register) as parts,
+            listening(cast("Application", parts.http_app)) as place,
         ):
             self._found = place.address, parts
             self._ready.set()
@@ -255,7 +256,7 @@ class Watch:
 
     @property
     def members(self) -> set[str]:
-        return set(self.scene.parts.conversing.topics.rooms[self.topic].seats)
+        return set(self.scene.parts.topic_components.topics.topics[self.topic].local_members)
 
 
 def _is_coming_or_going(envelope: Envelope) -> bool:

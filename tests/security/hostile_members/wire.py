@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from tests.security.hostile_members.frames import CLOSE
 from tests.security.hostile_members.scene import SECONDS, Scene
-from tests.surfaces.listening import Peer
+from tests.support.listening import Peer
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 UPGRADE = (

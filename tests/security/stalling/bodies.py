@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from comity.wire.jsonrpc import FROM_CLIENTS, LIMITS
+from comity.mcp.jsonrpc import FROM_CLIENTS, LIMITS
 
 type Made = Callable[[int], bytes]
 """JSON of at most so many bytes."""

@@ -14,14 +14,16 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
 
-from comity.adapters.sql.sqlite import SCHEME, open_records
-from comity.kernel.minting import mint
-from comity.wire.grants import ADMIN_READ, ADMIN_WRITE, EVERYTHING, Effect, Grant
-from comity.wire.parties import Key, Party
+from comity.app.records import open_store
+from comity.identity.keys import mint_key
+from comity.identity.principals import ApiKey, Principal
+from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE
+from comity.policy.grants import ANY_TARGET, Effect, Grant
+from comity.storage.sqlite import SCHEME
 from tests.interop.peers import ROOT
 from tests.interop.processes import Program, answers, running
-from tests.surfaces.upstream import Exchange, scripted
-from tests.surfaces.visitor import BOTH, LATEST, MODERN, SECONDS, Reply, Visitor, visiting_at
+from tests.support.upstream import Exchange, scripted
+from tests.support.visitor import BOTH, LATEST, MODERN, SECONDS, Reply, Visitor, visiting_at
 
 GRANTED, UNGRANTED, OPERATOR = "agent:granted", "agent:ungranted", "person:operator"
 SERVERS: Final = ("line", "body", "event", "calm")
@@ -132,15 +134,15 @@ async def _read(reply: Reply) -> None:
 
 async def _settle(store: str, pepper: str) -> dict[str, str]:
     now, keys = datetime.now(UTC), dict[str, str]()
-    records = open_records(store)
+    records = open_store(store)
     await records.open()
     try:
         for party in (GRANTED, UNGRANTED, OPERATOR):
-            keys[party], key = mint(pepper.encode(), Key("", party, b"", created_at=now))
-            await records.parties.put(Party(party))
+            keys[party], key = mint_key(pepper.encode(), ApiKey("", party, b"", created_at=now))
+            await records.parties.put(Principal(party))
             await records.keys.put(key, now)
         rules = [
-            Grant(OPERATOR, verb, EVERYTHING, Effect.ALLOW) for verb in (ADMIN_READ, ADMIN_WRITE)
+            Grant(OPERATOR, verb, ANY_TARGET, Effect.ALLOW) for verb in (ADMIN_READ, ADMIN_WRITE)
         ]
         uses = [Grant(GRANTED, "*", f"{server}/*", Effect.ALLOW) for server in SERVERS]
         talks = [Grant(GRANTED, "topic/send", "*/**", Effect.ALLOW)]

@@ -109,7 +109,7 @@ def main() -> None:
     msgspec.json.Decoder = CountingDecoder
     msgspec.json.decode = counted(msgspec.json.decode)
     # Only now: its modules make their decoders when they are imported.
-    listener: Any = import_module("comity.surfaces.listener")
+    listener: Any = import_module("comity.http.server")
     make = listener.event_loop
 
     def watched_loop() -> asyncio.AbstractEventLoop:

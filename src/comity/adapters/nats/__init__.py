@@ -1,1 +1,0 @@
-"""NATS between nodes: a bus, and leases in JetStream."""

@@ -1,0 +1,268 @@
+"""Authentication of HTTP requests, the challenges for refused ones, and token metadata.
+
+The authenticator checks every request anew. Only endpoints that reveal nothing about a principal
+are open to all: liveness, and where tokens are issued. (RFC 6750, RFC 9728, MCP authorization)
+"""
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+from urllib.parse import parse_qs
+
+from comity.approvals.presentation import PAGE_PATH as ASK_PAGES
+from comity.errors import (
+    ACCESS_DENIED,
+    CREDENTIAL_EXPIRED,
+    NOTHING_HERE,
+    OPERATORS_ONLY,
+    SCOPE_MISSING,
+    UNAUTHENTICATED,
+    Fault,
+    MalformedMessage,
+)
+from comity.http import asgi
+from comity.http.asgi import (
+    HOOKS,
+    OPERATORS,
+    PARTICIPANTS,
+    SOCKETS,
+    UNSHOWN,
+    Receive,
+    Scope,
+    Send,
+)
+from comity.http.fast_path import FastPathRequest
+from comity.identity.authentication import WELL_KNOWN, Authenticator, RequestCredentials
+from comity.mcp import jsonrpc
+from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, Actor, PrincipalKind
+from comity.policy.grants import Effect, split_target
+from comity.policy.snapshot import PolicyEngine
+
+SERVERS_PATH: Final = "/servers/"
+METRICS_PATH: Final = "/metrics"
+VISIBILITY_CACHE_SECONDS: Final = 1.0
+MAX_CACHED_PATHS: Final = 10_000
+
+HEALTH_PATH: Final = "/health"
+READY_PATH: Final = "/ready"
+CHALLENGED_FAULTS: Final = frozenset({UNAUTHENTICATED, CREDENTIAL_EXPIRED, SCOPE_MISSING})
+
+OPERATORS_ONLY_TEXT: Final = (
+    "this is for operators: send `Authorization: Bearer TOKEN` with the operator token of this "
+    "gateway; `comity serve` prints the path of the file that holds it, and `comity` commands read "
+    "it from there"
+)
+"""Refusal for a local process that calls the operator API in local mode without a token."""
+
+_READ_METHODS: Final = frozenset({"GET", "HEAD"})
+_MESSAGE_PATHS: Final = ("/mcp", "/messages")
+_TOOLS_PATH: Final = "/tools"
+_TOKEN_SUBPROTOCOL: Final = b"bearer."
+_RESOURCE_PATH_PATTERN: Final = re.compile(r"(/servers/[A-Za-z0-9][A-Za-z0-9_.-]{0,63})?/(mcp|sse)")
+
+
+class RefreshablePolicy(Protocol):
+    """The records behind access decisions, which the authenticator may have to refresh first."""
+
+    @property
+    def is_fresh(self) -> bool: ...
+    async def refresh_if_stale(self) -> None: ...
+
+
+class HttpAuthenticator:
+    """Identifies the actor of each HTTP request. Grants decide what an operator may do."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        policy_engine: PolicyEngine,
+        *,
+        accepts_auth_member: bool = False,
+        issuers: Iterable[str] = (),
+        scopes: Iterable[str] = (),
+        public_url: str = "",
+        policy: RefreshablePolicy | None = None,
+    ) -> None:
+        self.authenticator = authenticator
+        self._policy_engine = policy_engine
+        self._accepts_auth_member = accepts_auth_member
+        self._issuers = tuple(issuers)
+        self._scopes = tuple(dict.fromkeys(scopes))
+        self._public_url = public_url
+        self._policy = policy
+        self._visible_until: dict[tuple[str, str, str], float] = {}
+
+    async def refresh_if_stale(self) -> None:
+        """Refresh the records behind access decisions if they no longer hold."""
+        if self._policy is not None and not self._policy.is_fresh:
+            await self._policy.refresh_if_stale()
+
+    async def authenticate(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Actor:
+        """Return the actor of this request. Raises MalformedMessage if it has no access."""
+        path: str = scope["path"]
+        await self.refresh_if_stale()
+        client = scope.get("client")
+        arrival = RequestCredentials(
+            _with_subprotocol_token(headers) if path == SOCKETS else headers,
+            client[0] if client else "",
+            path,
+            asgi.is_loopback_name(headers.get(b"host", b"")),
+        )
+        try:
+            actor = await self.authenticator.identify(arrival)
+        except MalformedMessage:
+            if not self._may_authenticate_later(scope, headers):
+                raise
+            return UNSHOWN
+        if actor.lacks_token:
+            if path.startswith((OPERATORS, PARTICIPANTS)):
+                raise MalformedMessage(OPERATORS_ONLY_TEXT, UNAUTHENTICATED)
+        elif path == METRICS_PATH:
+            self.require_grant(
+                actor, ADMIN_READ if scope["method"] in _READ_METHODS else ADMIN_WRITE
+            )
+        return actor
+
+    def authenticate_forwarded(self, forwarded_actor: Actor) -> Actor:
+        """Return an actor that another node authenticated.
+
+        Raises MalformedMessage if its credentials were revoked or have expired.
+        """
+        actor = self.authenticator.refresh_actor(forwarded_actor)
+        if actor is None:
+            raise MalformedMessage(
+                "the credentials of this request were revoked, or have expired", UNAUTHENTICATED
+            )
+        return actor
+
+    def authenticate_at_once(self, request: FastPathRequest, path: str) -> Actor | None:
+        """Return the actor of a call, or None if that needs waiting. Raises like `authenticate`."""
+        if self._policy is not None and not self._policy.is_fresh:
+            return None
+        headers = request.headers
+        shown = headers.get(b"authorization")
+        is_local = asgi.is_loopback_name(headers.get(b"host", b""))
+        arrival = RequestCredentials(headers, request.address, path, is_local)
+        if shown is not None:
+            return self.authenticator.recognise(shown, arrival)
+        return self.authenticator.local(arrival)
+
+    def is_path_visible(self, path: str, actor: Actor) -> bool:
+        """Return whether this path exists for the actor. The path of a server exists only for
+
+        actors that may know the server.
+        """
+        if not path.startswith(SERVERS_PATH) or actor is UNSHOWN:
+            return True
+        asked, now = (actor.party, actor.credential, path), time.monotonic()
+        if self._visible_until.get(asked, 0.0) > now:
+            return True
+        if not self._policy_engine.may_know_server(actor, path.split("/", 3)[2]):
+            return False
+        if len(self._visible_until) >= MAX_CACHED_PATHS:
+            self._visible_until.clear()
+        self._visible_until[asked] = now + VISIBILITY_CACHE_SECONDS
+        return True
+
+    def require_grant(self, actor: Actor, verb: str, target: str = "*") -> None:
+        """Raise MalformedMessage unless the actor has a grant of this verb on this target."""
+        server, name = ("", "") if target == "*" else split_target(target)
+        is_allowed = self._policy_engine.authorize(actor, verb, server, name).effect is Effect.ALLOW
+        # A server may never administer another server, whatever its grants say.
+        if not is_allowed or (server and actor.kind is PrincipalKind.SERVER):
+            raise MalformedMessage(
+                f"this is for operators: {actor.party or 'nobody'} has no grant of {verb} on "
+                f"{target:.200}",
+                ACCESS_DENIED if server else OPERATORS_ONLY,
+            )
+
+    def _may_authenticate_later(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+        return (
+            self._accepts_auth_member
+            and scope["method"] == "POST"
+            and (scope["path"].endswith(_MESSAGE_PATHS) or scope["path"] == _TOOLS_PATH)
+            and b"authorization" not in headers
+        )
+
+    def challenge_headers(
+        self, scope: Scope, headers: Mapping[bytes, bytes], fault: Fault
+    ) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the headers that tell a client how to authenticate. (RFC 6750, RFC 9728)"""
+        said = ['Bearer realm="comity"']
+        if fault is SCOPE_MISSING:
+            said.append('error="insufficient_scope"')
+        elif b"authorization" in headers:
+            said.append('error="invalid_token"')
+        if self._issuers:
+            place = scope["path"] if _RESOURCE_PATH_PATTERN.fullmatch(scope["path"]) else ""
+            where = f"{self._request_origin(scope, headers)}{WELL_KNOWN}{place}"
+            said.append(f'resource_metadata="{where}"')
+        if self._scopes:
+            said.append(f'scope="{" ".join(self._scopes)}"')
+        return ((b"www-authenticate", ", ".join(said).encode("latin-1", "replace")),)
+
+    def is_public_path(self, scope: Scope) -> bool:
+        """Return whether this path needs no authentication."""
+        path: str = scope["path"]
+        if path == READY_PATH:
+            # Only principals that may use a server may learn that it exists.
+            return not names_a_server(scope.get("query_string", b""))
+        # The approval pages and the webhooks authenticate their callers themselves.
+        return path == HEALTH_PATH or path.startswith((WELL_KNOWN, ASK_PAGES, HOOKS))
+
+    async def serve_metadata(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        """Answer with the protected resource metadata of the gateway or of one path. (RFC 9728)
+
+        The answer is the same for existing and missing servers, so that it reveals no server.
+        """
+        place = scope["path"].removeprefix(WELL_KNOWN)
+        if not self._issuers or (place and not _RESOURCE_PATH_PATTERN.fullmatch(place)):
+            raise MalformedMessage("no authorization server is configured here", NOTHING_HERE)
+        if scope["method"] not in _READ_METHODS:
+            await asgi.send_empty(send, 405, ((b"allow", b"GET, HEAD"),))
+            return
+        body: dict[str, object] = {
+            "resource": f"{self._request_origin(scope, headers)}{place}",
+            "authorization_servers": self._issuers,
+            "bearer_methods_supported": ["header"],
+            "resource_name": "Comity",
+        }
+        if self._scopes:
+            body["scopes_supported"] = self._scopes
+        readable = (
+            (b"access-control-allow-origin", b"*"),
+            (b"cache-control", b"max-age=300"),
+        )
+        await asgi.send_json(send, 200, jsonrpc.to_json(body), readable)
+
+    def _request_origin(self, scope: Scope, headers: Mapping[bytes, bytes]) -> str:
+        """Return the origin under which the client reached this gateway. The HTTP app checked the
+        Host
+
+        header before.
+        """
+        if self._public_url:
+            return self._public_url
+        return f"{scope.get('scheme', 'http')}://{headers[b'host'].decode('latin-1').strip()}"
+
+
+def names_a_server(query: bytes) -> bool:
+    """Return whether a readiness query asks about particular servers."""
+    return "server" in parse_qs(query.decode("latin-1"), keep_blank_values=True)
+
+
+def _with_subprotocol_token(headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+    """Return the headers with the token that a WebSocket client offers as a subprotocol.
+
+    A browser cannot set the Authorization header of a WebSocket.
+    """
+    if b"authorization" in headers:
+        return headers
+    offered = (each.strip() for each in headers.get(b"sec-websocket-protocol", b"").split(b","))
+    shown = next((each for each in offered if each.startswith(_TOKEN_SUBPROTOCOL)), None)
+    if shown is None:
+        return headers
+    return {**headers, b"authorization": b"Bearer " + shown.removeprefix(_TOKEN_SUBPROTOCOL)}

@@ -1,0 +1,1 @@
+"""The checks of `comity check` and `comity doctor`."""

@@ -1,0 +1,194 @@
+"""The settings of the whole gateway: one field for each table of `comity.toml`.
+
+The path of a setting here is its name in the file: `settings.limits.depth` is `depth` in
+`[limits]`. A variable, a header, an argument or the tail of a URL may be a secret, so no repr shows
+them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from comity.approvals.settings import ApprovalSettings, SuggestionSettings
+from comity.audit.settings import AuditSettings
+from comity.catalog.settings import DiscoverySettings
+from comity.cluster.settings import ClusterSettings
+from comity.config.fields import ConfigField, fields_of, number_type, setting
+from comity.events.webhooks.settings import WebhookSettings
+from comity.gateway.settings import LimitSettings
+from comity.http.settings import HOSTS, NETWORKS, ORIGINS, NetworkSettings
+from comity.identity.settings import IdentitySettings
+from comity.inference.model import Budget
+from comity.inference.settings import BUDGETS, MODELS, InferenceSettings, ModelSettings
+from comity.live.channels.model import ChannelRoute, TopicChatConfig
+from comity.live.pushes.model import InboundWebhookConfig, PushRouteRule
+from comity.live.settings import CHANNELS, HOOKS, LIVE, PUSHES, StateSettings, TurnSettings
+from comity.policy.grants import Grant, Guardrail
+from comity.policy.risk import ToolPolicy
+from comity.policy.settings import (
+    GRANTS_TYPE,
+    GUARDRAILS_TYPE,
+    POLICY_TYPE,
+    TOOLS_TYPE,
+    PolicySettings,
+)
+from comity.registry.settings import RegistrySettings
+from comity.servers.registration.settings import RegistrationSettings
+from comity.servers.settings import SupervisionSettings
+from comity.storage.settings import StoreSettings
+from comity.telemetry.settings import TelemetrySettings
+from comity.topics.settings import TopicServiceSettings
+
+type Transport = Literal["stdio", "http", "sse"]
+type Sharing = Literal["shared", "session"]
+type Placement = Literal["each", "one"]
+type EraChoice = Literal["auto", "handshake", "modern"]
+type Containment = Literal["auto", "group", "namespace"]
+type ServerDefault = Literal["inherit", "opt-in", "opt-out"]
+type TrustLevel = Literal["trusted", "standard", "sandboxed"]
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ServerSettings:
+    """The settings of one server, which Comity reaches by `command` or at `url`."""
+
+    id: str
+    label: str
+    transport: Transport
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = NOTHING
+    cwd: str | None = None
+    url: str = ""
+    headers: Mapping[str, str] = NOTHING
+    sharing: Sharing = setting("shared", "One connection for all clients, or one for each.")
+    placement: Placement = setting(
+        "each", "Whether each node of a cluster runs the server, or only one of them at a time."
+    )
+    disabled: bool = setting(False, "Whether Comity leaves the server out.")
+    era: EraChoice = setting(
+        "auto", "The MCP version that Comity speaks with it; `auto` finds out."
+    )
+    containment: Containment = setting(
+        "auto", "How its processes are held together; `auto` takes the best of this machine."
+    )
+    supervision: SupervisionSettings = field(default_factory=SupervisionSettings)
+    # The values of the `mgp` table, and the table as written; empty for standard MCP.
+    trust_level: TrustLevel | None = None
+    permissions_required: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    mgp: Mapping[str, object] = NOTHING
+    # Not compared, because a change of it needs no restart of the server.
+    default_policy: ServerDefault = setting(
+        "inherit",
+        "What holds for its tools without a grant; `inherit` takes `policy.default_policy`.",
+        is_live=True,
+        is_compared=False,
+    )
+    policy: Mapping[str, Any] = setting(
+        {}, "What it may do, and how far Comity trusts it.", POLICY_TYPE
+    )
+    live: Mapping[str, Any] = setting(
+        {}, "What it may do beyond answering, where it speaks MCPL.", LIVE
+    )
+    tools: Mapping[str, ToolPolicy] = setting(
+        {}, "What holds for single tools, by name or pattern.", TOOLS_TYPE
+    )
+
+    def __repr__(self) -> str:
+        reached = f"{len(self.args)} args, env {sorted(self.env)}"
+        if self.transport != "stdio":
+            reached = f"host {urlsplit(self.url).hostname!r}, headers {sorted(self.headers)}"
+        return f"ServerSettings({self.id!r}, {self.transport}, {reached})"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings. Fields that are plain settings stand above the first table of the file."""
+
+    servers: tuple[ServerSettings, ...] = ()
+    host: str = setting("127.0.0.1", "The address to listen on.")
+    port: int = setting(2664, "The port to listen on; 0 takes a free one.", number_type(0, 65535))
+    allowed_hosts: tuple[str, ...] = setting(
+        (), "The names of this gateway, beside localhost.", HOSTS
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), "The web origins whose pages may call it.", ORIGINS
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        (),
+        "The networks of proxies whose X-Forwarded-For or Forwarded header Comity believes.",
+        NETWORKS,
+    )
+    remote_shutdown: bool = setting(
+        False, "Whether an MGP client with the grant admin/write may stop the gateway."
+    )
+    grants: tuple[Grant, ...] = setting(
+        (), "Who may do what; the store holds more grants.", GRANTS_TYPE, is_live=True
+    )
+    forbid: tuple[Guardrail, ...] = setting(
+        (), "What nobody may do, whatever is granted.", GUARDRAILS_TYPE, is_live=True
+    )
+    models: tuple[ModelSettings, ...] = setting((), "The language models.", MODELS)
+    budgets: tuple[Budget, ...] = setting(
+        (), "What principals may spend on models in a day.", BUDGETS
+    )
+    channels: tuple[ChannelRoute | TopicChatConfig, ...] = setting(
+        (), "Where messages of channels go, and where models answer.", CHANNELS
+    )
+    pushes: tuple[PushRouteRule, ...] = setting(
+        (), "Where pushed events go; the first entry that matches counts.", PUSHES
+    )
+    hooks: tuple[InboundWebhookConfig, ...] = setting(
+        (), "The webhooks that come in at /hooks/NAME, and where they go.", HOOKS
+    )
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    registry: RegistrySettings = field(default_factory=RegistrySettings)
+    identity: IdentitySettings = field(default_factory=IdentitySettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    journal: AuditSettings = field(default_factory=AuditSettings)
+    asks: ApprovalSettings = field(default_factory=ApprovalSettings)
+    suggestions: SuggestionSettings = field(default_factory=SuggestionSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    topics: TopicServiceSettings = field(default_factory=TopicServiceSettings)
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
+    registration: RegistrationSettings = field(default_factory=RegistrationSettings)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    inference: InferenceSettings = field(default_factory=InferenceSettings)
+    turns: TurnSettings = field(default_factory=TurnSettings)
+    state: StateSettings = field(default_factory=StateSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+
+
+def replace_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Return the settings with other values, each by its full name, such as `limits.depth`."""
+    for name, value in changes.items():
+        table, _, key = name.rpartition(".")
+        other = {key: value}
+        if table:
+            other = {table: replace(getattr(settings, table), **other)}
+        settings = replace(settings, **other)
+    return settings
+
+
+TABLES: Final[Mapping[str, type]] = {
+    "": Settings,
+    **{
+        each.name: each.type
+        for each in fields(Settings)
+        if isinstance(each.type, type) and is_dataclass(each.type)
+    },
+}
+"""Every table of `comity.toml` and the class that declares it; "" is above the first table."""
+
+SERVER_FIELDS: Final[Mapping[str, ConfigField]] = {
+    **fields_of(ServerSettings),
+    **fields_of(SupervisionSettings),
+}
+"""The settings of one server, apart from those that say how to reach it."""

@@ -1,0 +1,384 @@
+"""Finds and reads the configuration files, and compares two versions of the settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from comity.app.server_entries import ID_RULE, SERVER_KEYS, EntryReader
+from comity.app.settings import TABLES, ServerSettings, Settings, replace_settings
+from comity.cluster.settings import CLUSTER_URL
+from comity.config.document import ConfigError, ConfigErrors, ConfigValue, nearest_name
+from comity.config.fields import fields_of
+from comity.config.files import MGP_USER, MGP_VARIABLE, OWN, config_file_choices
+from comity.config.loader import parse_config_file
+from comity.errors import Misconfigured
+from comity.inference.settings import InferenceSettings, missing_models, with_variables
+from comity.mcp.protocol import derived_id, is_id
+from comity.storage.settings import STORE_URL
+
+type Shape = Literal["clients", "comity", "mgp"]
+"""The format of a file: an MCP client's, Comity's, or the one that MGP programs share."""
+
+NEEDS_SERVERS: Final = 'needs your servers once, in {"mcpServers": {...}}'
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFileContents:
+    """The settings of one file as far as they could be parsed, and the errors in it."""
+
+    servers: tuple[ServerSettings, ...] = ()
+    # By table; "" is above the first one.
+    settings_by_table: Mapping[str, dict[str, Any]] = field(
+        default_factory=dict[str, dict[str, Any]]
+    )
+    errors: tuple[ConfigError, ...] = ()
+
+
+def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
+    """Read `comity.toml`, `mgp.toml`, or JSON with `mcpServers`, then apply the environment."""
+    return resolve_settings([read_config_file(path, environ)], environ)
+
+
+def file_format_of(path: Path) -> Shape:
+    if path.suffix.lower() != ".toml":
+        return "clients"
+    is_mgp = path.name == "mgp.toml" or path.parts[-2:] == ("mgp", "servers.toml")
+    return "mgp" if is_mgp else "comity"
+
+
+def read_config_file(
+    path: Path, environ: Mapping[str, str], file_format: Shape | None = None
+) -> ConfigFileContents:
+    """Read one file to its end and collect all errors in it."""
+    mistakes = ConfigErrors()
+    file = mistakes.read(lambda: parse_config_file(path), None)
+    if file is None:
+        return ConfigFileContents(errors=tuple(mistakes.found))
+    reader = EntryReader(environ, mistakes)
+    file_format = file_format or file_format_of(path)
+    decided: dict[str, dict[str, Any]] = {}
+    if not file.is_toml:
+        servers = _from_json(file.document, reader)
+    else:
+        servers = _from_toml(file.document, reader, is_strict=file_format == "comity")
+        if file_format == "comity":
+            decided = _read_tables(file.document, mistakes)
+    if mistakes.found:
+        positions = file.positions()
+        lined = [
+            each if each.line else replace(each, line=positions.line_of(each.place))
+            for each in dict.fromkeys(mistakes.found)
+        ]
+        return ConfigFileContents(errors=tuple(sorted(lined, key=lambda each: each.line or 0)))
+    return ConfigFileContents(tuple(servers), decided)
+
+
+def resolve_settings(
+    readings: Sequence[ConfigFileContents], environ: Mapping[str, str]
+) -> Settings:
+    """Merge files into one set of settings. The first server of an id and COMITY_* win."""
+    mistakes = ConfigErrors([mistake for each in readings for mistake in each.errors])
+    servers: dict[str, ServerSettings] = {}
+    for server in (server for reading in readings for server in reading.servers):
+        servers.setdefault(server.id.casefold(), server)
+    # Only comity.toml has tables, and it is never merged with another file.
+    decided = {name: dict(readings[0].settings_by_table.get(name, {})) for name in TABLES}
+    _apply_environment(decided, environ, mistakes)
+    if mistakes.found:
+        # The exception carries the list of errors, for callers that want no text.
+        raise Misconfigured(mistakes)
+    top = decided.pop("")
+    tables = {name: TABLES[name](**said) for name, said in decided.items()}
+    return Settings(servers=tuple(servers.values()), **top, **tables)
+
+
+def _apply_environment(
+    settings_by_table: Mapping[str, dict[str, Any]],
+    environ: Mapping[str, str],
+    errors: ConfigErrors,
+) -> None:
+    """Apply the environment over the values of the files, and substitute variables."""
+    top = settings_by_table[""]
+    if environ.get("COMITY_HOST"):
+        top["host"] = environ["COMITY_HOST"]
+    if port := environ.get("COMITY_PORT"):
+        number = int(port[:9]) if port.isascii() and port.isdigit() else None
+        written = ConfigValue(number, "COMITY_PORT")
+        top["port"] = errors.read(lambda: fields_of(Settings)["port"].kind.read(written), 0)
+    for table, url in (("store", STORE_URL), ("cluster", CLUSTER_URL)):
+        settings_by_table[table]["url"] = url.resolve(
+            settings_by_table[table].get("url") or "", environ, errors
+        )
+    top["models"] = with_variables(top.get("models") or (), environ, errors)
+    for key, name in missing_models(
+        top["models"], InferenceSettings(**settings_by_table["inference"])
+    ):
+        there = ConfigValue(None, "[inference]", (key,))
+        errors.add(there.wrong(f"there is no model {name!r} in [[models]]"))
+
+
+def _from_json(document: ConfigValue, reader: EntryReader) -> list[ServerSettings]:
+    if not isinstance(document.value, dict):
+        reader.errors.add(document.wrong(NEEDS_SERVERS))
+        return []
+    top = document.table()
+    present = [key for key in ("mcpServers", "servers") if key in top]
+    if len(present) != 1:
+        meant = next(
+            (each for key, each in top.items() if nearest_name(key, ("mcpServers",))), None
+        )
+        if meant and not present:
+            reader.errors.add(meant.unknown_among(("mcpServers",)))
+        else:
+            reader.errors.add(document.wrong(NEEDS_SERVERS))
+        return []
+    entries = reader.errors.read(top[present[0]].table, {})
+    found = [
+        (reader.read_server(derived_id(name), name, entry), entry)
+        for name, entry in entries.items()
+    ]
+    return _without_collisions(found, reader.errors)
+
+
+def _read_tables(document: ConfigValue, errors: ConfigErrors) -> dict[str, dict[str, Any]]:
+    """Return the settings of the gateway itself, by table."""
+    decided: dict[str, dict[str, Any]] = {}
+    top = document.table()
+    for name, table_class in TABLES.items():
+        table = top.get(name) if name else document
+        if table is None or errors.read(table.table, None) is None:
+            continue
+        here = fields_of(table_class)
+        errors.add(*table.unknown_keys({*here, *(() if name else (*TABLES, "servers", "$schema"))}))
+        decided[name] = {
+            key: errors.read(lambda kind=here[key].kind, it=written: kind.read(it), None)
+            for key, written in table.table().items()
+            if key in here
+        }
+    return decided
+
+
+def _from_toml(
+    document: ConfigValue, reader: EntryReader, *, is_strict: bool
+) -> list[ServerSettings]:
+    top = document.table()
+    if "servers" in top:
+        entries = reader.errors.read(top["servers"].items, [])
+        found = [_entry(entry, reader, is_strict=is_strict) for entry in entries]
+        return _without_collisions(found, reader.errors)
+    if not is_strict:
+        meant = next(
+            (each for key, each in top.items() if nearest_name(key, ("servers",))), document
+        )
+        reader.errors.add(meant.wrong("there are no servers here; write each in [[servers]]"))
+    return []
+
+
+def _entry(
+    entry: ConfigValue, reader: EntryReader, *, is_strict: bool
+) -> tuple[ServerSettings | None, ConfigValue]:
+    if reader.errors.read(entry.table, None) is None:
+        return None, entry
+    server_id = reader.errors.read(lambda: _id(entry), "")
+    known = entry.with_name(f"servers[{server_id}]") if server_id else entry
+    if is_strict:
+        reader.errors.add(*known.unknown_keys(SERVER_KEYS))
+    return reader.read_server(server_id, server_id, known), known
+
+
+def _id(entry: ConfigValue) -> str:
+    named = entry.table().get("id")
+    if named is None:
+        raise entry.wrong('needs an id, as id = "search"')
+    if not is_id(named.text()):
+        raise named.wrong(ID_RULE)
+    return named.text()
+
+
+def _without_collisions(
+    found: Sequence[tuple[ServerSettings | None, ConfigValue]], errors: ConfigErrors
+) -> list[ServerSettings]:
+    seen: dict[str, ServerSettings] = {}
+    for server, entry in found:
+        if server is None or not server.id:
+            continue
+        # Compared without case: `Files` beside `files` would confuse readers of a tool's name.
+        other = seen.setdefault(server.id.casefold(), server)
+        if other is not server:
+            both = f"servers {other.label!r} and {server.label!r}"
+            errors.add(entry.wrong(f"{both} would share the id {server.id!r}; rename one"))
+    return list(seen.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfigFile:
+    """One file that was read, and the ids of its servers."""
+
+    path: Path
+    servers: tuple[str, ...]
+    # Ids that a file of higher priority already defines.
+    shadowed_servers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        count = len(self.servers)
+        told = f"{count} server{'' if count == 1 else 's'} from {self.path}"
+        if self.shadowed_servers:
+            told += f" (not {', '.join(self.shadowed_servers)}: in an earlier file too)"
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """The settings, the files they come from, and the files that were skipped."""
+
+    settings: Settings
+    loaded_files: tuple[LoadedConfigFile, ...]
+    skipped_files: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(each.path for each in self.loaded_files)
+
+    def describe(self) -> list[str]:
+        """Return the same as sentences, one per line."""
+        lines = [str(each) for each in self.loaded_files]
+        first = self.files[0] if self.files else ""
+        return lines + [
+            f"passed over {path}, as {first} comes first" for path in self.skipped_files
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """The origin of the configuration, so that Comity can read it again after a change."""
+
+    cwd: Path
+    home: Path
+    environ: Mapping[str, str] = field(repr=False)
+    config_path: Path | None = None
+    # Options of the command line, by the full names of settings. They override every file.
+    overrides: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def watched_paths(self) -> tuple[Path, ...]:
+        """Return every file whose creation, deletion or change would change the result."""
+        return tuple(path for choice in self._candidates for path in choice)
+
+    def load(self) -> LoadedConfig:
+        """Read the named file, or else the first that exists. The files of MGP come last."""
+        there = self._existing_candidates()
+        if not there:
+            names = ", ".join(str(path) for path in self.watched_paths)
+            raise Misconfigured(
+                f"there is no configuration; looked for {names}; "
+                "write one of them with `comity init`, or name another file"
+            )
+        readings = [
+            read_config_file(path, self.environ, self._file_format(path)) for path in there[0]
+        ]
+        settings = replace_settings(resolve_settings(readings, self.environ), self.overrides)
+        passed_over = tuple(path for choice in there[1:] for path in choice)
+        return LoadedConfig(settings, _loaded_files(there[0], readings), passed_over)
+
+    @property
+    def _candidates(self) -> tuple[tuple[Path, ...], ...]:
+        """Return the candidates in order. Comity reads the files of one candidate together."""
+        if self.config_path is not None:
+            return ((self.config_path,),)
+        named = config_file_choices(self.environ.get(MGP_VARIABLE))
+        return tuple(tuple(self._resolve_path(name) for name in choice) for choice in named)
+
+    def _resolve_path(self, name: str) -> Path:
+        return (self.home if name == MGP_USER else self.cwd) / name
+
+    def _existing_candidates(self) -> list[tuple[Path, ...]]:
+        there = [tuple(filter(_exists, choice)) for choice in self._candidates]
+        found = [choice for choice in there if choice]
+        must_be = self.config_path is not None or bool(self.environ.get(MGP_VARIABLE))
+        # A file named by the user is read even if it is missing, so that the error names it.
+        return found or ([self._candidates[-1]] if must_be else [])
+
+    def _file_format(self, path: Path) -> Shape:
+        shape = file_format_of(path)
+        is_mgp = self.config_path is None and path.name != OWN
+        return "mgp" if shape == "comity" and is_mgp else shape
+
+
+def find_config(
+    cwd: Path, home: Path, environ: Mapping[str, str], config_path: Path | None = None
+) -> LoadedConfig:
+    return ConfigSource(cwd, home, environ, config_path).load()
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _loaded_files(
+    paths: tuple[Path, ...], readings: list[ConfigFileContents]
+) -> tuple[LoadedConfigFile, ...]:
+    taken: list[LoadedConfigFile] = []
+    seen: set[str] = set()
+    for path, reading in zip(paths, readings, strict=True):
+        ids = [server.id for server in reading.servers]
+        fresh = tuple(each for each in ids if each.casefold() not in seen)
+        seen |= {each.casefold() for each in ids}
+        taken.append(
+            LoadedConfigFile(path, fresh, tuple(each for each in ids if each not in fresh))
+        )
+    return tuple(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanges:
+    """Added, changed and removed servers, and the settings that only a restart can change.
+
+    The servers in `decided` keep running; only settings that apply to a live server changed.
+    """
+
+    added: tuple[ServerSettings, ...] = ()
+    changed: tuple[ServerSettings, ...] = ()
+    removed: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    policy_changed: tuple[ServerSettings, ...] = ()
+
+    def __str__(self) -> str:
+        told = {
+            "added": [server.id for server in self.added],
+            "changed": [server.id for server in self.changed],
+            "removed": self.removed,
+            "decided anew of": [server.id for server in self.policy_changed],
+        }
+        parts = [f"{what} {', '.join(ids)}" for what, ids in told.items() if ids]
+        return "; ".join(parts) or "no server is other than it was"
+
+
+def compare_settings(old: Settings, new: Settings) -> SettingsChanges:
+    """Return the changes from `old` to `new`. A disabled server counts as absent."""
+    before, after = _enabled(old), _enabled(new)
+    other = [server for name, server in after.items() if before.get(name, server) != server]
+    decided = [server for server in other if replace(before[server.id], live=server.live) == server]
+    return SettingsChanges(
+        added=tuple(server for name, server in after.items() if name not in before),
+        changed=tuple(server for server in other if server not in decided),
+        removed=tuple(name for name in before if name not in after),
+        needs_restart=tuple(
+            f"{name}.{each.name}" if name else each.name
+            for name, table in TABLES.items()
+            for each in fields_of(table).values()
+            if not each.is_live and _value(old, name, each.name) != _value(new, name, each.name)
+        ),
+        policy_changed=tuple(decided),
+    )
+
+
+def _value(settings: Settings, table: str, name: str) -> object:
+    return getattr(getattr(settings, table) if table else settings, name)
+
+
+def _enabled(settings: Settings) -> dict[str, ServerSettings]:
+    return {server.id: server for server in settings.servers if not server.disabled}

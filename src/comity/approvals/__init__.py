@@ -1,0 +1,1 @@
+"""Approval requests to people, pending calls, notifications and suggested grants."""

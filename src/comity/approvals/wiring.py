@@ -1,0 +1,238 @@
+"""Builds the approval service, the pending calls, the client prompts and the API routes."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from comity.app.authentication import HttpAuthenticator
+from comity.app.records import GatewaySnapshot, RecordStores
+from comity.app.settings import Settings
+from comity.approvals.api import AsksApi, AsksStream
+from comity.approvals.client_prompts import ElicitationPrompt, InputRequiredPrompt, TaskPrompt
+from comity.approvals.model import ApprovalRequest
+from comity.approvals.notifications import ApprovalNotifier, ApproverDirectory
+from comity.approvals.page import AsksPage
+from comity.approvals.pending_calls import ClientPrompt, LastSteps, PendingCalls
+from comity.approvals.presentation import ApprovalLink, ApprovalLinks
+from comity.approvals.server_questions import CallbackService, ElicitationInbox, ServerQuestions
+from comity.approvals.service import ApprovalInbox, ApprovalService
+from comity.audit.log import AuditLog
+from comity.audit.wiring import AuditLogComponents, open_audit_log
+from comity.catalog.catalog import Catalog
+from comity.config.secret_files import read_secret
+from comity.errors import Misconfigured
+from comity.events.webhooks.approval_notices import ApprovalWebhook
+from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, View
+from comity.http.asgi import HttpEndpoint
+from comity.identity.authentication import Authenticator, IdentityDirectory
+from comity.identity.keys import mac_of_key
+from comity.inference.service import InferenceService
+from comity.live.inference import SamplingFallback, ServerQuestionRouter
+from comity.mcp.actors import Actor
+from comity.mcp.eras import TaskIds
+from comity.policy.administration import GrantAdmin
+from comity.policy.snapshot import (
+    GrantSnapshot,
+    PolicyEngine,
+    PolicySnapshot,
+    SnapshotFreshness,
+)
+from comity.policy.wiring import static_rules_of
+from comity.servers.wiring import proxies_of
+from comity.storage.changes import RecordKind
+from comity.toolkit.background import BackgroundTasks
+from comity.topics.server_members import TopicPrompt
+
+
+def build_client_prompts(
+    task_ids: TaskIds, clock: Callable[[], datetime]
+) -> tuple[list[ClientPrompt], TaskPrompt]:
+    """Return the prompts that tell clients about a pending call, and the handler of their tasks.
+
+    Every node with the same pepper can read the state that another node gave to a client.
+    """
+    own_tasks = TaskPrompt(task_ids, clock)
+    return [TopicPrompt(), InputRequiredPrompt(), ElicitationPrompt(), own_tasks], own_tasks
+
+
+def build_pending_calls(
+    approvals: ApprovalService,
+    steps: LastSteps,
+    policy_engine: PolicyEngine,
+    catalog: Catalog,
+    *,
+    pepper: bytes,
+    forms: Iterable[ClientPrompt],
+    redact: Callable[[object], object],
+) -> PendingCalls:
+    """Build the pending calls."""
+    links = ApprovalLinks(pepper)
+    return PendingCalls(
+        approvals,
+        steps,
+        policy_engine,
+        catalog,
+        client_prompts=forms,
+        redact=redact,
+        key=mac_of_key(pepper, b"asks put to clients"),
+        token_for=lambda ask, actor: _make_token(links, ask, actor),
+    )
+
+
+def _make_token(links: ApprovalLinks, request: ApprovalRequest, actor: Actor) -> str:
+    return links.seal(ApprovalLink(request.id, actor.party, request.expires_at, actor.credential))
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalComponents:
+    """The approval requests of this node, the pending calls, and the endpoints for answers."""
+
+    approvals: ApprovalService
+    pending_calls: PendingCalls
+    settings: Settings
+    snapshot: GatewaySnapshot
+    audit_log: AuditLog
+    stream: AsksStream
+    notifier: ApprovalNotifier | None
+    routes: ApiRoutes
+    endpoints: dict[str, HttpEndpoint]
+
+    def set_origin(self, origin: str) -> None:
+        """Set where the pages are, unless the operator named the address of the gateway."""
+        if not self.settings.identity.public_url:
+            self.approvals.set_origin(origin)
+
+    def end_streams(self) -> None:
+        """End all open streams and pending calls, so that they do not delay the shutdown."""
+        self.pending_calls.end()
+        self.stream.end()
+
+    def stop(self) -> None:
+        self.end_streams()
+        if self.notifier is not None:
+            self.notifier.stop()
+        self.pending_calls.stop()
+        self.approvals.stop()
+
+
+def build_approvals(
+    settings: Settings,
+    snapshot: GatewaySnapshot,
+    audit_log_components: AuditLogComponents,
+    pending_calls: PendingCalls,
+    authenticator: Authenticator,
+    administration: GrantAdmin,
+    http_authenticator: HttpAuthenticator,
+) -> ApprovalComponents:
+    """Build the endpoints where people answer: the API, the page and the notifications."""
+    approvals, audit_log = pending_calls.approvals, audit_log_components.audit_log
+    inbox = ApprovalInbox(
+        approvals, ApprovalLinks(authenticator.pepper), authenticator.find_actor, audit_log
+    )
+    stream = AsksStream(inbox, authenticate=http_authenticator.authenticate)
+    notices = make_notifier(settings, inbox, snapshot.grants)
+    snapshot.watch(RecordKind.ASKS, approvals.on_changed)
+    snapshot.watch(RecordKind.ASKS, stream.on_id_changed)
+    approvals.watchers.extend((inbox.clear_history_cache, stream.on_request_changed))
+    if notices is not None:
+        approvals.notifiers.append(notices.on_request_changed)
+    return ApprovalComponents(
+        approvals=approvals,
+        pending_calls=pending_calls,
+        settings=settings,
+        snapshot=snapshot,
+        audit_log=audit_log,
+        stream=stream,
+        notifier=notices,
+        routes=AsksApi(inbox, administration).routes,
+        endpoints=stream.endpoints | AsksPage(inbox, authenticator).endpoints,
+    )
+
+
+def make_approvals(
+    settings: Settings, snapshot: GatewaySnapshot, audit_log: AuditLog | None
+) -> ApprovalService:
+    return ApprovalService(
+        snapshot.records.approval_requests,
+        snapshot.grants,
+        audit_log,
+        settings.asks,
+        approve_own=settings.policy.approve_own,
+        public_url=settings.identity.public_url or f"http://{settings.host}:{settings.port}",
+    )
+
+
+def make_notifier(
+    settings: Settings, inbox: ApprovalInbox, grants: GrantSnapshot
+) -> ApprovalNotifier | None:
+    """Return the notifier, or None if no webhook is configured. Raises Misconfigured."""
+    if not settings.asks.webhook:
+        return None
+    if not settings.asks.webhook_secret_file:
+        raise Misconfigured(
+            "a webhook wants a secret to sign with: `openssl rand -hex 32 > webhook.secret`, and "
+            "name the file with webhook_secret_file in [asks]"
+        )
+    secret = read_secret(settings.asks.webhook_secret_file, "asks.webhook_secret_file")
+    webhook = ApprovalWebhook(settings.asks.webhook, secret, proxies=proxies_of(settings))
+    return ApprovalNotifier(inbox, ApproverDirectory(grants, inbox), webhook)
+
+
+def stored_approval_routes(records: RecordStores, settings: Settings, pepper: bytes) -> ApiRoutes:
+    """Return routes on a store without a gateway. A user who opens the store may decide."""
+    certainty = SnapshotFreshness()
+    grants = GrantSnapshot(freshness=certainty)
+    snapshot = PolicySnapshot(records, grants, certainty, static_rules_of(settings))
+
+    def over_store(route: ApiRoute[Any]) -> ApiRoute[Any]:
+        async def handle(request: ApiRequest[Any]) -> View:
+            await snapshot.refresh()
+            if route.method == "GET":
+                return await route.handler(request)
+            # Changes are recorded in the audit log and signed as a gateway does.
+            async with open_audit_log(settings, snapshot, pepper) as audit_log_components:
+                recorded = _stored_api(settings, snapshot, pepper, audit_log_components).routes
+                same = next(each for each in recorded if each.address == route.address)
+                return await same.handler(request)
+
+        return replace(route, handler=handle)
+
+    return tuple(map(over_store, _stored_api(settings, snapshot, pepper).routes))
+
+
+def _stored_api(
+    settings: Settings,
+    snapshot: GatewaySnapshot,
+    pepper: bytes,
+    audit_log_components: AuditLogComponents | None = None,
+) -> AsksApi:
+    audit_log = None if audit_log_components is None else audit_log_components.audit_log
+    approvals = make_approvals(settings, snapshot, audit_log)
+    authenticator = Authenticator(IdentityDirectory(snapshot.keys, snapshot.parties, pepper))
+    inbox = ApprovalInbox(approvals, ApprovalLinks(pepper), authenticator.find_actor, audit_log)
+    written = snapshot.records.grants
+    grant_admin = GrantAdmin(written, snapshot.grants, snapshot.refresh, audit_log=audit_log)
+    return AsksApi(inbox, grant_admin)
+
+
+def build_server_questions(
+    settings: Settings,
+    approvals: ApprovalService,
+    background_tasks: BackgroundTasks,
+    audit_log_components: AuditLogComponents,
+    engine: InferenceService,
+) -> ServerQuestionRouter:
+    """Build the router for questions of servers during a call.
+
+    People answer these questions, or a model if the client has none.
+    """
+    inquiries = ServerQuestions(approvals, background_tasks, audit_log_components.redact)
+    stand_in = settings.asks.elicitations == "inbox"
+    return ServerQuestionRouter(
+        CallbackService(inquiries),
+        ElicitationInbox(inquiries, settings.asks.expires, is_enabled=stand_in),
+        SamplingFallback(
+            engine, approvals, inquiries, settings.inference.sampling, audit_log_components.redact
+        ),
+    )

@@ -1,0 +1,1 @@
+"""The audit log: events, hash chain, verification, retention and export."""

@@ -1,0 +1,202 @@
+"""Operator API for the audit log: search, the timeline of a call, export.
+
+Every entry passed redaction before it was written, so nothing is hidden here again.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from comity.audit.chain import AuditFilter, AuditRecord
+from comity.audit.events import OURS, AuditEvent, AuditType, event_of
+from comity.audit.export import AuditReader, ExportChunk, ExportCursor
+from comity.audit.timeline import CallTimeline, TimelineEntry, build_timeline
+from comity.errors import INVALID_PARAMS, MalformedMessage
+from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission, View
+from comity.http.api_input import CursorQuery, EmptyQuery, RequestQuery
+
+DEFAULT_ENTRIES: Final = 100
+MAX_ENTRIES: Final = 1_000
+
+type About = Callable[[], Mapping[str, object]]
+
+
+class AuditSearchQuery(RequestQuery, frozen=True, forbid_unknown_fields=True):
+    """Which entries to find. A misspelt filter would find too many, so it is refused."""
+
+    trace: str = ""
+    call: str = ""
+    actor: str = ""
+    server: str = ""
+    tool: str = ""
+    result: str = ""
+    type: str = ""
+    since: str = ""
+    until: str = ""
+    order: Literal["newest", "oldest"] = "newest"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ENTRIES)] = DEFAULT_ENTRIES
+    cursor: str = ""
+
+    def to_filter(self) -> AuditFilter:
+        return AuditFilter(
+            trace=self.trace.replace("-", "").lower(),
+            call=self.call,
+            actor=self.actor,
+            server=self.server,
+            tool=self.tool,
+            result=self.result.upper(),
+            types=tuple(_type(each.strip()) for each in self.type.split(",") if each.strip()),
+            since=_parse_timestamp(self.since, "since"),
+            until=_parse_timestamp(self.until, "until"),
+            newest_first=self.order == "newest",
+            after=_after(self.cursor),
+        )
+
+
+class JournalApi:
+    """What operators read of what happened. Nothing of it can be changed."""
+
+    def __init__(self, reader: AuditReader, about: About = dict) -> None:
+        self._reader = reader
+        self._about = about
+
+    @property
+    def routes(self) -> ApiRoutes:
+        read = Permission.ADMIN_READ
+        return (
+            ApiRoute("GET", "/api/journal", read, self._find_entries, AuditSearchQuery),
+            ApiRoute("GET", "/api/journal/key", read, self._show_key, EmptyQuery),
+            ApiRoute("GET", "/api/journal/story/{name}", read, self._show_timeline, EmptyQuery),
+            ApiRoute("GET", "/api/journal/export", read, self._export, CursorQuery),
+        )
+
+    async def _find_entries(self, request: ApiRequest[AuditSearchQuery]) -> View:
+        limit = request.input.limit
+        lines = await self._reader.find(request.input.to_filter(), limit)
+        page: dict[str, object] = {"entries": [entry_view(line) for line in lines]}
+        if len(lines) >= limit:
+            last = lines[-1]
+            page["next"] = f"{last.at.isoformat()} {last.seq} {last.node}"
+        return page
+
+    async def _show_key(self, _: ApiRequest[EmptyQuery]) -> View:
+        return self._about()
+
+    async def _show_timeline(self, request: ApiRequest[EmptyQuery]) -> View:
+        lines = await self._reader.about(request.path["name"])
+        events = [event for line in lines if (event := _readable(line)) is not None]
+        return {
+            **story_view(build_timeline(events)),
+            "entries": [entry_view(line) for line in lines],
+        }
+
+    async def _export(self, request: ApiRequest[CursorQuery]) -> View:
+        return _part_view(await self._reader.part(_place(request.input.cursor)))
+
+
+def entry_view(record: AuditRecord) -> View:
+    """An entry: what it is found by, and all that its body says."""
+    event = _readable(record)
+    return {
+        "node": record.node,
+        "seq": record.seq,
+        "at": record.at,
+        "type": record.type,
+        "actor": record.actor,
+        "server": record.server,
+        "tool": record.tool,
+        "result": record.result,
+        "trace": record.trace,
+        "call": record.call,
+        "details": None if event is None else event.details,
+        "hash": record.hash.hex(),
+    }
+
+
+def story_view(timeline: CallTimeline) -> View:
+    return {
+        "headline": timeline.headline,
+        "happened": [_told_view(told) for told in timeline.happened],
+        "unknown": timeline.unknown,
+    }
+
+
+def _told_view(entry: TimelineEntry) -> View:
+    return {
+        "at": entry.at,
+        "after_ms": round(entry.after.total_seconds() * 1000, 3),
+        "type": entry.type,
+        "words": entry.words,
+        "more": entry.more,
+        "is_bad": entry.is_bad,
+    }
+
+
+def _part_view(chunk: ExportChunk) -> View:
+    view: dict[str, Any] = {"lines": [line.decode() for line in chunk.lines]}
+    if chunk.next is not None:
+        view["next"] = f"{chunk.next.entries} {chunk.next.after} {chunk.next.node}"
+    return view
+
+
+def _readable(record: AuditRecord) -> AuditEvent | None:
+    try:
+        return event_of(record.body)
+    except (MalformedMessage, msgspec.DecodeError):
+        return None
+
+
+def _type(text: str) -> str:
+    """A type as it is written, or as people write it: `tool_executed`, `ask_opened`."""
+    known = {each.removeprefix(OURS).lower(): each for each in map(str, AuditType)}
+    return known.get(text.lower().replace("-", "_"), text)
+
+
+def _parse_timestamp(text: str, name: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise _invalid_params(f"{name} must be a time, as 2026-11-15T08:30:00Z") from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def _after(cursor: str) -> tuple[datetime, str, int] | None:
+    if not cursor:
+        return None
+    said, seq, node = _parts(cursor)
+    try:
+        at = datetime.fromisoformat(said)
+    except ValueError:
+        raise _invalid_params(_INVALID_CURSOR) from None
+    if at.tzinfo is None or not seq.isdecimal() or len(seq) > 18:
+        raise _invalid_params(_INVALID_CURSOR)
+    return at, node, int(seq)
+
+
+def _place(cursor: str) -> ExportCursor | None:
+    if not cursor:
+        return None
+    entries, after, node = _parts(cursor)
+    if not (entries.isdecimal() and after.isdecimal()) or max(len(entries), len(after)) > 18:
+        raise _invalid_params(_INVALID_CURSOR)
+    return ExportCursor(node, int(after), int(entries))
+
+
+def _parts(cursor: str) -> tuple[str, str, str]:
+    """A node's name may hold anything, and so stands last."""
+    first, _, rest = cursor.partition(" ")
+    second, _, node = rest.partition(" ")
+    if not node:
+        raise _invalid_params(_INVALID_CURSOR)
+    return first, second, node
+
+
+_INVALID_CURSOR: Final = "a cursor that was not given out here"
+
+
+def _invalid_params(words: str) -> MalformedMessage:
+    return MalformedMessage(words, INVALID_PARAMS)

@@ -1,0 +1,650 @@
+"""`comity journal`: search, show, verify and export the audit log."""
+
+import gzip
+import json
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from comity.app.administration import (
+    AdminClient,
+    config_option,
+    is_offline,
+    settings_for_offline_read,
+    settings_of,
+)
+from comity.audit import export
+from comity.audit.chain import ChainCheckpoint
+from comity.audit.events import OURS
+from comity.audit.export import LINE_BYTES
+from comity.audit.signing import is_valid_signature
+from comity.audit.timeline import format_span, is_waiting
+from comity.audit.verify import (
+    USUAL_INTERVAL,
+    ChainDefect,
+    CheckpointInterval,
+    ExportVerifier,
+    VerificationReport,
+)
+from comity.cli.api_client import Answer, ApiClient
+from comity.cli.completion import complete_servers
+from comity.cli.exit_status import FINE, NOT_SIGNED, SOMETHING_WRONG
+from comity.cli.options import Decorator, json_option, url_option
+from comity.cli.output import (
+    build_table,
+    line_text,
+    output_width,
+    paragraph_text,
+    show_json,
+    show_output,
+    stack_rows,
+)
+from comity.config.document import ConfigValue
+from comity.errors import MalformedMessage, Misconfigured, Unavailable
+from comity.toolkit.text import count_noun
+
+STDIO: Final = "-"
+
+
+def fetch_export_lines(url: str, config: Path | None) -> Iterator[bytes]:
+    """Every line, without its end. Raises Misconfigured, Unavailable."""
+    if not is_offline():
+        gateway = ApiClient(url)
+        try:
+            page = gateway.get("journal", "export")
+        except Unavailable as away:
+            settings = settings_for_offline_read(away, config)
+        else:
+            yield from _pages(gateway, page)
+            return
+    else:
+        settings = settings_of(config)
+    # Loaded only now: a store's packages take a while, and a running gateway has its own.
+    from comity.app import offline
+
+    yield from offline.export_audit_lines(settings)
+
+
+def _pages(gateway: ApiClient, page: Answer) -> Iterator[bytes]:
+    while True:
+        for line in page["lines"]:
+            yield str(line).encode()
+        if "next" not in page:
+            return
+        page = gateway.get("journal", "export", cursor=page["next"])
+
+
+def read_export_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file, each within bounds; an empty one at its end is none."""
+    try:
+        while line := file.readline(LINE_BYTES):
+            yield line
+    except (OSError, EOFError) as problem:
+        raise Misconfigured(f"it cannot be read to its end: {problem}") from None
+
+
+@contextmanager
+def open_input(name: str) -> Generator[IO[bytes]]:
+    """A file by its name, compressed if that ends in .gz; `-` is standard input."""
+    if name == STDIO:
+        yield sys.stdin.buffer
+        return
+    with _opened(name, "rb") as file:
+        yield file
+
+
+@contextmanager
+def open_output(name: str) -> Generator[IO[bytes]]:
+    """A new file in the same way; `-` is standard output."""
+    if name == STDIO:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with _opened(name, "xb") as file:
+        yield file
+
+
+def _opened(name: str, mode: str) -> IO[bytes]:
+    try:
+        if name.endswith(".gz"):
+            return cast("IO[bytes]", gzip.open(name, mode, compresslevel=6))
+        return cast("IO[bytes]", Path(name).open(mode))
+    except OSError as problem:
+        raise Misconfigured(f"{name}: {problem.strerror or problem}") from None
+
+
+_AT_ONCE: Final = 1_024
+_PROGRESS_INTERVAL_SECONDS: Final = 5.0
+_ON_A_TERMINAL_SECONDS: Final = 0.2
+_MAX_CALLS: Final = 5
+_WIDTH: Final = 78
+
+type Clock = Callable[[], float]
+
+
+class VerificationProgress:
+    """Tells how far it is: on a terminal in one line that changes, elsewhere now and then."""
+
+    def __init__(self, size: int | None, clock: Clock = time.monotonic) -> None:
+        self._size = size
+        self._clock = clock
+        self._began = self._reported_at = clock()
+        self._is_terminal = sys.stderr.isatty()
+
+    def start(self) -> None:
+        """The first line is there: how long it took to come is not the proof's time."""
+        self._began = self._reported_at = self._clock()
+
+    @property
+    def seconds(self) -> float:
+        return max(1e-9, self._clock() - self._began)
+
+    def reach(self, entries: int, size: int) -> None:
+        now = self._clock()
+        often = _ON_A_TERMINAL_SECONDS if self._is_terminal else _PROGRESS_INTERVAL_SECONDS
+        if now - self._reported_at < often:
+            return
+        self._reported_at = now
+        words = self._words(entries, size)
+        sys.stderr.write(f"\r{words:{_WIDTH}.{_WIDTH}}" if self._is_terminal else f"{words}\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._is_terminal:
+            sys.stderr.write(f"\r{'':{_WIDTH}}\r")
+            sys.stderr.flush()
+
+    def _words(self, entries: int, size: int) -> str:
+        words = f"verified {entries:,} entries, {entries / self.seconds:,.0f} a second"
+        if not self._size or not size:
+            return words
+        done = min(1.0, size / self._size)
+        left = self.seconds / done - self.seconds
+        return f"{words}, {done:.0%}, {left:.0f} s left"
+
+
+def verify_lines(
+    lines: Iterable[bytes], verifier: ExportVerifier, progress: VerificationProgress
+) -> VerificationReport:
+    """Go through all of it. Raises Misconfigured where it is no export."""
+    size = 0
+    try:
+        for count, line in enumerate(lines):
+            if not count:
+                progress.start()
+            verifier.take(line)
+            size += len(line)
+            if not count % _AT_ONCE:
+                progress.reach(verifier.entries, size)
+    except MalformedMessage as error:
+        raise Misconfigured(str(error)) from None
+    finally:
+        progress.end()
+    if not size:
+        raise Misconfigured("there is nothing in it: no export of a journal")
+    return verifier.finish()
+
+
+def read_checkpoints(files: Iterable[str]) -> tuple[list[ChainCheckpoint], int]:
+    """The checkpoints in these files, and how many of their lines are none."""
+    found: list[ChainCheckpoint] = []
+    strange = 0
+    for name in files:
+        with open_input(name) as file:
+            for row in _checkpoints(read_export_lines(file)):
+                if row is None:
+                    strange += 1
+                else:
+                    found.append(row)
+    return found, strange
+
+
+def _checkpoints(lines: Iterator[bytes]) -> Iterator[ChainCheckpoint | None]:
+    for line in lines:
+        try:
+            row = export.row_of(line).checkpoint
+            yield None if row is None else export.checkpoint_of(row)
+        except MalformedMessage:
+            yield None
+
+
+def size_of(name: str) -> int | None:
+    """How much there is to read, where that is known before."""
+    path = Path(name)
+    return path.stat().st_size if path.is_file() and path.suffix != ".gz" else None
+
+
+def make_proof(
+    keys: Iterable[str],
+    checkpoints: Iterable[ChainCheckpoint],
+    interval: CheckpointInterval = USUAL_INTERVAL,
+) -> ExportVerifier:
+    trusted = frozenset(key.strip().lower() for key in keys)
+    return ExportVerifier(is_valid_signature, trusted, checkpoints, interval)
+
+
+def report_view(report: VerificationReport, seconds: float) -> Answer:
+    return {
+        "whole": report.is_whole,
+        "signed": report.signed,
+        "unsigned": report.unsigned,
+        "entries": report.entries,
+        "checkpoints": report.checkpoints,
+        "seconds": round(seconds, 3),
+        "microseconds_per_entry": _each(report, seconds),
+        "nodes": [asdict(node) for node in report.nodes],
+        "findings": [asdict(finding) for finding in report.findings],
+        "more_findings": report.more,
+        "open_calls": report.open_calls,
+    }
+
+
+def show_report(report: VerificationReport, seconds: float, notes: Iterable[str]) -> None:
+    entries = count_noun(report.entries, "entry", "entries")
+    took = f"{seconds:.1f} s, {_each(report, seconds)} µs an entry"
+    counted = f"{entries}, {count_noun(report.checkpoints, 'checkpoint')}, {took}"
+    words, style = _headline(report)
+    show_output(line_text(words, style), line_text(counted, "dim"))
+    if report.findings:
+        show_output("")
+        for finding in report.findings:
+            show_output(line_text(words_of(finding), "red"))
+        if report.more:
+            show_output(line_text(f"and {report.more:,} more", "red"))
+    if report.nodes:
+        rows = [
+            (
+                node.node,
+                f"{node.first:,} to {node.last:,}" if node.entries else "none",
+                f"{node.sealed:,}",
+                f"{node.signed_to:,}" if node.signed_to else "nothing",
+                " ".join(node.keys) or "none",
+            )
+            for node in report.nodes
+        ]
+        show_output("", build_table(("NODE", "ENTRIES", "SEALED", "SIGNED TO", "KEY"), rows))
+    told = [*_open_tails(report), *notes]
+    if told:
+        show_output("", *(line_text(note, "dim") for note in told))
+
+
+def _headline(report: VerificationReport) -> tuple[str, str]:
+    """What the report comes to, and its colour. Only what is signed is called whole."""
+    if report.is_only_unsigned:
+        return "The end of the journal is not signed: nothing proves it.", "bold red"
+    if report.findings:
+        return "The journal is not what was written.", "bold red"
+    if not report.is_whole:
+        return "Nothing is signed yet, so nothing is proved.", "bold yellow"
+    if report.unsigned:
+        signed = count_noun(report.signed, "entry", "entries")
+        return f"The journal is whole as far as it is signed: {signed}.", "green"
+    return "The journal is whole.", "bold green"
+
+
+def words_of(defect: ChainDefect) -> str:
+    """`altered: entry 512 of n-0a1b... does not follow ...`"""
+    where = f"entry {defect.seq:,} of {defect.node} " if defect.node and defect.seq else ""
+    return f"{defect.kind}: {where}{defect.words}"
+
+
+def _open_tails(report: VerificationReport) -> Iterator[str]:
+    for node in report.nodes:
+        if node.unsigned:
+            entries = "entry is" if node.unsigned == 1 else f"{node.unsigned:,} entries are"
+            yield f"{node.node}: the last {entries} not signed yet."
+    if report.open_calls:
+        named = ", ".join(report.open_calls[:_MAX_CALLS])
+        more = "" if len(report.open_calls) <= _MAX_CALLS else " and others"
+        yield f"How these calls ended is not told, they may still run: {named}{more}."
+
+
+def _each(report: VerificationReport, seconds: float) -> float:
+    return round(seconds * 1e6 / max(1, report.entries), 2)
+
+
+RESULTS: Final = {
+    "SUCCESS": "green",
+    "FAILURE": "red",
+    "BLOCKED": "yellow",
+    "PENDING": "dim",
+    "UNKNOWN": "bold red",
+}
+_COLUMNS: Final = ("TIME", "ACTOR", "TYPE", "RESULT", "SERVER/TOOL", "TRACE")
+_ON_FIRST_LINE: Final = 4
+"""How many of the columns stand on the first of two lines, where the terminal is narrow."""
+
+_WIDE: Final = 115
+POLL_SECONDS: Final = 1.0
+OVERLAP: Final = timedelta(seconds=3)
+"""An entry may be kept a little later than one that happened after it."""
+
+_FILTERS: Final[tuple[Decorator, ...]] = (
+    click.option("--actor", metavar="PARTY", help="Who did it."),
+    click.option("--server", metavar="NAME", shell_complete=complete_servers, help="With what."),
+    click.option("--tool", metavar="NAME", help="With which tool, by its own name."),
+    click.option("--type", metavar="TYPES", help="What, as tool_executed,ask_answered."),
+    click.option("--result", metavar="RESULT", help="SUCCESS, FAILURE, BLOCKED, PENDING, UNKNOWN."),
+)
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """By what entries are found."""
+    for option in reversed(_FILTERS):
+        command = option(command)
+    return command
+
+
+@click.group("journal")
+def journal_command() -> None:
+    """Show what happened, prove that it is all there, and hand it to others.
+
+    A running gateway is asked, by somebody who may read everything there. Without one, or with
+    --offline, the store is read.
+    """
+
+
+@journal_command.command("tail")
+@click.option(
+    "-n", "--lines", "count", metavar="N", default=20, show_default=True, help="How many."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until interrupted.")
+@filter_options
+@url_option
+@config_option
+@json_option
+def tail(count: int, follow: bool, url: str, config: Path | None, **said: Any) -> int:
+    """Show what happened last; with --json, one entry a line."""
+    records, query = AdminClient(url, config), _query(said)
+    count = min(max(1, count), 1000)
+    found = records.get("journal", **query, limit=str(count))["entries"]
+    seen = _print_new(list(reversed(found)), {}, as_json=said["as_json"], has_header=True)
+    while follow:
+        time.sleep(POLL_SECONDS)
+        since = max(seen.values(), default=datetime.now(UTC)) - OVERLAP
+        page = _read_pages(records, {**query, "order": "oldest", "since": since.isoformat()}, 1000)
+        seen = {key: at for key, at in seen.items() if at >= since}
+        seen = _print_new(page, seen, as_json=said["as_json"], has_header=False)
+    return FINE
+
+
+def _print_new(
+    entries: list[Answer], seen: dict[str, datetime], *, as_json: bool, has_header: bool
+) -> dict[str, datetime]:
+    """Print those that were not printed yet."""
+    keys = [f"{entry['node']} {entry['seq']}" for entry in entries]
+    new = [entry for key, entry in zip(keys, entries, strict=True) if key not in seen]
+    if as_json:
+        for entry in new:
+            click.echo(_one_line(entry))
+    elif new:
+        show_output(_table(new, has_header=has_header))
+    times = (datetime.fromisoformat(entry["at"]) for entry in entries)
+    return seen | dict(zip(keys, times, strict=True))
+
+
+@journal_command.command("search")
+@filter_options
+@click.option("--trace", metavar="TRACE", help="Of one trace.")
+@click.option("--call", metavar="CALL", help="Of one attempt.")
+@click.option("--since", metavar="WHEN", help="From then on: 2h, 7d, or 2026-11-15T08:30:00+01:00.")
+@click.option("--until", metavar="WHEN", help="Before then, in the same way.")
+@click.option("--oldest", is_flag=True, help="The oldest first.")
+@click.option("--limit", metavar="N", default=50, show_default=True, help="At most this many.")
+@url_option
+@config_option
+@json_option
+def search(limit: int, oldest: bool, url: str, config: Path | None, **said: Any) -> int:
+    """Find what happened; the exit status is 1 if nothing did."""
+    query = _query(said) | {"order": "oldest" if oldest else "newest"}
+    limit = max(1, limit)
+    entries = _read_pages(AdminClient(url, config), query, limit)
+    if said["as_json"]:
+        show_json({"entries": entries})
+    elif entries:
+        show_output(_table(entries, has_header=True))
+        if len(entries) == limit:
+            show_output("", line_text(f"These are the first {limit}; --limit shows more.", "dim"))
+    else:
+        show_output(line_text("Nothing like that is written down."))
+    return FINE if entries else SOMETHING_WRONG
+
+
+@journal_command.command("show")
+@click.argument("name", metavar="TRACE")
+@url_option
+@config_option
+@json_option
+def tell(name: str, url: str, config: Path | None, as_json: bool) -> int:
+    """Tell the story of TRACE, in words and times.
+
+    The id of a call will do as well, and so will the id of an ask, or its first letters as
+    `comity asks` shows them.
+    """
+    story = AdminClient(url, config).get("journal", "story", name)
+    if as_json:
+        show_json(story)
+        return FINE
+    show_output(line_text(story["headline"], "bold"), "")
+    rows = [
+        (
+            line_text(_time(each["at"]), "dim"),
+            line_text(f"+{format_span(timedelta(milliseconds=each['after_ms']))}", "dim"),
+            _print_entry(each),
+        )
+        for each in story["happened"]
+    ]
+    show_output(build_table(("", "", ""), rows))
+    if story["unknown"]:
+        show_output("", line_text("What nobody can tell from the journal:", "bold yellow"))
+        show_output(*(line_text(f"  {each}", "yellow") for each in story["unknown"]))
+    traces = dict.fromkeys(entry["trace"] for entry in story["entries"] if entry["trace"])
+    show_output("", line_text(f"trace {', '.join(traces) or 'none'}", "dim"))
+    return FINE
+
+
+def _print_entry(each: Answer) -> Text:
+    words = line_text(each["words"], "yellow" if each["is_bad"] else "")
+    for more in each["more"]:
+        words.append("\n").append_text(paragraph_text(f"  {more}", "dim"))
+    return words
+
+
+@journal_command.command("verify")
+@click.argument("file", required=False)
+@click.option("--key", "keys", metavar="HEX", multiple=True, help="Trust this public key alone.")
+@click.option(
+    "--checkpoints",
+    "files",
+    metavar="FILE",
+    multiple=True,
+    help="Checkpoints that were kept elsewhere: a tail that was cut off is missed by these.",
+)
+@click.option(
+    "--every",
+    metavar="N",
+    default=USUAL_INTERVAL.max_entries,
+    show_default=True,
+    help="The gateway's journal.checkpoint_every.",
+)
+@click.option(
+    "--within",
+    metavar="TIME",
+    default="10s",
+    show_default=True,
+    help="The gateway's journal.checkpoint_within.",
+)
+@url_option
+@config_option
+@json_option
+def verify_command(
+    file: str | None, keys: tuple[str, ...], files: tuple[str, ...], **said: Any
+) -> int:
+    """Prove that nothing was altered, removed, put in or moved, and name the first entry that was.
+
+    FILE is an export, - is standard input; without it, the running gateway's journal is proved, or
+    the store's. Only signed entries are proved. A gateway signs within seconds, so older entries
+    without a signature are a finding. The exit status is 0 if nothing is wrong, 1 if something is,
+    4 if signatures are missing and nothing else is wrong, and 2 if that cannot be said.
+    """
+    # Read before the journal is: then nothing in them is of an entry that came between.
+    checkpoints, strange = read_checkpoints(files)
+    within = ConfigValue(said["within"], "--within").duration()
+    proof = make_proof(keys, checkpoints, CheckpointInterval(said["every"], within))
+    progress = VerificationProgress(None if file in (None, STDIO) else size_of(file or ""))
+    try:
+        if file is None:
+            report = verify_lines(fetch_export_lines(said["url"], said["config"]), proof, progress)
+        else:
+            with open_input(file) as opened:
+                report = verify_lines(read_export_lines(opened), proof, progress)
+    except Unavailable as away:
+        raise Misconfigured(str(away)) from None
+    seconds = progress.seconds
+    if said["as_json"]:
+        show_json(report_view(report, seconds))
+    else:
+        show_report(report, seconds, _notes(report, keys, files, strange))
+    if not report.findings:
+        return FINE
+    return NOT_SIGNED if report.is_only_unsigned else SOMETHING_WRONG
+
+
+def _notes(
+    report: VerificationReport, keys: tuple[str, ...], files: tuple[str, ...], strange: int
+) -> list[str]:
+    notes: list[str] = []
+    if not keys and any(node.keys for node in report.nodes):
+        notes.append("No key was named: compare those above with the ones you know, or use --key.")
+    if not files:
+        notes.append("Whether a tail was cut off is told by --checkpoints, kept elsewhere.")
+    if strange:
+        notes.append(
+            f"Left out, since not readable: {count_noun(strange, 'line')} of the checkpoints."
+        )
+    return notes
+
+
+@journal_command.command("export")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default=STDIO,
+    help="A new file for it, compressed if its name ends in .gz; unless given, standard output.",
+)
+@url_option
+@config_option
+def export_command(output: str, url: str, config: Path | None) -> int:
+    """Write the whole journal as JSON lines, which `comity journal verify` proves anywhere."""
+    with open_output(output) as file:
+        for line in fetch_export_lines(url, config):
+            file.write(line + b"\n")
+    return FINE
+
+
+@journal_command.command("key")
+@url_option
+@config_option
+@json_option
+def key(url: str, config: Path | None, as_json: bool) -> int:
+    """Show the public key that signs this journal, and the name of its chain.
+
+    The exit status is 1 if nobody signs it.
+    """
+    found = AdminClient(url, config).get("journal", "key")
+    if as_json:
+        show_json(found)
+    elif found["key"]:
+        show_output(build_table(("", ""), (("key", found["key"]), ("node", found["node"]))))
+    else:
+        show_output(
+            line_text(
+                "Nobody signs this journal; name a file with key_file in [journal].", "yellow"
+            )
+        )
+    return FINE if found["key"] else SOMETHING_WRONG
+
+
+def _query(fields: dict[str, Any]) -> dict[str, str]:
+    names = ("actor", "server", "tool", "type", "result", "trace", "call")
+    query = {name: fields[name] for name in names if fields.get(name)}
+    return query | {name: _ago(fields[name]) for name in ("since", "until") if fields.get(name)}
+
+
+def _ago(text: str) -> str:
+    """A time, or a while ago."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return (datetime.now(UTC) - ConfigValue(text, "the time").duration()).isoformat()
+    return (at if at.tzinfo is not None else at.astimezone()).isoformat()
+
+
+def _read_pages(records: AdminClient, query: dict[str, str], limit: int) -> list[Answer]:
+    """Page after page, up to the limit."""
+    found: list[Answer] = []
+    while len(found) < limit:
+        page = records.get("journal", **query, limit=str(min(1000, limit - len(found))))
+        found += page["entries"]
+        if "next" not in page:
+            break
+        query = {**query, "cursor": page["next"]}
+    return found
+
+
+def _table(entries: list[Answer], *, has_header: bool) -> RenderableType:
+    header = _COLUMNS if has_header else ("",) * len(_COLUMNS)
+    rows = [_cells(entry) for entry in entries]
+    # A trace that is cut in two is of no use to anybody.
+    return (
+        build_table(header, rows)
+        if output_width() >= _WIDE
+        else stack_rows(header, rows, _ON_FIRST_LINE)
+    )
+
+
+def _cells(entry: Answer) -> tuple[Text, ...]:
+    what, result = entry["type"].removeprefix(OURS).lower().replace("_", " "), entry["result"]
+    if is_waiting(entry["type"], entry["details"] or {}):
+        # Kept as a refused call, which readers would take for a denial.
+        what, result = "waiting for approval", "PENDING"
+    return (
+        line_text(_day_and_time(entry["at"]), "dim"),
+        line_text(entry["actor"]),
+        line_text(what),
+        line_text(result, RESULTS.get(result, "")),
+        _place(entry),
+        line_text(entry["trace"], "dim"),
+    )
+
+
+def _place(entry: Answer) -> Text:
+    return line_text("/".join(each for each in (entry["server"], entry["tool"]) if each))
+
+
+def _time(text: str) -> str:
+    """A time of this place, as people read it: of today without its date."""
+    at = datetime.fromisoformat(text).astimezone()
+    day = "" if at.date() == datetime.now(UTC).astimezone().date() else f"{at:%Y-%m-%d} "
+    return f"{day}{at:%H:%M:%S}.{at.microsecond // 1000:03}"
+
+
+def _day_and_time(text: str) -> str:
+    """A time of this place, with its day; the year only where it is another one."""
+    at = datetime.fromisoformat(text).astimezone()
+    is_of_this_year = at.year == datetime.now(UTC).astimezone().year
+    return f"{at:%m-%d %H:%M:%S}" if is_of_this_year else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _one_line(entry: Answer) -> str:
+    return json.dumps(entry, ensure_ascii=True)

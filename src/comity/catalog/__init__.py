@@ -1,0 +1,1 @@
+"""The tools, resources and prompts of all servers: review, search and toolsets."""

@@ -1,0 +1,441 @@
+"""Access to the catalog: which entries an actor sees, and which entry a name means to it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
+from typing import Final, Protocol
+
+from msgspec import Raw
+
+from comity.catalog.catalog import MAX_NAME_LENGTH, Catalog, ServerEntryView
+from comity.catalog.definitions import UNLISTED_DEFINITION
+from comity.errors import (
+    ACCESS_DENIED,
+    INVALID_PARAMS,
+    RESOURCE_NOT_FOUND,
+    TOOL_NOT_FOUND,
+    MalformedMessage,
+    Unavailable,
+)
+from comity.mcp import protocol
+from comity.mcp.actors import LIST, READ, Actor
+from comity.mcp.entries import CatalogEntry, EntryKind
+from comity.mcp.protocol import public_name
+from comity.mcp.refusals import Refusal
+from comity.policy.grants import Decision, Effect
+from comity.policy.risk import Risk
+from comity.policy.snapshot import AllowAll, PolicyEngine, StillHolds
+from comity.policy.visibility import ALL_VISIBLE, ServerVisibility
+from comity.redaction.secrets import without_secrets
+from comity.sessions.calls import Call
+
+type IsUsable = Callable[[CatalogEntry], bool]
+
+
+class ActorView:
+    """The entries that an actor may use by one verb.
+
+    With `is_usable`, the view also leaves out entries that no actor can use at the moment.
+    """
+
+    def __init__(
+        self,
+        policy_engine: PolicyEngine,
+        actor: Actor,
+        verb: str,
+        is_usable: IsUsable | None = None,
+    ) -> None:
+        self._policy_engine = policy_engine
+        self._actor = actor
+        self._verb = verb
+        self._is_usable = is_usable
+
+    @property
+    def servers(self) -> Collection[str] | None:
+        return self._policy_engine.visible_servers(self._actor)
+
+    def server_visibility(self, server: str) -> ServerVisibility:
+        """Return how much of a server the actor sees, whether or not the entries are usable now."""
+        return self._policy_engine.server_visibility(self._actor, self._verb, server)
+
+    def server_view(self, server: str) -> ServerEntryView | None:
+        """Return the view of one server, or None if the actor sees nothing of it."""
+        outlook = self.server_visibility(server)
+        if not (outlook.is_visible_by_default or outlook.exceptions or outlook.may_become_visible):
+            return None
+        return _ActorEntryView(self, outlook)
+
+    def sees_whole_server(self, server: str) -> bool:
+        """Return whether the actor sees every entry of a server, so that no entry needs a check."""
+        return self._is_usable is None and self.server_visibility(server) == ALL_VISIBLE
+
+    def is_visible(self, entry: CatalogEntry) -> bool:
+        judged = self._policy_engine.authorize(self._actor, self._verb, entry.server, entry.name)
+        return judged.effect is not Effect.DENY and self.is_usable(entry)
+
+    def is_usable(self, entry: CatalogEntry) -> bool:
+        return self._is_usable is None or self._is_usable(entry)
+
+
+class _ActorEntryView:
+    def __init__(self, actor_view: ActorView, visibility: ServerVisibility) -> None:
+        self._actor_view = actor_view
+        self._visibility = visibility
+
+    @property
+    def only_names(self) -> Sequence[str] | None:
+        outlook = self._visibility
+        if outlook.is_visible_by_default or outlook.may_become_visible:
+            return None
+        return tuple(dict.fromkeys(chain.from_iterable(outlook.exceptions)))
+
+    def is_visible(self, entry: CatalogEntry) -> bool:
+        outlook = self._visibility
+        if outlook.has_patterns or any(entry.name in names for names in outlook.exceptions):
+            return self._actor_view.is_visible(entry)
+        return outlook.is_visible_by_default and self._actor_view.is_usable(entry)
+
+
+VERB_BY_KIND: Final[Mapping[EntryKind, str]] = {
+    EntryKind.TOOL: protocol.CALL_TOOL,
+    EntryKind.PROMPT: protocol.GET_PROMPT,
+    EntryKind.RESOURCE: protocol.READ_RESOURCE,
+    EntryKind.TEMPLATE: protocol.READ_RESOURCE,
+}
+FAULT_BY_KIND: Final = {
+    EntryKind.TOOL: TOOL_NOT_FOUND,
+    EntryKind.PROMPT: INVALID_PARAMS,
+    EntryKind.RESOURCE: RESOURCE_NOT_FOUND,
+    EntryKind.TEMPLATE: RESOURCE_NOT_FOUND,
+}
+
+type Sees = Callable[[str, Mapping[str, Raw]], bool]
+"""Decides by the name and the members of a list entry whether the actor is shown it."""
+
+
+class ToolReviewStatus(Protocol):
+    """The review result of one tool, as the call pipeline reads it."""
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """The reason why no actor can call the tool: a changed definition, a missing permission."""
+        ...
+
+    @property
+    def must_be_confirmed(self) -> bool:
+        """Whether a person must confirm each call, unless a grant names the tool itself."""
+        ...
+
+    @property
+    def is_always_confirmed(self) -> bool:
+        """Whether a person must confirm each call even if a grant names the tool itself."""
+        ...
+
+    @property
+    def repeat_approval_reason(self) -> str | None:
+        """The reason why one answer may not cover further calls; None if it may."""
+        ...
+
+    @property
+    def cost(self) -> int:
+        """How much of the caller's rate limit one call takes."""
+        ...
+
+    @property
+    def risk(self) -> Risk: ...
+
+    @property
+    def digest(self) -> str:
+        """The digest of the definition that was reviewed."""
+        ...
+
+    @property
+    def quorum(self) -> int:
+        """The number of people who must approve a call that needs approval."""
+        ...
+
+
+class ToolReviewSource(Protocol):
+    """Provides the review of each tool."""
+
+    def review_of(self, entry: CatalogEntry) -> ToolReviewStatus: ...
+
+    def with_listed_definition(
+        self, catalog_entry: CatalogEntry, entry: Mapping[str, Raw]
+    ) -> CatalogEntry:
+        """Return the entry with the definition that its server sent in a list for a client."""
+        ...
+
+
+class CatalogAccess:
+    """Decides which entries of the catalog an actor sees and may use."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        policy_engine: PolicyEngine | None = None,
+        tools: ToolReviewSource | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self._policy_engine: PolicyEngine = AllowAll() if policy_engine is None else policy_engine
+        self._tools = tools
+
+    def page(
+        self, actor: Actor, kind: EntryKind, is_shown: Callable[[str], bool], cursor: str | None
+    ) -> tuple[list[bytes], str | None]:
+        """Return the definitions after the cursor that this actor may use, and the next cursor."""
+        if isinstance(self._policy_engine, AllowAll) and self._tools is None:
+            return self.catalog.page(kind, is_shown, cursor)
+        return self.catalog.page(kind, is_shown, cursor, self.view_of(actor, kind))
+
+    def list_tools(
+        self, actor: Actor, is_shown: Callable[[str], bool], cursor: str | None
+    ) -> tuple[list[bytes], str | None]:
+        """Return the tools that an actor may call, or may list if a grant names `tools/list`.
+
+        A grant for every verb does not count as such a grant. An actor with only that grant is not
+        shown tools that a guardrail forbids.
+        """
+        if not self._has_exact_grant(actor, LIST, "", ""):
+            return self.page(actor, EntryKind.TOOL, is_shown, cursor)
+        return self.catalog.page(
+            EntryKind.TOOL, is_shown, cursor, ActorView(self._policy_engine, actor, LIST)
+        )
+
+    def find_readable(self, call: Call, key: str | None) -> CatalogEntry:
+        """Return a tool that this actor may call, or whose definition it may read.
+
+        Raises MalformedMessage if there is no such tool for this actor.
+        """
+        offer = self.catalog.find_public(EntryKind.TOOL, _require_name(key))
+        if offer is not None and any(
+            self._has_exact_grant(call.client_stream.actor, verb, offer.server, offer.name)
+            for verb in (READ, LIST)
+        ):
+            return offer
+        return self.find(call, EntryKind.TOOL, key)
+
+    def _has_exact_grant(self, actor: Actor, verb: str, server: str, name: str) -> bool:
+        """Return whether a grant allows exactly this verb; one for every verb does not count."""
+        judged = self._policy_engine.authorize(actor, verb, server, name)
+        named = judged.grant is not None and judged.grant.verb == verb
+        return named and judged.effect is Effect.ALLOW
+
+    def list_filter(self, actor: Actor, kind: EntryKind, server: str) -> Sees | None:
+        """Return the filter for a server's own list, or None if the actor sees every entry."""
+        aside = self.catalog.quarantine_reasons(server, kind)
+        seen = self.view_of(actor, kind)
+        if not aside and seen.sees_whole_server(server):
+            return None
+        view = seen.server_view(server)
+
+        def sees(name: str, entry: Mapping[str, Raw]) -> bool:
+            if view is None or name in aside:
+                return False
+            offer = self.catalog.find_own(server, kind, name)
+            if offer is None:
+                offer = CatalogEntry(public_name(server, name), server, name, UNLISTED_DEFINITION)
+            if kind is EntryKind.TOOL and self._tools is not None:
+                # The server may describe the tool differently to this client than it did to the
+                # gateway.
+                offer = self._tools.with_listed_definition(offer, entry)
+            return view.is_visible(offer)
+
+        return sees
+
+    def usable_names(self, actor: Actor, kind: EntryKind, server: str) -> list[str]:
+        """Return the names, as the server uses them, of the entries that this actor may use."""
+        view = self.view_of(actor, kind).server_view(server)
+        found = [] if view is None else self.catalog.visible_entries(server, kind, view)
+        return [offer.name for offer in found]
+
+    def count_granted(self, actor: Actor, kind: EntryKind, server: str) -> int:
+        """Return how many entries of a server the actor is granted, whether usable now or not."""
+        sight = ActorView(self._policy_engine, actor, VERB_BY_KIND[kind])
+        if sight.sees_whole_server(server):
+            return self.catalog.count(server, kind)
+        view = sight.server_view(server)
+        return 0 if view is None else len(self.catalog.visible_entries(server, kind, view))
+
+    def is_listed(self, actor: Actor, kind: EntryKind, entry: CatalogEntry) -> bool:
+        """Return whether this actor's list contains the entry."""
+        return self._is_visible(actor, kind, entry)
+
+    def visible_servers(self, actor: Actor) -> Collection[str] | None:
+        """Return the servers that this actor may know of; None if it may know of any server."""
+        return self._policy_engine.visible_servers(actor)
+
+    def may_know_server(self, actor: Actor, server: str) -> bool:
+        """Return whether this actor may know that the server exists."""
+        return self._policy_engine.may_know_server(actor, server)
+
+    def may_see_state(self, actor: Actor, server: str) -> bool:
+        """Return whether this actor may learn the server's state.
+
+        The answer is False while the grants are unavailable.
+        """
+        try:
+            return self._policy_engine.may_know_server(actor, server)
+        except Unavailable:
+            return False
+
+    def require_server(self, call: Call, server: str) -> None:
+        """Check a request that is about neither a catalog entry nor the connection itself.
+
+        Raises MalformedMessage with ACCESS_DENIED if no grant allows it.
+        """
+        judged = self._policy_engine.authorize(call.client_stream.actor, call.method, server, "")
+        if judged.effect is Effect.DENY:
+            raise MalformedMessage(NOT_VISIBLE_TEXT, ACCESS_DENIED)
+
+    def find(self, call: Call, kind: EntryKind, key: str | None) -> CatalogEntry:
+        """Return the entry for a public name, or for a bare name that only one visible server has.
+
+        Raises MalformedMessage if the name is unknown, ambiguous or denied.
+        """
+        key = _require_name(key)
+        offer = self.catalog.find_public(kind, key)
+        if offer is not None and self._may_use(call, kind, offer, offer.name):
+            return offer
+        offer = self._find_bare_name(call.client_stream.actor, kind, key)
+        if offer is not None and self._may_use(call, kind, offer, offer.name):
+            return offer
+        # From here on the answer must not depend on which entries exist, or it would reveal them.
+        self._authorize(call, kind, *self.catalog.split_public_name(key))
+        said = without_secrets(key[:1000])
+        raise MalformedMessage(f"no such name in {kind}: {said!r:.200}", FAULT_BY_KIND[kind])
+
+    def find_resource(self, call: Call, uri: str | None) -> CatalogEntry:
+        """Return the resource at this URI, or the template that it fits, if the actor may read it.
+
+        Raises MalformedMessage otherwise.
+        """
+        uri = _require_name(uri)
+        for offer in self.catalog.find_resources(uri):
+            if self._may_use(call, EntryKind.RESOURCE, offer, uri):
+                return offer
+        self._authorize(call, EntryKind.RESOURCE, "", uri)
+        said = without_secrets(uri[:1000])
+        raise MalformedMessage(f"no such resource: {said!r:.200}", RESOURCE_NOT_FOUND)
+
+    def find_template(self, call: Call, uri: str | None) -> CatalogEntry:
+        """Return the template with exactly this text, or the entry that the URI leads to."""
+        for offer in self.catalog.find_by_name(EntryKind.TEMPLATE, _require_name(uri)):
+            if self._may_use(call, EntryKind.TEMPLATE, offer, offer.name):
+                return offer
+        return self.find_resource(call, uri)
+
+    def uri_filter(self, actor: Actor, server: str | None = None) -> Callable[[str], bool]:
+        """Return a check for URIs: whether this actor may read them, at one server or at any."""
+
+        def reads(uri: str) -> bool:
+            if server is not None:
+                return self._may_read(actor, server, uri)
+            return any(
+                self._may_read(actor, offer.server, uri)
+                for offer in self.catalog.find_resources(uri)
+            )
+
+        return reads
+
+    def _may_read(self, actor: Actor, server: str, uri: str) -> bool:
+        try:
+            judged = self._policy_engine.authorize(actor, protocol.READ_RESOURCE, server, uri)
+        except Unavailable:
+            return False
+        return judged.effect is not Effect.DENY
+
+    def find_tool(self, call: Call, server: str, name: str | None) -> CatalogEntry:
+        """Return a server's tool by its own name; an unlisted tool has an empty definition.
+
+        Raises MalformedMessage if the actor may not call it.
+        """
+        name = _require_name(name)
+        self._authorize(call, EntryKind.TOOL, server, name)
+        offer = self.catalog.find_own(server, EntryKind.TOOL, name)
+        return (
+            CatalogEntry(public_name(server, name), server, name, UNLISTED_DEFINITION)
+            if offer is None
+            else offer
+        )
+
+    def require_entry(self, call: Call, kind: EntryKind, server: str, name: str | None) -> None:
+        """Raise MalformedMessage if this actor may not use that entry of a server."""
+        self._authorize(call, kind, server, _require_name(name))
+
+    def _is_visible(self, actor: Actor, kind: EntryKind, entry: CatalogEntry) -> bool:
+        return self.view_of(actor, kind).is_visible(entry)
+
+    def visibility_check(self, actor: Actor) -> StillHolds:
+        """Return a check whether the grants behind the actor's present view still hold.
+
+        Caches of that view use it.
+        """
+        return self._policy_engine.visibility_check(actor)
+
+    def review_of(self, entry: CatalogEntry) -> ToolReviewStatus | None:
+        """Return the review of a tool; None if tools are not reviewed."""
+        return None if self._tools is None else self._tools.review_of(entry)
+
+    def view_of(self, actor: Actor, kind: EntryKind) -> ActorView:
+        """Return the actor's view of all entries of one kind."""
+        looks_at_tools = kind is EntryKind.TOOL and self._tools is not None
+        return ActorView(
+            self._policy_engine,
+            actor,
+            VERB_BY_KIND[kind],
+            self._is_usable if looks_at_tools else None,
+        )
+
+    def _is_usable(self, entry: CatalogEntry) -> bool:
+        return self._tools is None or self._tools.review_of(entry).refusal is None
+
+    def _find_bare_name(self, actor: Actor, kind: EntryKind, key: str) -> CatalogEntry | None:
+        """Return the entry with this bare name; raise MalformedMessage if several servers have it.
+
+        Only servers that the actor sees count.
+        """
+        holders = self.catalog.find_bare(kind, key)
+        seen = [offer for offer in holders if self._is_visible(actor, kind, offer)]
+        if len(seen) > 1:
+            named = " or ".join(sorted(offer.key for offer in seen)[:3])
+            raise MalformedMessage(
+                f"several servers have {key!r:.200}; say which, as {named}", FAULT_BY_KIND[kind]
+            )
+        return seen[0] if seen else None
+
+    def _may_use(self, call: Call, kind: EntryKind, entry: CatalogEntry, name: str) -> bool:
+        """Return whether a call may go to an entry, and note the decision on the call if so."""
+        judged = self._policy_engine.authorize(
+            call.client_stream.actor, VERB_BY_KIND[kind], entry.server, name
+        )
+        if judged.effect is Effect.DENY:
+            return False
+        call.decision = judged
+        return True
+
+    def _authorize(self, call: Call, kind: EntryKind, server: str, name: str) -> Decision:
+        judged = self._policy_engine.authorize(
+            call.client_stream.actor, VERB_BY_KIND[kind], server, name
+        )
+        if judged.effect is Effect.DENY:
+            raise MalformedMessage(NOT_VISIBLE_TEXT, ACCESS_DENIED)
+        call.decision = judged
+        return judged
+
+
+def _require_name(name: str | None) -> str:
+    """Return the requested name or URI.
+
+    Raises MalformedMessage if it is longer than any listed one.
+    """
+    if name is not None and len(name) > MAX_NAME_LENGTH:
+        raise MalformedMessage(
+            f"a name, or a URI, has at most {MAX_NAME_LENGTH} characters", INVALID_PARAMS
+        )
+    return name or ""
+
+
+NOT_VISIBLE_TEXT: Final = (
+    "there is nothing of that name that you may use; an operator can grant it "
+    "(`comity grants explain` says what decides)"
+)

@@ -1,0 +1,497 @@
+"""`comity call`: one tool call with its progress, questions and result."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
+
+from comity.app.local_gateway import config_option, gateway_client, may_own_tool
+from comity.approvals.model import META_KEY
+from comity.approvals.presentation import approval_command
+from comity.approvals.prompt_messages import ApprovalInstructions
+from comity.catalog.commands import require_tool
+from comity.cli.api_client import Answer, ApiClient
+from comity.cli.arguments import read_arguments
+from comity.cli.completion import complete_tools
+from comity.cli.exit_status import FINE, OPERATORS_MISTAKE, SOMETHING_WRONG
+from comity.cli.mcp_client import CliMcpSession
+from comity.cli.options import json_option, url_option
+from comity.cli.output import line_text, paragraph_text, show_json, show_output
+from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Misconfigured, Unavailable
+from comity.mcp import protocol
+from comity.servers.process.stderr import sanitize_line
+from comity.toolkit.text import count_noun, object_members
+
+type Frame = dict[str, Any]
+
+LINE_INTERVAL_SECONDS: Final = 1.0
+MAX_LINE_LETTERS: Final = 200
+MIN_PROGRESS: Final = 0.001
+"""Smaller progress without a total is not shown: MCP only requires that the number grows."""
+
+
+class CallProgressDisplay:
+    """Shows the progress of a call on standard error."""
+
+    def __init__(self, about: str) -> None:
+        self._about = about
+        self._live: Progress | None = None
+        self._task: Any = None
+        self._last_line = 0.0
+        if sys.stderr.isatty():
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(20),
+            )
+            console = Console(stderr=True, highlight=False)
+            self._live = Progress(*columns, MofNCompleteColumn(), console=console, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+            self._task = self._live.add_task(self._about, total=None)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show_notification(self, method: str, params: Frame) -> None:
+        """Show a notification that a server sends during a call."""
+        if method == protocol.PROGRESS:
+            self._show_progress(params)
+        elif method == protocol.MESSAGE:
+            self._print_line(f"{params.get('level', 'log')}: {params.get('data', '')}")
+
+    def show_message(self, line: str) -> None:
+        """Show a message of Comity itself, uncut."""
+        self._print_line(line, len(line))
+
+    def pause(self) -> None:
+        """Stop the display while a question uses the terminal."""
+        if self._live is not None:
+            self._live.stop()
+
+    def resume(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
+    def _show_progress(self, params: Frame) -> None:
+        done, total = _number(params.get("progress")), _number(params.get("total"))
+        message = sanitize_line(str(params.get("message") or ""))[:MAX_LINE_LETTERS]
+        if self._live is not None:
+            about = f"{self._about}  {message}" if message else self._about
+            self._live.update(self._task, completed=done or 0, total=total, description=about)
+        elif time.monotonic() - self._last_line >= LINE_INTERVAL_SECONDS or done == total:
+            self._last_line = time.monotonic()
+            if told := f"{_progress_text(done or 0, total)} {message}".strip():
+                self._print_line(told)
+
+    def _print_line(self, line: str, max_length: int = MAX_LINE_LETTERS) -> None:
+        text = f"comity: {sanitize_line(line)[:max_length]}"
+        if self._live is not None:
+            self._live.console.print(text, style="dim", markup=False, soft_wrap=True)
+        else:
+            click.echo(text, err=True)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _progress_text(done: float, total: float | None) -> str:
+    """Return the progress as text; empty if the number is meaningless."""
+    if total is not None:
+        return f"{done:g} of {total:g}"
+    return f"{done:g}" if done >= MIN_PROGRESS else ""
+
+
+DECLINED_ANSWER: Frame = {"action": "decline"}
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalUser:
+    """The person at the terminal, if standard input and standard error are one."""
+
+    about: str
+    is_present: bool
+
+    @classmethod
+    def from_terminal(cls, about: str) -> "TerminalUser":
+        return cls(about, sys.stdin.isatty() and sys.stderr.isatty())
+
+    def answer(self, question: Frame) -> Frame:
+        """Return the person's answer to an elicitation; decline it without a terminal."""
+        message = _as_text(question.get("message"))
+        if not self.is_present:
+            _print_line(f"comity: {self.about} asks: {message}")
+            _print_line("comity: nobody is at the terminal to answer, so that is declined")
+            return DECLINED_ANSWER
+        _print_line("")
+        _print_line(click.style(f"{self.about} asks:", bold=True))
+        _print_line(message)
+        try:
+            if question.get("mode") == "url" or "url" in question:
+                return _offer_page(question)
+            return _fill_form(question)
+        except click.Abort:
+            _print_line("")
+            return {"action": "cancel"}
+
+
+def _offer_page(question: Frame) -> Frame:
+    """Ask whether to open a page; neither Comity nor the client sees what is typed there."""
+    _print_line(f"It wants you to open this address: {_as_text(question.get('url'))}")
+    agreed = click.confirm("Look at it well. Do you agree?", default=False, err=True)
+    return {"action": "accept"} if agreed else DECLINED_ANSWER
+
+
+def _fill_form(question: Frame) -> Frame:
+    schema = object_members(question.get("requestedSchema"))
+    fields = object_members(schema.get("properties"))
+    needed = schema.get("required")
+    if not click.confirm("Answer?", default=True, err=True):
+        return DECLINED_ANSWER
+    content: Frame = {}
+    for name, field in fields.items():
+        required = isinstance(needed, list) and name in cast("list[object]", needed)
+        value = _ask_field(name, object_members(field), required=required)
+        if value is not None:
+            content[name] = value
+    return {"action": "accept", "content": content}
+
+
+def _ask_field(name: str, field: Frame, *, required: bool) -> object:
+    """Ask for one field until the answer is valid; return None for a field left empty."""
+    choices = _choices(field)
+    label = _as_text(field.get("title") or name)
+    if field.get("description"):
+        _print_line(click.style(f"  {_as_text(field['description'])}", dim=True))
+    for number, (_, title) in enumerate(choices, 1):
+        _print_line(f"  {number}. {title}")
+    default = field.get("default")
+    hint = "" if required or default is not None else " (may be left empty)"
+    while True:
+        said = click.prompt(
+            f"{label}{hint}",
+            default=_choice_text(default) if default is not None else None if required else "",
+            err=True,
+            show_default=default is not None,
+        )
+        if said == "" and not required:
+            return None
+        try:
+            return _parse_input(str(said), field, choices)
+        except ValueError as problem:
+            _print_line(f"  {problem}")
+
+
+def _parse_input(text: str, field: Frame, choices: Sequence[tuple[object, str]]) -> object:
+    if field.get("type") == "array":
+        return [_parse_choice(each.strip(), choices) for each in text.split(",") if each.strip()]
+    if choices:
+        return _parse_choice(text, choices)
+    if field.get("type") == "boolean":
+        yes_or_no = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+        if text.lower() not in yes_or_no:
+            raise ValueError("Say yes or no.")
+        return yes_or_no[text.lower()]
+    if field.get("type") in ("integer", "number"):
+        return _parse_number(text, field)
+    return _parse_text(text, field)
+
+
+def _parse_number(text: str, field: Frame) -> int | float:
+    try:
+        value = int(text) if field.get("type") == "integer" else float(text)
+    except ValueError:
+        raise ValueError(f"Say a number ({field.get('type')}).") from None
+    least, most = field.get("minimum"), field.get("maximum")
+    if isinstance(least, int | float) and value < least:
+        raise ValueError(f"At least {least}.")
+    if isinstance(most, int | float) and value > most:
+        raise ValueError(f"At most {most}.")
+    return value
+
+
+def _parse_text(text: str, field: Frame) -> str:
+    least, most = field.get("minLength"), field.get("maxLength")
+    if isinstance(least, int) and len(text) < least:
+        raise ValueError(f"At least {count_noun(least, 'character')}.")
+    if isinstance(most, int) and len(text) > most:
+        raise ValueError(f"At most {count_noun(most, 'character')}.")
+    return text
+
+
+def _parse_choice(text: str, choices: Sequence[tuple[object, str]]) -> object:
+    """Return the choice with this number, value or title. Raises ValueError if there is none."""
+    if text.isdecimal() and 1 <= int(text[:6]) <= len(choices):
+        return choices[int(text) - 1][0]
+    for value, title in choices:
+        if text in (value, title):
+            return value
+    raise ValueError("Choose one of the numbers.")
+
+
+def _choices(field: Frame) -> list[tuple[object, str]]:
+    """Return the values and titles of the choices in any form that a schema allows. (SEP-1330)"""
+    holder = object_members(field.get("items")) if field.get("type") == "array" else field
+    for key in ("oneOf", "anyOf"):
+        if isinstance(holder.get(key), list):
+            options = [object_members(each) for each in cast("list[object]", holder[key])]
+            return [
+                (each.get("const"), _as_text(each.get("title", each.get("const"))))
+                for each in options
+            ]
+    values = holder.get("enum")
+    if not isinstance(values, list):
+        return []
+    listed = cast("list[object]", values)
+    names = holder.get("enumNames")
+    titles = cast("list[object]", names) if isinstance(names, list) else listed
+    return [(value, _as_text(title)) for value, title in zip(listed, titles, strict=False)]
+
+
+def _choice_text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in cast("list[object]", value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _as_text(value: object) -> str:
+    return "\n".join(sanitize_line(line) for line in str(value or "").splitlines())
+
+
+def _print_line(line: str) -> None:
+    click.echo(line, err=True)
+
+
+type Result = dict[str, Any]
+
+
+def show_result(result: Result) -> None:
+    style = "red" if result.get("isError") else ""
+    for piece in _result_texts(result, style):
+        show_output(piece)
+
+
+def _result_texts(result: Result, style: str) -> Iterator[Text]:
+    content = result.get("content")
+    items = cast("list[object]", content) if isinstance(content, list) else []
+    for item in items:
+        yield _content_text(object_members(item), style)
+    structured = result.get("structuredContent")
+    if structured is not None and not _repeats_structure(structured, items):
+        yield paragraph_text(json.dumps(structured, indent=2, ensure_ascii=False), style)
+
+
+def _repeats_structure(structured: object, items: list[object]) -> bool:
+    """Return whether the text repeats the structure, as many servers do for older clients."""
+    found = (object_members(item).get("text") for item in items)
+    texts = [text for text in found if isinstance(text, str)]
+    parsed = [_parse_json(text) for text in texts]
+    said = [*texts, *parsed, texts, parsed] if texts else []
+    # Some servers wrap a plain value, or a list, in an object with one member.
+    values = list(object_members(structured).values())
+    return structured in said or (len(values) == 1 and values[0] in said)
+
+
+def _parse_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _content_text(item: Result, style: str) -> Text:
+    kind = item.get("type")
+    if kind == "text":
+        return paragraph_text(str(item.get("text", "")), style)
+    if kind in ("image", "audio"):
+        size = len(str(item.get("data", ""))) * 3 // 4
+        return line_text(
+            f"[{kind}: {item.get('mimeType', 'of no known kind')}, {size} bytes]", "dim"
+        )
+    if kind == "resource_link":
+        return line_text(f"[resource: {item.get('name', '')} {item.get('uri', '')}]", "dim")
+    resource = object_members(item.get("resource"))
+    if kind == "resource" and isinstance(resource.get("text"), str):
+        return paragraph_text(resource["text"], style)
+    return line_text(f"[{kind}: {resource.get('uri', 'which cannot be shown here')}]", "dim")
+
+
+class CallApprovalWait:
+    """The approval request that one call waits for, if any."""
+
+    def __init__(
+        self, api_client: ApiClient, tool: Answer, show_message: Callable[[str], None]
+    ) -> None:
+        self._api_client = api_client
+        self._tool = tool
+        self._show_message = show_message
+        self._unknown_ids: set[str] = set()
+        self._view: Answer = {}
+
+    def handle_message(self, params: Frame) -> bool:
+        """Return whether a message is about the approval of this call.
+
+        Announce the request once.
+        """
+        id = object_members(object_members(params.get("_meta")).get(META_KEY)).get("id")
+        if not isinstance(id, str) or id in self._unknown_ids:
+            return False
+        if id != self._view.get("id"):
+            view = self._find_request(id)
+            if view is None:
+                self._unknown_ids.add(id)
+                return False
+            self._view = view
+            self._show_message(f"this call waits for approval (request {id}). {self.instructions}")
+        return True
+
+    @property
+    def instructions(self) -> ApprovalInstructions:
+        """Who can approve the request, and how, at the gateway that holds it."""
+        id, url = self._view["id"], self._api_client.url
+        reason = self._view["why_not"] or ""
+        return ApprovalInstructions(
+            self._view["approvers"], f"{url}/asks/{id}", approval_command(id, url), reason
+        )
+
+    def answer(self, question: Frame, person: TerminalUser) -> Frame | None:
+        """Return the answer to a question about the request; None without a terminal."""
+        if "url" in question:
+            # `handle_message` showed the address already; opening the page does not approve it.
+            return {"action": "accept"}
+        return person.answer(question) if person.is_present else None
+
+    @property
+    def timeout_advice(self) -> str:
+        """What to do after a timeout; empty if the call did not wait for approval."""
+        if not self._view or self._find_request(self._view["id"]) is None:
+            return ""
+        return (
+            f"the call still waits for approval (request {self._view['id']}); nothing has run. "
+            f"{self.instructions} Then run the same command again"
+        )
+
+    def _find_request(self, id: str) -> Answer | None:
+        """Return the open approval request for exactly this tool, as the gateway reports it."""
+        with contextlib.suppress(Misconfigured, Unavailable):
+            view = self._api_client.get("asks", id)
+            about = (view.get("server"), view.get("tool"))
+            is_open = view.get("state") in ("pending", "deferred")
+            if is_open and about == (self._tool["server"], self._tool["tool"]):
+                return view
+        return None
+
+
+USAGE_ERROR_CODES: Final = {INVALID_PARAMS.code, METHOD_NOT_FOUND.code}
+
+
+@click.command("call")
+@click.argument("tool", shell_complete=complete_tools)
+@click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--json-args",
+    metavar="JSON",
+    help="All arguments as one JSON object; KEY=VALUE stands over it.",
+)
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="How long to wait for the answer, also for approval, without the time you are asked in.",
+)
+@url_option
+@config_option
+@json_option
+def call_command(
+    tool: str, arguments: tuple[str, ...], json_args: str | None, timeout: float, **where: Any
+) -> int:
+    """Call a tool and print what it gives.
+
+    A VALUE is text where the tool wants text, and JSON elsewhere; KEY:=JSON is always JSON. What
+    the tool asks amid the call is asked at the terminal; where there is none, it is declined. A
+    call that needs approval waits for it, with or without a terminal. The exit status is 1 if the
+    tool reports an error, or if the time runs out.
+    """
+    with gateway_client(
+        where["url"], where["config"], lambda each: may_own_tool(each, tool)
+    ) as gateway:
+        definition = require_tool(gateway, tool)
+        schema = definition["definition"].get("inputSchema")
+        said = read_arguments(arguments, json_args, schema)
+        answer = _call(gateway, definition, said, timedelta(seconds=timeout))
+    if isinstance(answer, str):
+        return _fail(answer)
+    return _print_answer(answer, where["as_json"])
+
+
+def _call(
+    api_client: ApiClient, tool: Answer, arguments: Answer, timeout: timedelta
+) -> Answer | str:
+    """Return the answer of the call, or a message if the time has run out."""
+    person = TerminalUser.from_terminal(f"{tool['tool']} of the server {tool['server']}")
+    gatekeeper = TerminalUser.from_terminal("Comity")
+    with CallProgressDisplay(tool["name"]) as meanwhile:
+        waiting = CallApprovalWait(api_client, tool, meanwhile.show_message)
+
+        def tell(method: str, params: Answer) -> None:
+            if not waiting.handle_message(params):
+                meanwhile.show_notification(method, params)
+
+        def answer(question: Answer) -> Answer | None:
+            meanwhile.pause()
+            try:
+                if waiting.handle_message(question):
+                    return waiting.answer(question, gatekeeper)
+                return person.answer(question)
+            finally:
+                meanwhile.resume()
+
+        params = {"name": tool["name"], "arguments": arguments, "_meta": {"progressToken": 1}}
+        try:
+            with CliMcpSession(api_client, timeout, tell, answer) as talk:
+                return talk.request(protocol.CALL_TOOL, params)
+        except TimeoutError:
+            late = f"the tool did not answer within {timeout.total_seconds():g} s"
+            return waiting.timeout_advice or f"{late}; --timeout gives it longer"
+
+
+def _print_answer(answer: Answer, as_json: bool) -> int:
+    error = object_members(answer.get("error"))
+    if error:
+        if as_json:
+            show_json({"error": error})
+        status = OPERATORS_MISTAKE if error.get("code") in USAGE_ERROR_CODES else SOMETHING_WRONG
+        return _fail(str(error.get("message", "the call failed")), status)
+    result = object_members(answer.get("result"))
+    if as_json:
+        show_json(result)
+    else:
+        show_result(result)
+    return SOMETHING_WRONG if result.get("isError") else FINE
+
+
+def _fail(reason: str, status: int = SOMETHING_WRONG) -> int:
+    sys.stderr.write(f"comity: {line_text(reason)}\n")
+    return status

@@ -1,0 +1,1 @@
+"""Tool search: words, index, ranking and the search service."""

@@ -1,0 +1,1 @@
+"""Semantic search: embeddings of tools and queries."""

@@ -1,0 +1,408 @@
+"""The operator API of a running gateway.
+
+Commands find the gateway of this folder by the record that it leaves in the state folder.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+
+from comity.config.files import (
+    MGP_USER,
+    MGP_VARIABLE,
+    STATE_VARIABLE,
+    config_file_choices,
+    prepare_state_folder,
+    state_folder,
+)
+from comity.config.secret_files import read_secret, write_secret
+from comity.errors import Misconfigured, Unavailable
+from comity.http.client.sync_client import (
+    SYNC_ERRORS,
+    SyncConnection,
+    connect_sync,
+    is_no_http,
+    request_sync,
+)
+
+FOLDER: Final = "gateways"
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (nothing is bound here)
+_LOCALHOST: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRecord:
+    """One running gateway: `config` is the absolute path of the first file that it has read.
+
+    `token` makes its holder an operator of that gateway. It is empty unless the gateway runs in
+    local mode. `started` tells the process from a later one with the same pid.
+    """
+
+    url: str
+    pid: int
+    started: str
+    config: str
+    token: str = field(default="", repr=False)
+
+
+def new_token() -> str:
+    """A token that nobody can guess."""
+    return secrets.token_urlsafe(32)
+
+
+def prepare_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the records, made if need be; raises Misconfigured where that fails."""
+    return prepare_state_folder(FOLDER, environ=environ)
+
+
+def write_record(
+    url: str, config: Path, token: str = "", environ: Mapping[str, str] = os.environ
+) -> Path:
+    """Tell other processes of this user that this process serves `config` at `url`."""
+    parts, pid = urlsplit(url), os.getpid()
+    reached = url_of(parts.hostname or "", parts.port or 0)
+    record = GatewayRecord(reached, pid, _start_time(pid), str(config.absolute()), token)
+    file = prepare_folder(environ) / f"{parts.port}.json"
+    try:
+        write_secret(file, json.dumps(asdict(record)).encode())
+    except OSError as problem:
+        raise Misconfigured(f"{file} cannot be written: {problem.strerror}") from None
+    return file
+
+
+def record_file(record: GatewayRecord, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the record of a running gateway is."""
+    return state_folder(environ) / FOLDER / f"{urlsplit(record.url).port}.json"
+
+
+def url_of(host: str, port: int) -> str:
+    """Where a gateway that listens there is reached from its own machine."""
+    host = _ANY_ADDRESS.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def remove_record(file: Path) -> None:
+    """Remove the record of this process; one that another process has written since stays."""
+    record = _read(file)
+    if record is not None and record.pid == os.getpid():
+        with suppress(OSError):
+            file.unlink()
+
+
+def find_gateway(config: Path, environ: Mapping[str, str] = os.environ) -> GatewayRecord | None:
+    """The running gateway of this configuration file; of several, the one that started last."""
+    wanted = config.resolve()
+    found = [each for each in _running(environ) if Path(each.config).resolve() == wanted]
+    return found[-1] if found else None
+
+
+def find_gateway_by_url(url: str, environ: Mapping[str, str] = os.environ) -> GatewayRecord | None:
+    """The running gateway at this address. Ask it at the `url` of its record.
+
+    Another name of this machine, as localhost, may lead to the port of another user's program.
+    """
+    wanted = _place(url)
+    found = [each for each in _running(environ) if wanted and _place(each.url) == wanted]
+    return found[-1] if found else None
+
+
+def _place(url: str) -> tuple[str, str, int | None] | None:
+    """An address, alike for all names of the loopback interface."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return None
+    host = _ANY_ADDRESS.get(host, host)
+    return parts.scheme, "localhost" if host in _LOCALHOST else host, port
+
+
+def _running(environ: Mapping[str, str]) -> Iterator[GatewayRecord]:
+    """Every gateway that runs, in the order of their starts; what others left behind is removed."""
+    for file in _files(environ):
+        record = _read(file)
+        if record is None:
+            continue
+        if _is_alive(record):
+            yield record
+        else:
+            with suppress(OSError):
+                file.unlink()
+
+
+def _files(environ: Mapping[str, str]) -> list[Path]:
+    try:
+        files = [*(state_folder(environ) / FOLDER).glob("[0-9]*.json")]
+        return sorted(files, key=lambda file: file.stat().st_mtime_ns)
+    except (OSError, Misconfigured):
+        return []
+
+
+def _read(file: Path) -> GatewayRecord | None:
+    """A record, if it is this user's alone and whole."""
+    try:
+        said: object = json.loads(read_secret(file, "record", must_be_own=True))
+    except (Misconfigured, ValueError, RecursionError):
+        return None
+    return _record_of(cast("dict[str, Any]", said)) if isinstance(said, dict) else None
+
+
+def _record_of(said: Mapping[str, Any]) -> GatewayRecord | None:
+    values = {each.name: said.get(each.name) for each in fields(GatewayRecord)}
+    pid = values.pop("pid")
+    if not isinstance(pid, int) or not all(isinstance(each, str) for each in values.values()):
+        return None
+    return GatewayRecord(pid=pid, **cast("dict[str, str]", values))
+
+
+def _is_alive(record: GatewayRecord) -> bool:
+    try:
+        os.kill(record.pid, 0)
+    except (OSError, OverflowError):
+        # Also where the pid is another user's process now: the gateway was this user's.
+        return False
+    return record.pid > 0 and _start_time(record.pid) == record.started
+
+
+def _start_time(pid: int) -> str:
+    """When a process began, in the system's own units; empty where the system does not tell.
+
+    A process that has ended, and whose parent has not taken notice yet, has no start time.
+    """
+    try:
+        said = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # The name of the program stands in brackets, and may hold anything.
+    state, *following = said.rpartition(")")[2].split()
+    return "" if state == "Z" else following[18]
+
+
+type Answer = dict[str, Any]
+
+API_TIMEOUT: Final = timedelta(seconds=30)
+ANSWER_BYTES: Final = 64 * 1024 * 1024
+KEY: Final = "comity.key"
+"""Where a command's context holds the key that it shows."""
+
+_LOCAL_MODE: Final = "the operator token of this"
+"""What a gateway in local mode speaks of to those who show none."""
+
+
+def read_key(file: Path) -> str:
+    """The key in a file; raises Misconfigured where there is none."""
+    try:
+        key = read_secret(file, "--key-file", may_be_shared=True).decode("ascii")
+    except ValueError:
+        raise Misconfigured(f"{file} cannot be read: it holds more than a key") from None
+    if not key or any(letter.isspace() for letter in key):
+        raise Misconfigured(f"{file} holds no key; write the key into it, and nothing else")
+    return key
+
+
+def shown_key() -> str:
+    """The key that this command shows, by its option or the environment; empty for none."""
+    context = click.get_current_context(silent=True)
+    found = None if context is None else context.meta.get(KEY)
+    return str(found or os.environ.get("COMITY_KEY", "")).strip()
+
+
+class ApiClient:
+    """One gateway at its address; every question is a connection of its own."""
+
+    def __init__(self, url: str, timeout: timedelta = API_TIMEOUT, token: str = "") -> None:
+        self.url = _origin(url)
+        self._timeout = timeout
+        self._key = shown_key()
+        self._token = token
+        if not self._key and not token:
+            self._take_token()
+        # Whether it has answered, and only wants to know who asks.
+        self.needs_key = False
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The header by which this command says who it is."""
+        return {"Authorization": f"Bearer {self.credential}"} if self.credential else {}
+
+    @property
+    def credential(self) -> str:
+        """The key that this command shows, or the operator token; empty for neither."""
+        return self._key or self._token
+
+    def _take_token(self) -> None:
+        """Show the operator token that a gateway in local mode has left for its own user."""
+        record = find_gateway_by_url(self.url)
+        if record is not None and record.token:
+            self.url, self._token = record.url, record.token
+
+    def get(self, *place: str, **query: str) -> Answer:
+        asked = "?" + urlencode(query) if query else ""
+        return self._request("GET", _path(place) + asked)
+
+    def post(self, *place: str, body: Mapping[str, object] | None = None) -> Answer:
+        return self._request("POST", _path(place), json.dumps(body or {}).encode())
+
+    def promote(self, party: str, body: Mapping[str, object]) -> Answer:
+        """What somebody may send into topics, changed; it stands where MCPx's document has it."""
+        path = f"/admin/participants/{quote(party, safe='')}/capabilities"
+        return self._request("POST", path, json.dumps(body).encode())
+
+    def status(self) -> Answer:
+        return self.get("status")
+
+    def tools(self, **query: str) -> Iterator[Answer]:
+        """Every tool that fits, page after page."""
+        while True:
+            page = self.get("tools", **query)
+            yield from page["tools"]
+            if "next" not in page:
+                return
+            query["cursor"] = page["next"]
+
+    def connect(self, timeout: timedelta) -> SyncConnection:
+        """A connection to the gateway."""
+        return connect_sync(self.url, timeout)
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        headers = {"Content-Type": "application/json", **self.credentials}
+        connection = self.connect(self._timeout)
+        try:
+            status, data = request_sync(connection, method, path, headers, body, ANSWER_BYTES + 1)
+        except SYNC_ERRORS as problem:
+            raise self.unreachable(problem) from None
+        return self._understood(status, data)
+
+    def unreachable(self, problem: Exception) -> Unavailable:
+        if is_no_http(problem):
+            # What it said instead is not told: it may be anything.
+            return Unavailable(
+                f"{self.url} does not answer as an HTTP server, so it is no Comity gateway; say "
+                "where yours is with --url or COMITY_URL"
+            )
+        return Unavailable(
+            f"no gateway answers at {self.url} ({_describe_problem(problem)}); start one with "
+            "`comity serve`, or say where it is with --url or COMITY_URL"
+        )
+
+    def key_needed_error(self, text: str) -> Misconfigured:
+        self.needs_key = True
+        if self._key:
+            return Misconfigured(f"{self.url} does not take this key: {text}")
+        if _LOCAL_MODE in text:
+            return Misconfigured(
+                f"{self.url} needs its operator token, and {state_folder()} has none for it; run "
+                f"this as the user who started it, and with the same {STATE_VARIABLE}"
+            )
+        return Misconfigured(
+            f"{self.url} wants to know who asks; put a key into COMITY_KEY, or name its file with "
+            "--key-file"
+        )
+
+    def _understood(self, status: int, data: bytes) -> Answer:
+        try:
+            answer: object = json.loads(data)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict) or len(data) > ANSWER_BYTES:
+            raise self._stranger(status)
+        found = cast("Answer", answer)
+        if status == 200:
+            return found
+        error = found.get("error")
+        if not isinstance(error, dict):
+            raise self._stranger(status)
+        said = str(cast("Answer", error).get("message", "no reason was given"))
+        if status == 401:
+            raise self.key_needed_error(said)
+        if status < 500:
+            raise Misconfigured(said)
+        raise Unavailable(f"{self.url}: {said}")
+
+    def _stranger(self, status: int) -> Unavailable:
+        return Unavailable(
+            f"what answers at {self.url} (status {status}) is no gateway of this kind; "
+            "say where yours is with --url or COMITY_URL"
+        )
+
+
+def _path(place: tuple[str, ...]) -> str:
+    return "/api/" + "/".join(quote(part, safe="") for part in place)
+
+
+def _origin(url: str) -> str:
+    """The gateway's origin, also where somebody gave the address that clients use."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    except ValueError:
+        pass
+    raise Misconfigured(
+        f"{url!r:.200} is no address of a gateway; write it as http://127.0.0.1:2664"
+    )
+
+
+def _describe_problem(problem: Exception) -> str:
+    if isinstance(problem, TimeoutError):
+        return "it stays silent"
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror.lower()
+    if isinstance(problem, SYNC_ERRORS):
+        return "it ended the connection before its answer was whole"
+    return str(problem) or type(problem).__name__
+
+
+DEFAULT_URL: Final = "http://127.0.0.1:2664"
+URL_VARIABLE: Final = "COMITY_URL"
+
+
+def find_url(config: Path | None = None) -> str:
+    """The address of the gateway to ask, where no address is given."""
+    if named := os.environ.get(URL_VARIABLE):
+        return named
+    file = config_file(config)
+    if file is None:
+        return DEFAULT_URL
+    running = find_gateway(file)
+    return _configured_url(config) if running is None else running.url
+
+
+def config_file(config: Path | None = None) -> Path | None:
+    """The configuration that is meant, by its first file; None where there is none."""
+    if config is not None:
+        return config
+    for choice in config_file_choices(os.environ.get(MGP_VARIABLE)):
+        for name in choice:
+            file = Path.home() / name if name == MGP_USER else Path(name)
+            if file.is_file():
+                return file
+    return None
+
+
+def running_gateway(config: Path | None = None) -> GatewayRecord | None:
+    """The gateway that runs with this configuration, where one has left its record."""
+    file = config_file(config)
+    return None if file is None else find_gateway(file)
+
+
+def _configured_url(config: Path | None) -> str:
+    # Loaded only now: most commands find a gateway that runs, and never need it.
+    from comity.app.settings_reader import ConfigSource
+
+    try:
+        settings = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load().settings
+    except Misconfigured:
+        # What is wrong with a file is said by the commands that need it.
+        return DEFAULT_URL
+    # Port 0 is another one at each start, which only the record tells.
+    return url_of(settings.host, settings.port) if settings.port else DEFAULT_URL

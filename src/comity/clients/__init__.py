@@ -1,0 +1,1 @@
+"""MCP client applications whose configuration Comity reads and writes."""

@@ -1,0 +1,297 @@
+"""Converts the servers of MCP clients to a Comity configuration in TOML or JSON."""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from comity.clients.applications import ClientApplication
+from comity.mcp.protocol import derived_id
+from comity.toolkit.text import object_members
+
+type Entry = dict[str, Any]
+
+# Matches everything that Comity could take for a variable.
+_REFERENCE: Final = re.compile(r"\$\{([^}]*)\}?")
+_NAME: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientImportContext:
+    """The values that the variables of an entry can refer to."""
+
+    folder: str
+    home: str
+    environ: Mapping[str, str]
+    in_project: bool = False
+
+
+@dataclass(slots=True)
+class ImportedServer:
+    """A server to import: its entry, the clients that have it, and notes for the operator."""
+
+    id: str
+    entry: Entry
+    sources: list[str]
+    notes: list[str] = field(default_factory=list[str])
+
+
+_URLS: Final = ("httpUrl", "serverUrl", "url")
+
+
+def is_server(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry names a program or a URL. Zed's extensions name neither."""
+    return any(entry.get(key) for key in ("command", *_URLS))
+
+
+def is_comity(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry is Comity itself, which must not become its own server."""
+    words = [entry.get("command"), *_items(entry.get("args"))]
+    texts = [each for each in words if isinstance(each, str)]
+    programs = {text.replace("\\", "/").rpartition("/")[2].removesuffix(".exe") for text in texts}
+    if programs & {"comity", "comity.cli"} and "serve" in texts:
+        return True
+    url = next((entry[key] for key in _URLS if key in entry), "")
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        near = parts.hostname in ("127.0.0.1", "localhost", "::1")
+        return near and parts.port == 2664
+    except ValueError:
+        return False
+
+
+def bring_together(
+    found: Iterable[tuple[ClientApplication, str, Mapping[str, Any], ClientImportContext]],
+) -> list[ImportedServer]:
+    """Return the servers of all clients, without duplicates.
+
+    Each item of `found` is a client, the name of a server, its entry and the context.
+    """
+    known: dict[str, ImportedServer] = {}
+    for client, name, raw, around in found:
+        notes: list[str] = []
+        entry = _understood(client, raw, around, notes)
+        if not entry or is_comity(entry):
+            continue
+        same = known.get(json.dumps(entry, sort_keys=True))
+        if same is not None:
+            same.sources.append(client.title if same.id == name else f"{client.title} (as {name})")
+            continue
+        free = _free_id(derived_id(name), {each.id.casefold() for each in known.values()})
+        if free != derived_id(name):
+            notes.append(f"another server is named {derived_id(name)} already")
+        server = ImportedServer(free, entry, [client.title], notes)
+        known[json.dumps(entry, sort_keys=True)] = server
+    return list(known.values())
+
+
+def _free_id(wanted: str, taken: Collection[str]) -> str:
+    name, number = wanted, 2
+    while name.casefold() in taken:
+        name = f"{wanted[:60].rstrip('_.-')}-{number}"
+        number += 1
+    return name
+
+
+def _understood(
+    client: ClientApplication,
+    raw: Mapping[str, Any],
+    context: ClientImportContext,
+    notes: list[str],
+) -> Entry:
+    """Return the entry with the keys that most clients share; empty if it names no server."""
+    entry = _from_toml(raw) if client.shape == "toml" else dict(raw)
+    inner = entry.get("command")
+    if isinstance(inner, dict):  # Zed's older form
+        told = cast("Entry", inner)
+        entry |= {"command": told.get("path"), "args": told.get("args"), "env": told.get("env")}
+    url = next((entry[key] for key in _URLS if entry.get(key)), None)
+    found: Entry = {}
+    if isinstance(entry.get("command"), str) and entry["command"].strip():
+        found = {key: entry[key] for key in ("command", "cwd") if isinstance(entry.get(key), str)}
+        found |= {key: said for key in ("args", "env") if (said := _texts(entry.get(key)))}
+        if context.in_project and "cwd" not in found:
+            found["cwd"] = context.folder
+    elif isinstance(url, str):
+        headers = _texts(entry.get("headers"))
+        found = {"url": url, **({"headers": headers} if headers else {})}
+        if _transport(client, entry) == "sse":
+            found["transport"] = "sse"
+    if found and (entry.get("disabled") is True or entry.get("enabled") is False):
+        found["disabled"] = True
+    if "envFile" in entry and found:
+        notes.append("its envFile is not read; set what it needs in env")
+    return cast("Entry", _convert_variables(found, context, notes))
+
+
+def _texts(value: object) -> object:
+    """Convert numbers and booleans, which clients accept too, to texts. Leave out nulls."""
+    if isinstance(value, dict):
+        pairs = cast("Entry", value).items()
+        return {name: _texts(each) for name, each in pairs if each is not None}
+    if isinstance(value, list):
+        return [_texts(each) for each in cast("list[object]", value) if each is not None]
+    return value if isinstance(value, str | None) else json.dumps(value)
+
+
+def _transport(client: ClientApplication, entry: Entry) -> str:
+    said = entry.get("transport") or entry.get("type")
+    if isinstance(said, str):
+        return "sse" if said == "sse" else "http"
+    return "http" if "httpUrl" in entry else client.bare_url
+
+
+def _from_toml(raw: Mapping[str, Any]) -> Entry:
+    """Write variables where they are used. Codex names them beside the entry."""
+    entry = dict(raw)
+    headers: Entry = dict(object_members(raw.get("http_headers")))
+    headers |= {
+        name: f"${{{value}}}" for name, value in object_members(raw.get("env_http_headers")).items()
+    }
+    if isinstance(raw.get("bearer_token_env_var"), str):
+        headers["Authorization"] = f"Bearer ${{{raw['bearer_token_env_var']}}}"
+    if headers:
+        entry["headers"] = headers
+    passed = [name for name in _items(raw.get("env_vars")) if isinstance(name, str)]
+    entry["env"] = {name: f"${{{name}}}" for name in passed} | object_members(raw.get("env"))
+    return entry
+
+
+def _convert_variables(value: object, context: ClientImportContext, notes: list[str]) -> object:
+    """Return the value with each variable in Comity's form."""
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda found: _variable(found, context, notes), value)
+    if isinstance(value, list):
+        return [_convert_variables(each, context, notes) for each in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {
+            name: _convert_variables(each, context, notes)
+            for name, each in cast("dict[str, object]", value).items()
+        }
+    return value
+
+
+def _variable(match: re.Match[str], context: ClientImportContext, notes: list[str]) -> str:
+    inside: str = match[1]
+    places = {
+        "workspaceFolder": context.folder,
+        "workspaceFolderBasename": context.folder.rpartition("/")[2],
+        "userHome": context.home,
+        "pathSeparator": "/",
+        "/": "/",
+    }
+    if inside in places:
+        return places[inside]
+    if inside.startswith("input:"):
+        name = re.sub(r"[^A-Z0-9]+", "_", inside.removeprefix("input:").upper()).strip("_")
+        name = name if name[:1].isalpha() else f"INPUT_{name}"
+        notes.append(f"the client asks for a value; set the variable {name}")
+        return f"${{{name}:-}}"
+    named = _NAME.fullmatch(inside)
+    if named is None:
+        return "$" + match.group()  # plain text that only looks like a variable
+    if named[1] not in context.environ and named[2] is None:
+        notes.append(f"the variable {named[1]} is not set")
+        return f"${{{named[1]}:-}}"
+    return match.group()
+
+
+def _items(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+type Servers = Mapping[str, Mapping[str, Any]]
+
+HEAD: Final = """\
+# Comity stands in front of these servers: `comity serve` starts it, `comity check` looks this over.
+# Any text may hold ${VARIABLE}, or ${VARIABLE:-what stands for it if it is not set}.
+"""
+
+POLICY: Final = """\
+[policy]
+# Have calls that may destroy something wait for your approval (`comity approve`). Tools that say
+# that they only read, or destroy nothing, still run at once. Comity believes this of the servers in
+# this file, unless one has `trust = "standard"` in its [servers.policy].
+# require_approval = "destructive"
+
+# Whether a person with the grant of everything (verb * on *) may approve its own requests. It
+# matters once clients show keys ([identity] mode = "required"): with false, a single operator could
+# not approve the calls that it makes itself. Set it to false when another person can approve them.
+approve_own = true
+"""
+
+EXAMPLES: Final = """
+# A program that is started, and spoken with over its input and output:
+#
+# [[servers]]
+# id = "files"
+# command = "npx"
+# args = ["-y", "@modelcontextprotocol/server-filesystem", "/tmp"]
+#
+# A server that is called over HTTP:
+#
+# [[servers]]
+# id = "search"
+# url = "https://search.example.org/mcp"
+# headers = { Authorization = "Bearer ${SEARCH_TOKEN}" }
+"""
+
+_ORDER: Final = ("command", "args", "cwd", "url", "transport", "disabled")
+_TABLES: Final = ("env", "headers")
+
+
+def as_toml(servers: Servers) -> str:
+    """Return a comity.toml with these servers, each under its id."""
+    return "\n".join([HEAD, POLICY, *(_table(name, entry) for name, entry in servers.items())])
+
+
+def as_json(servers: Servers) -> str:
+    """Return the JSON form of most clients. Comity's own keys have the same names there."""
+    document = {"mcpServers": {name: dict(entry) for name, entry in servers.items()}}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def render_starter_config(example: Mapping[str, Any]) -> str:
+    """Return a first comity.toml, with one example server and commented examples."""
+    told = "# A small server that comes with Comity, to try things with.\n"
+    return "\n".join([HEAD, POLICY, told + _table("example", example)]) + EXAMPLES
+
+
+def toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(each) for each in cast("list[object]", value)) + "]"
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[str, object]", value).items()
+        inner = ", ".join(f"{toml_key(name)} = {toml_value(each)}" for name, each in pairs)
+        return f"{{ {inner} }}" if inner else "{}"
+    return toml_text(str(value))
+
+
+def toml_text(text: str) -> str:
+    """Return a quoted TOML string.
+
+    TOML's escapes are those of JSON, but TOML requires an escape for U+007F too.
+    """
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_text(name)
+
+
+def _table(name: str, entry: Mapping[str, Any]) -> str:
+    lines = ["[[servers]]", f"id = {toml_text(name)}"]
+    lines += [f"{key} = {toml_value(entry[key])}" for key in _ORDER if key in entry]
+    for key in _TABLES:
+        if entry.get(key):
+            lines.append(f"[servers.{key}]")
+            lines += [
+                f"{toml_key(each)} = {toml_value(value)}" for each, value in entry[key].items()
+            ]
+    return "\n".join([*lines, ""])

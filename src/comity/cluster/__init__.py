@@ -1,0 +1,1 @@
+"""Nodes of one gateway: messages between them, leases, membership and streams."""

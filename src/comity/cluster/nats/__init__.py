@@ -1,0 +1,1 @@
+"""The bus and the leases on NATS with JetStream."""

@@ -1,0 +1,1 @@
+"""Events, subscriptions and outgoing webhooks."""

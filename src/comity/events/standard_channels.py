@@ -1,0 +1,304 @@
+"""The gateway's own event channels, which are derived from audit events."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from comity.audit import events
+from comity.audit.events import AuditResult, AuditType
+from comity.errors import (
+    ACCESS_DENIED,
+    EXHAUSTED,
+    JOURNAL_AWAY,
+    PERMISSION_DENIED,
+    POLICY_UNKNOWN,
+    QUOTA_EXCEEDED,
+    RATE_LIMITED,
+)
+from comity.events.model import EventChannel, GatewayEvent, Severity
+from comity.mcp.mgp import ServerLifecycleState
+from comity.toolkit.text import as_uuid
+
+STARTED: Final = "tool.started"
+SERVER_STATE: Final = "system.server_state"
+CONFIG_CHANGED: Final = "system.config_changed"
+CUT_OFF: Final = "system.source_cut_off"
+LOST: Final = "system.events_lost"
+BUDGET: Final = "model.tool_budget"
+PUSHED: Final = "push.received"
+UNWRITTEN: Final = frozenset({STARTED, SERVER_STATE, CONFIG_CHANGED, CUT_OFF, LOST, PUSHED})
+"""The channels that are not derived from audit events."""
+
+_TEXT: Final = {"type": "string"}
+_NUMBER: Final = {"type": "number"}
+_BOOLEAN: Final = {"type": "boolean"}
+_OBJECT: Final = {"type": "object"}
+_CALL_FIELDS: Final = ("actor", "server_id", "tool_name", "trace_id", "call_id")
+_ENDED: Final = ("outcome", "duration_ms", "risk_level")
+_KINDS: Final[Mapping[str, Mapping[str, object]]] = {
+    **dict.fromkeys(
+        (
+            *("duration_ms", "attempt", "lost", "number"),
+            *("tokens_used", "tokens_remaining", "tools_loaded"),
+        ),
+        _NUMBER,
+    ),
+    **dict.fromkeys(("expired", "given_up", "outcome_known"), _BOOLEAN),
+    **dict.fromkeys(("tools", "servers", "origin"), _OBJECT),
+    "loaded": {"type": "array", "items": _TEXT},
+    "content": {"type": "array", "items": _OBJECT},
+}
+
+
+def _channel(
+    name: str, severity: Severity, description: str, members: Iterable[str] = ()
+) -> EventChannel:
+    shown = {member: _KINDS.get(member, _TEXT) for member in members}
+    return EventChannel(name, description, severity, {"type": "object", "properties": shown})
+
+
+_INFO, _WARNING, _ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
+_ACTOR_FIELDS: Final = ("actor", "server_id", "trace_id")
+_APPROVAL_FIELDS: Final = (*_CALL_FIELDS, "ask", "kind")
+
+STANDARD: Final[Mapping[str, EventChannel]] = {
+    channel.name: channel
+    for channel in (
+        _channel(STARTED, _INFO, "A call was let through and leaves for its server.", _CALL_FIELDS),
+        _channel("tool.completed", _INFO, "A call ended well.", (*_CALL_FIELDS, *_ENDED)),
+        _channel("tool.failed", _WARNING, "A call ended in an error.", (*_CALL_FIELDS, *_ENDED)),
+        _channel(
+            "tool.blocked", _WARNING, "A call was refused before it left.", (*_CALL_FIELDS, *_ENDED)
+        ),
+        _channel(
+            "tool.requested",
+            _INFO,
+            "Somebody lacks tools; some were found, perhaps.",
+            ("actor", "trace_id", "status", "loaded"),
+        ),
+        _channel("tool.retried", _INFO, "A call is made again.", (*_CALL_FIELDS, "attempt")),
+        _channel(
+            "tool.outcome_unknown", _ERROR, "Whether a call ran is not known.", (*_CALL_FIELDS,)
+        ),
+        _channel(
+            "security.access_denied", _WARNING, "Somebody may not.", (*_CALL_FIELDS, "outcome")
+        ),
+        _channel(
+            "security.validation_failed",
+            _WARNING,
+            "The arguments of a call were refused.",
+            (*_CALL_FIELDS, *_ENDED),
+        ),
+        _channel("security.code_rejected", _WARNING, "Code was refused.", (*_CALL_FIELDS, *_ENDED)),
+        _channel(
+            "security.permission_granted",
+            _INFO,
+            "A server may.",
+            (*_ACTOR_FIELDS, "permission", "decision"),
+        ),
+        _channel(
+            "security.permission_denied",
+            _WARNING,
+            "A server may not.",
+            (*_ACTOR_FIELDS, "permission", "decision"),
+        ),
+        _channel(
+            "security.permission_revoked",
+            _WARNING,
+            "A server may no more.",
+            (*_ACTOR_FIELDS, "permission", "decision", "expired"),
+        ),
+        _channel(
+            "security.grant_changed",
+            _INFO,
+            "A grant was written, or taken back.",
+            (*_ACTOR_FIELDS, "change", "subject", "verb", "target", "permission", "expires_at"),
+        ),
+        _channel(
+            "security.key_changed",
+            _INFO,
+            "A key was issued, or counts no more.",
+            (*_ACTOR_FIELDS, "change", "key", "party", "expires_at", "replaces", "counts_until"),
+        ),
+        _channel(
+            "security.party_changed",
+            _INFO,
+            "A party was changed.",
+            (*_ACTOR_FIELDS, "party", "change"),
+        ),
+        _channel(
+            "security.definition_changed",
+            _WARNING,
+            "Tools are described otherwise than was accepted.",
+            (*_ACTOR_FIELDS, "number", "tools"),
+        ),
+        _channel(
+            "security.definition_accepted",
+            _INFO,
+            "What a server says of its tools was accepted.",
+            (*_ACTOR_FIELDS, "number", "tools"),
+        ),
+        _channel(
+            "security.ask_opened",
+            _INFO,
+            "Somebody has to be asked.",
+            (*_APPROVAL_FIELDS, "expires_at"),
+        ),
+        _channel(
+            "security.ask_answered",
+            _INFO,
+            "An ask was answered.",
+            (*_APPROVAL_FIELDS, "verdict", "state"),
+        ),
+        _channel("security.ask_ended", _INFO, "An ask is over.", (*_APPROVAL_FIELDS, "state")),
+        _channel(
+            "security.webhook_changed",
+            _INFO,
+            "Who is told elsewhere has changed.",
+            (*_ACTOR_FIELDS, "change"),
+        ),
+        _channel(
+            "system.server_registered",
+            _INFO,
+            "A server was registered while the gateway runs, or no more.",
+            (*_ACTOR_FIELDS, "change"),
+        ),
+        _channel(
+            SERVER_STATE,
+            _INFO,
+            "A server went from one state to another.",
+            ("server_id", "previous_state", "new_state", "reason", "given_up"),
+        ),
+        _channel(
+            "system.overload",
+            _WARNING,
+            "A call was refused for want of room, or by a limit.",
+            (*_CALL_FIELDS, "outcome"),
+        ),
+        _channel(
+            "system.error",
+            _ERROR,
+            "What must be known or written down cannot be, so calls are refused.",
+            (*_CALL_FIELDS, "outcome"),
+        ),
+        _channel(CONFIG_CHANGED, _INFO, "The settings were read anew.", ("servers",)),
+        _channel(
+            CUT_OFF, _WARNING, "A server told too much: its events are not heard.", ("server_id",)
+        ),
+        _channel(
+            BUDGET,
+            _INFO,
+            "The tools in a client's context are other ones.",
+            ("actor", "tokens_used", "tokens_remaining", "tools_loaded"),
+        ),
+        _channel(
+            LOST, _WARNING, "A subscriber read too slowly; so many events are lost.", ("lost",)
+        ),
+        _channel(
+            PUSHED,
+            _INFO,
+            "A server, or a webhook that came in, pushed this; the words are its own.",
+            ("server_id", "event_id", "feature_set", "timestamp", "origin", "content"),
+        ),
+    )
+}
+
+_CHANNELS_BY_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
+    AuditType.TOOL_BLOCKED: ("tool.blocked",),
+    AuditType.VALIDATION_FAILED: ("tool.blocked", "security.validation_failed"),
+    AuditType.CODE_REJECTED: ("tool.blocked", "security.code_rejected"),
+    AuditType.CALL_RETRIED: ("tool.retried",),
+    AuditType.OUTCOME_UNKNOWN: ("tool.outcome_unknown",),
+    AuditType.PERMISSION_GRANTED: ("security.permission_granted",),
+    AuditType.PERMISSION_DENIED: ("security.permission_denied",),
+    AuditType.PERMISSION_REVOKED: ("security.permission_revoked",),
+    AuditType.ACCESS_GRANTED: ("security.grant_changed",),
+    AuditType.ACCESS_REVOKED: ("security.grant_changed",),
+    AuditType.KEY_ISSUED: ("security.key_changed",),
+    AuditType.KEY_REVOKED: ("security.key_changed",),
+    AuditType.PARTY_CHANGED: ("security.party_changed",),
+    AuditType.DEFINITION_CHANGED: ("security.definition_changed",),
+    AuditType.DEFINITION_ACCEPTED: ("security.definition_accepted",),
+    AuditType.TOOLS_REQUESTED: ("tool.requested",),
+    AuditType.SERVER_REGISTERED: ("system.server_registered",),
+    AuditType.SERVER_DEREGISTERED: ("system.server_registered",),
+    AuditType.WEBHOOK_SUBSCRIBED: ("security.webhook_changed",),
+    AuditType.WEBHOOK_REMOVED: ("security.webhook_changed",),
+    AuditType.WEBHOOK_DISABLED: ("security.webhook_changed",),
+    AuditType.ASK_OPENED: ("security.ask_opened",),
+    AuditType.ASK_ANSWERED: ("security.ask_answered",),
+    AuditType.ASK_ENDED: ("security.ask_ended",),
+}
+_CHANGE: Final[Mapping[str, str]] = {
+    AuditType.ACCESS_GRANTED: "granted",
+    AuditType.ACCESS_REVOKED: "revoked",
+    AuditType.KEY_ISSUED: "issued",
+    AuditType.KEY_REVOKED: "revoked",
+    AuditType.SERVER_REGISTERED: "registered",
+    AuditType.SERVER_DEREGISTERED: "deregistered",
+    AuditType.WEBHOOK_SUBSCRIBED: "subscribed",
+    AuditType.WEBHOOK_REMOVED: "removed",
+    AuditType.WEBHOOK_DISABLED: "disabled",
+}
+_ATTEMPTS: Final = frozenset(
+    {
+        *(AuditType.ACCESS_GRANTED, AuditType.ACCESS_REVOKED, AuditType.ASK_ANSWERED),
+        *(AuditType.PERMISSION_GRANTED, AuditType.PERMISSION_DENIED, AuditType.PERMISSION_REVOKED),
+        *(AuditType.SERVER_REGISTERED, AuditType.SERVER_DEREGISTERED),
+    }
+)
+"""Actions that can be refused. A refusal is published as an attempt."""
+
+_DENIED: Final = "security.access_denied"
+_CHANNELS_BY_OUTCOME: Final[Mapping[str, str]] = {
+    **dict.fromkeys((ACCESS_DENIED.error_type, PERMISSION_DENIED.error_type), _DENIED),
+    **dict.fromkeys(
+        (RATE_LIMITED.error_type, QUOTA_EXCEEDED.error_type, EXHAUSTED.error_type),
+        "system.overload",
+    ),
+    **dict.fromkeys((JOURNAL_AWAY.error_type, POLICY_UNKNOWN.error_type), "system.error"),
+}
+_FROM_DETAILS: Final = (
+    *("outcome", "duration_ms", "risk_level", "outcome_known", "attempt", "permission"),
+    *("decision", "expired", "subject", "verb", "target", "expires_at", "key", "party"),
+    *("replaces", "counts_until", "change", "number", "tools", "ask", "kind", "verdict", "state"),
+    *("status", "loaded"),
+)
+"""The members of an audit event's details that a channel event includes."""
+
+_ALARMING: Final[Mapping[ServerLifecycleState, Severity]] = {
+    ServerLifecycleState.ERROR: Severity.ERROR,
+    ServerLifecycleState.DISCONNECTED: Severity.WARNING,
+    ServerLifecycleState.RESTARTING: Severity.WARNING,
+}
+
+
+def channels_of(event: events.AuditEvent) -> tuple[str, ...]:
+    """Return the channels of an audit event. Most have one, and some have none."""
+    if event.type in _ATTEMPTS and event.result == AuditResult.BLOCKED:
+        return (_DENIED,)
+    also = _CHANNELS_BY_OUTCOME.get(str(event.details.get("outcome")))
+    more = () if also is None or event.result != AuditResult.BLOCKED else (also,)
+    if event.type == AuditType.OFFER_USED:
+        return more
+    if event.type == AuditType.TOOL_EXECUTED:
+        return ("tool.completed" if event.result == AuditResult.SUCCESS else "tool.failed",)
+    return (*_CHANNELS_BY_TYPE.get(event.type, ()), *more)
+
+
+def to_channel_event(event: events.AuditEvent, channel: str, name: str) -> GatewayEvent:
+    """Convert an audit event to an event on a channel, with an id of its own."""
+    data: dict[str, object] = {"actor": event.actor, "trace_id": as_uuid(event.trace)}
+    data |= {"server_id": event.server} if event.server else {}
+    data |= {"tool_name": event.tool} if event.tool else {}
+    data |= {"call_id": event.call} if event.call else {}
+    data |= {each: event.details[each] for each in _FROM_DETAILS if each in event.details}
+    if event.type in _CHANGE:
+        data["change"] = _CHANGE[event.type]
+    severity = STANDARD[channel].severity
+    about = (event.server, event.tool, event.actor)
+    return GatewayEvent(name, channel, event.at, severity, data, *about)
+
+
+def severity_of_state(state: ServerLifecycleState, *, is_given_up: bool) -> Severity:
+    """Return the severity of a server's change to this state."""
+    return Severity.CRITICAL if is_given_up else _ALARMING.get(state, Severity.INFO)

@@ -1,0 +1,1 @@
+"""The MCP endpoints and the call pipeline."""

@@ -1,0 +1,512 @@
+"""The endpoint `/mcp`, in front of all servers."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from comity.catalog.catalog import UNKNOWN_CURSOR_TEXT
+from comity.catalog.discovery import OwnTools
+from comity.catalog.listing import KIND_OF_LIST
+from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MalformedMessage, Unavailable
+from comity.events.webhooks import model
+from comity.gateway.era_bridge import EraBridge
+from comity.gateway.mgp_methods import ServerStatusMethods, with_mgp
+from comity.gateway.one_server import URI_METHODS, track_resource_subscription, with_name
+from comity.gateway.pipeline import CallGate, enforce_outcome
+from comity.gateway.retries import RetryActions
+from comity.gateway.subscriptions import ListSubscriptions
+from comity.mcp import eras, jsonrpc, protocol
+from comity.mcp.actors import Actor
+from comity.mcp.entries import CatalogEntry, EntryKind
+from comity.mcp.eras import detach_request
+from comity.mcp.jsonrpc import UNSET, Frame
+from comity.mcp.mgp import of_request, strip_mgp_request
+from comity.mcp.protocol import Era
+from comity.servers.connections import ServerConnections
+from comity.servers.service import ServerService
+from comity.servers.supervisor import UpstreamServer
+from comity.sessions.calls import ActiveCalls, Call
+from comity.sessions.client_streams import ClientStream
+from comity.sessions.methods import MethodRequest, MethodTable
+from comity.sessions.sessions import Session
+from comity.sessions.upstream import UpstreamConnection
+from comity.telemetry.tracing import Headers
+
+CAPABILITIES: Final[Mapping[str, Mapping[str, object]]] = {
+    "tools": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "prompts": {"listChanged": True},
+    "completions": {},
+    "logging": {},
+    "events": model.CAPABILITY,
+}
+TASK_CAPABILITIES: Final[dict[str, object]] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+LIST_TTL_MS: Final = 5000
+"""How long a modern client may cache a result of the gateway."""
+
+
+class GatewayInfo:
+    """The gateway's own name, version and capabilities."""
+
+    def __init__(self, servers: ServerService, implementation: dict[str, str]) -> None:
+        self.implementation = implementation
+        self._servers = servers
+
+    def capabilities(self) -> dict[str, Mapping[str, object]]:
+        """Return the capabilities for a legacy client. `tasks` is present if a server has it."""
+        known = any(
+            b'"tasks"' in bytes(s.connections.initialize_result.get("capabilities", Raw()))
+            for s in self._servers
+        )
+        return {**CAPABILITIES, "tasks": TASK_CAPABILITIES} if known else {**CAPABILITIES}
+
+    def discover_result(self, frame: Frame, *, has_tasks: bool) -> dict[str, object]:
+        """Return the result of `server/discover` for a modern client."""
+        plain = {name: terms for name, terms in CAPABILITIES.items() if name != "logging"}
+        if has_tasks:
+            plain["extensions"] = {eras.EXTENSION.decode(): {}}
+        asked = jsonrpc.decode_members(jsonrpc.params_of(frame)["_meta"])[
+            protocol.CLIENT_CAPABILITIES
+        ]
+        offered = with_mgp(plain, of_request(frame.params), asked)
+        return self.add_modern_fields(
+            {"supportedVersions": list(protocol.MODERN_VERSIONS), "capabilities": offered}
+        )
+
+    def add_modern_fields(self, result: dict[str, object]) -> dict[str, object]:
+        """Return a result with the fields that the modern protocol version requires."""
+        # The list depends on the actor, so shared caches must not keep it.
+        return {
+            "resultType": "complete",
+            "ttlMs": LIST_TTL_MS,
+            "cacheScope": "private",
+            **result,
+            "_meta": {protocol.SERVER_INFO: self.implementation},
+        }
+
+
+def publish_task_ids(call: Call, server: str, task_ids: eras.TaskIds) -> None:
+    """Replace task ids by public ones in the answer and in earlier notifications of a call."""
+
+    def public(task: str) -> str:
+        return task_ids.public(call.client_stream.actor.party, server, task)
+
+    def published(frame: Frame) -> Frame:
+        if frame.result is UNSET:
+            return frame
+        return msgspec.structs.replace(frame, result=eras.rename_tasks(frame.result, public))
+
+    def retell(frame: Frame) -> Frame:
+        if frame.params is UNSET or bytes(memoryview(frame.params)[:1]) != b"{":
+            return frame
+        return jsonrpc.with_params(frame, eras.rename_tasks(frame.params, public))
+
+    call.adapt_answer, call.adapt_notification = published, retell
+
+
+async def modern_connection(server: UpstreamServer) -> UpstreamConnection:
+    if Era.MODERN not in server.connections.eras:
+        raise MalformedMessage("this server has no tasks of this era", METHOD_NOT_FOUND)
+    return server.connections.modern_connection()
+
+
+KIND_BY_METHOD: Final = {protocol.CALL_TOOL: EntryKind.TOOL, protocol.GET_PROMPT: EntryKind.PROMPT}
+type Route = tuple[CatalogEntry, Frame]
+
+
+class AllServersEndpoint:
+    """The endpoint of all servers."""
+
+    def __init__(
+        self,
+        servers: ServerService,
+        call_gate: CallGate,
+        active_calls: ActiveCalls,
+        bridge: EraBridge,
+        subscriptions: ListSubscriptions,
+        gateway_info: GatewayInfo,
+        *,
+        status_methods: ServerStatusMethods | None = None,
+        methods: MethodTable | None = None,
+        tasks: eras.TaskIds = eras.PLAIN_NAMES,
+        own_tools: OwnTools | None = None,
+    ) -> None:
+        self.servers = servers
+        self.call_gate = call_gate
+        self._active_calls = active_calls
+        self._bridge = bridge
+        self.gateway_info = gateway_info
+        self.subscriptions = subscriptions
+        self.tasks = tasks
+        if status_methods is None:
+            status_methods = ServerStatusMethods(servers, call_gate, active_calls)
+        self.status_methods = status_methods
+        self.methods = methods or MethodTable()
+        self.methods.register(self.status_methods)
+        # The tools that clients see instead of the complete list, if tool discovery is on.
+        self.own_tools = own_tools
+        self._handler_by_method: dict[str, Callable[[Session, Call, Frame], Awaitable[None]]] = {
+            protocol.INITIALIZE: self._initialize,
+            protocol.PING: self._ping,
+            protocol.SET_LEVEL: self._set_level,
+        }
+
+    async def handle_request(
+        self, session: Session, frame: Frame, client_stream: ClientStream
+    ) -> Call:
+        call = self._active_calls.begin(frame, client_stream, session)
+        call.is_for_all_servers = True
+        if self.call_gate.refuse_over_limit(call):
+            return call
+        try:
+            own = self._handler_by_method.get(call.method)
+            if own is not None:
+                await own(session, call, frame)
+            elif call.method in KIND_OF_LIST:
+                call.deliver_answer(
+                    jsonrpc.make_result(call.client_request_id, self._list(call, frame))
+                )
+            elif call.method in eras.METHODS:
+                await self._route_task(
+                    call, frame, lambda server: self._connection_for(session, server)
+                )
+            elif self.methods.has_method(call.method):
+                await self._answer_own_method(MethodRequest(call, session, session.mgp, frame))
+            else:
+                await self._route_in_session(session, call, frame)
+        except (Unavailable, MalformedMessage) as error:
+            call.fail(error)
+        return call
+
+    def is_visible_to(self, actor: Actor) -> bool:
+        """Return True: this endpoint exists for every actor."""
+        return True
+
+    def handle_message(self, session: Session, frame: Frame) -> None:
+        notice = session.handle_message(frame)
+        if notice is not None and notice.method == protocol.ROOTS_CHANGED:
+            for link in (*session.own_connections.values(), *session.shared_connections.values()):
+                link.send_message(notice)
+
+    async def handle_modern_request(
+        self, frame: Frame, client_stream: ClientStream, headers: Headers
+    ) -> Call:
+        call = self._active_calls.begin(frame, client_stream, None)
+        call.is_for_all_servers = True
+        if self.call_gate.refuse_over_limit(call):
+            return call
+        try:
+            frame = self.call_gate.pipeline.strip_gateway_parts(call, frame)
+            if call.method == protocol.DISCOVER:
+                call.deliver_answer(
+                    jsonrpc.make_result(call.client_request_id, self._discover_result(frame))
+                )
+            elif call.method in KIND_OF_LIST:
+                listed = self._list(call, frame)
+                call.deliver_answer(
+                    jsonrpc.make_result(
+                        call.client_request_id, self.gateway_info.add_modern_fields(listed)
+                    )
+                )
+            elif call.method == protocol.LISTEN:
+                await self.subscriptions.listen(call, frame)
+            elif call.method in eras.METHODS:
+                await self._route_task(call, frame, modern_connection, headers)
+            elif self.methods.has_method(call.method):
+                await self._answer_own_method(
+                    MethodRequest(call, None, of_request(frame.params), frame)
+                )
+            else:
+                await self._route_modern(call, frame, headers)
+        except (Unavailable, MalformedMessage) as error:
+            call.fail(error)
+        return call
+
+    async def _answer_own_method(self, request: MethodRequest) -> None:
+        """Answer a method of the gateway itself, in the form of the client's protocol version."""
+        answer = await self.methods.answer(request)
+        if answer is not None:
+            told = (
+                answer
+                if request.session is not None
+                else self.gateway_info.add_modern_fields(answer)
+            )
+            request.call.deliver_answer(jsonrpc.make_result(request.call.client_request_id, told))
+
+    def _is_own_tool(self, call: Call, params: dict[str, Raw]) -> bool:
+        own = self.own_tools
+        if own is None or call.method != protocol.CALL_TOOL:
+            return False
+        return own.has_tool(jsonrpc.decode_text(params.get("name")))
+
+    async def _target_call(self, call: Call, session: Session | None, frame: Frame) -> Frame | None:
+        """Return the request that a call of a gateway tool stands for.
+
+        Returns None if the gateway has answered the call itself.
+        """
+        assert self.own_tools is not None
+        terms = of_request(frame.params) if session is None else session.mgp
+        return await self.own_tools.handle_call(MethodRequest(call, session, terms, frame))
+
+    async def _initialize(self, session: Session, call: Call, frame: Frame) -> None:
+        params = jsonrpc.params_of(frame)
+        session.store_client_info(params)
+        asked = self.status_methods.negotiate(session)
+        session.sees_all_servers = True
+        wanted = jsonrpc.decode_text(params.get("protocolVersion"))
+        session.version = (
+            wanted if wanted in protocol.HANDSHAKE_VERSIONS else protocol.LATEST_HANDSHAKE
+        )
+        session.is_initialized = True
+        actor = call.client_stream.actor
+        session.may_read = self.call_gate.uri_filter(actor)
+        self.subscriptions.attach(session, actor)
+        self.status_methods.attach(session, actor)
+        answer = {
+            "protocolVersion": session.version,
+            "capabilities": with_mgp(self.gateway_info.capabilities(), session.mgp, asked),
+            "serverInfo": self.gateway_info.implementation,
+        }
+        call.deliver_answer(jsonrpc.make_result(call.client_request_id, answer))
+
+    async def _ping(self, session: Session, call: Call, frame: Frame) -> None:
+        call.deliver_answer(jsonrpc.make_result(call.client_request_id, {}))
+
+    async def _set_level(self, session: Session, call: Call, frame: Frame) -> None:
+        level = jsonrpc.decode_text(jsonrpc.params_of(frame).get("level"))
+        if level not in protocol.LOG_LEVELS:
+            raise MalformedMessage("no such log level", INVALID_PARAMS)
+        session.log_level = level
+        used = {
+            self.servers.get(name)
+            for name in (*session.own_connections, *session.shared_connections)
+        }
+        await asyncio.gather(*(_update_log_level(session, server) for server in used if server))
+        call.deliver_answer(jsonrpc.make_result(call.client_request_id, {}))
+
+    def _discover_result(self, frame: Frame) -> dict[str, object]:
+        has_tasks = self.call_gate.pipeline.own_tasks is not None
+        return self.gateway_info.discover_result(frame, has_tasks=has_tasks)
+
+    def _list(self, call: Call, frame: Frame) -> dict[str, object]:
+        kind = KIND_OF_LIST[call.method]
+        cursor_member = jsonrpc.params_of(frame).get("cursor")
+        cursor = jsonrpc.decode_text(cursor_member)
+        if cursor_member is not None and cursor is None:
+            raise MalformedMessage("a cursor is a string", INVALID_PARAMS)
+        own = self.own_tools if kind is EntryKind.TOOL else None
+        instead = None if own is None else own.list_definitions(call)
+        if instead is not None:
+            if cursor is not None:
+                # These tools fit on one page, so the gateway never issued a cursor.
+                raise MalformedMessage(UNKNOWN_CURSOR_TEXT, INVALID_PARAMS)
+            # The next call can change this list, so clients must not cache it.
+            stamps = {"ttlMs": 0} if call.client is None else {}
+            return {kind: [Raw(definition) for definition in instead], **stamps}
+        definitions, following = self.call_gate.page(
+            call.client_stream.actor, kind, self._has_server, cursor
+        )
+        if kind is EntryKind.TOOL and call.client is not None:
+            definitions = [eras.handshake_tool(definition) for definition in definitions]
+        listed: dict[str, object] = {kind: [Raw(definition) for definition in definitions]}
+        if following is not None:
+            listed["nextCursor"] = following
+        return listed
+
+    def _has_server(self, server: str) -> bool:
+        return self.servers.get(server) is not None
+
+    async def _route_in_session(self, session: Session, call: Call, frame: Frame) -> None:
+        params = jsonrpc.params_of(frame)
+        if self._is_own_tool(call, params):
+            aimed = await self._target_call(call, session, frame)
+            if aimed is None:
+                return
+            frame, params = aimed, jsonrpc.params_of(aimed)
+        offer, renamed = self._find_entry(call, frame, params)
+        server = self.server_of(call, offer)
+        if call.method != protocol.CALL_TOOL:
+            await self._forward(session, call, server, renamed)
+            return
+
+        async def go_on() -> None:
+            if self.call_gate.retries.is_enabled and self.call_gate.retries.plan_of(offer):
+                means = RetryActions(
+                    lambda: self._forward(session, call, server, renamed),
+                    lambda other, made: self._route_in_session(session, other, made),
+                    is_for_all_servers=True,
+                )
+                self.call_gate.retries.watch_call(call, offer, frame, means)
+            await self._forward(session, call, server, renamed)
+
+        if self.own_tools is not None:
+            self.own_tools.note_use(call, offer)
+        outcome = self.call_gate.examine(call, offer, frame)
+        if outcome is None or await enforce_outcome(call, outcome, go_on):
+            await go_on()
+
+    async def _forward(
+        self, session: Session, call: Call, server: UpstreamServer, outgoing: Frame
+    ) -> None:
+        """Send a request that passed the pipeline, in the protocol version of its server."""
+        outgoing = detach_request(outgoing) if call.is_detached else outgoing
+        if Era.HANDSHAKE not in server.connections.eras:
+            await self._bridge.send_to_modern(server.connections, session, call, outgoing)
+            return
+        link = session.own_connections.get(server.name) or session.shared_connections.get(
+            server.name
+        )
+        if link is not None and link.is_open and call.method in KIND_BY_METHOD:
+            link.send_call(call, outgoing)
+            return
+        link, sharers = await server.connections.connection_for(session, is_initialized=True)
+        if sharers is not None and call.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):
+            track_resource_subscription(session, call, outgoing, link, sharers)
+        else:
+            link.send_call(call, outgoing)
+
+    async def _connection_for(self, session: Session, server: UpstreamServer) -> UpstreamConnection:
+        if Era.HANDSHAKE not in server.connections.eras:
+            raise MalformedMessage("this server has no tasks of this era", METHOD_NOT_FOUND)
+        return (await server.connections.connection_for(session, is_initialized=True))[0]
+
+    async def _route_task(
+        self,
+        call: Call,
+        frame: Frame,
+        connect: Callable[[UpstreamServer], Awaitable[UpstreamConnection]],
+        headers: Headers = (),
+    ) -> None:
+        """Send a task request to the server that began the task.
+
+        The gateway answers requests about its own tasks itself. Raises MalformedMessage if the task
+        is unknown.
+        """
+        if self.call_gate.pipeline.answers_task(call, frame):
+            return
+        params = jsonrpc.params_of(frame)
+        party = call.client_stream.actor.party
+        name, task = self.tasks.decode(party, jsonrpc.decode_text(params.get("taskId")))
+        server = self.servers.get(name)
+        if server is None:
+            raise MalformedMessage("no such task", INVALID_PARAMS)
+        call.counters = self._active_calls.metrics.at(name)
+        publish_task_ids(call, name, self.tasks)
+        link = await connect(server)
+        renamed = jsonrpc.with_params(frame, jsonrpc.to_raw({**params, "taskId": task}))
+        link.send_call(call, renamed, with_name(headers, task))
+
+    async def _route_modern(self, call: Call, frame: Frame, headers: Headers) -> None:
+        params = jsonrpc.params_of(frame)
+        if self._is_own_tool(call, params):
+            aimed = await self._target_call(call, None, frame)
+            if aimed is None:
+                return
+            # The headers name the gateway's tool. The server needs headers that name its own tool.
+            frame, params, headers = aimed, jsonrpc.params_of(aimed), ()
+        offer, renamed = self._find_entry(call, frame, params)
+        reached = self.server_of(call, offer).connections
+        if call.method != protocol.CALL_TOOL:
+            await self.forward_modern(call, reached, renamed, headers)
+            return
+
+        async def go_on() -> None:
+            self.register_retries(call, offer, renamed, headers)
+            await self.forward_modern(call, reached, renamed, headers)
+
+        if self.own_tools is not None:
+            self.own_tools.note_use(call, offer)
+        outcome = self.call_gate.examine(call, offer, frame)
+        if outcome is None or await enforce_outcome(call, outcome, go_on):
+            await go_on()
+
+    def register_retries(
+        self, call: Call, entry: CatalogEntry, outgoing: Frame, headers: Headers
+    ) -> None:
+        """Register a modern tool call for retries, if the operator allows them for its tool."""
+        if self.call_gate.retries.is_enabled and self.call_gate.retries.plan_of(entry):
+            reached = self.server_of(call, entry).connections
+            means = RetryActions(
+                lambda: self.forward_modern(call, reached, outgoing, headers),
+                lambda other, made: self._route_modern(other, made, headers),
+                is_for_all_servers=True,
+            )
+            self.call_gate.retries.watch_call(call, entry, outgoing, means)
+
+    async def forward_modern(
+        self, call: Call, connections: ServerConnections, outgoing: Frame, headers: Headers
+    ) -> None:
+        """Send a modern request that passed the pipeline, in the protocol version of its server."""
+        outgoing = detach_request(outgoing) if call.is_detached else outgoing
+        if Era.MODERN not in connections.eras:
+            await self._bridge.send_to_legacy(connections, call, outgoing, headers)
+            return
+        if any(name == protocol.NAME_HEADER for name, _ in headers):
+            headers = with_name(headers, _name_header(outgoing, call.method))
+        else:
+            # A client at stdio sends no headers, but a server at HTTP requires them.
+            headers = self._bridge.headers_for(connections, outgoing)
+        link = connections.modern_connection()
+        if outgoing.params is not UNSET and eras.EXTENSION in bytes(outgoing.params):
+            publish_task_ids(call, connections.name, self.tasks)
+        link.send_call(call, strip_mgp_request(outgoing), headers)
+
+    def _find_entry(self, call: Call, frame: Frame, params: dict[str, Raw]) -> Route:
+        """Return the catalog entry of a request, and the request with the server's own name.
+
+        Raises MalformedMessage if the entry is unknown or the method is not routed here.
+        """
+        kind = KIND_BY_METHOD.get(call.method)
+        if kind is not None:
+            offer = self.call_gate.find(call, kind, jsonrpc.decode_text(params.get("name")))
+            renamed = jsonrpc.to_raw({**params, "name": offer.name})
+            if "task" in params:
+                publish_task_ids(call, offer.server, self.tasks)
+            return offer, jsonrpc.with_params(frame, renamed)
+        if call.method in URI_METHODS:
+            return self.call_gate.find_resource(call, jsonrpc.decode_text(params.get("uri"))), frame
+        if call.method == protocol.COMPLETE:
+            return self._find_completed_entry(call, frame, params)
+        raise MalformedMessage(
+            f"{call.method} is not routed here; use the server's own endpoint", METHOD_NOT_FOUND
+        )
+
+    def _find_completed_entry(self, call: Call, frame: Frame, params: dict[str, Raw]) -> Route:
+        """Return the prompt or resource template whose argument a request completes."""
+        reference = jsonrpc.decode_members(params.get("ref", Raw(b"{}")))
+        if jsonrpc.decode_text(reference.get("type")) == "ref/prompt":
+            offer = self.call_gate.find(
+                call, EntryKind.PROMPT, jsonrpc.decode_text(reference.get("name"))
+            )
+            renamed = {**params, "ref": {**reference, "name": offer.name}}
+            return offer, jsonrpc.with_params(frame, jsonrpc.to_raw(renamed))
+        uri = jsonrpc.decode_text(reference.get("uri"))
+        return self.call_gate.find_template(call, uri), frame
+
+    def server_of(self, call: Call, entry: CatalogEntry) -> UpstreamServer:
+        """Return the server of an entry, and count the call in that server's metrics.
+
+        Raises MalformedMessage if the server no longer exists.
+        """
+        call.counters, call.tool = self._active_calls.metrics.at(entry.server), entry.name
+        server = self.servers.get(entry.server)
+        if server is None:
+            raise MalformedMessage(f"no such name: {entry.key!r:.200}", INVALID_PARAMS)
+        return server
+
+
+async def _update_log_level(session: Session, server: UpstreamServer) -> None:
+    """Set a server's log level to the lowest level that its sessions request."""
+    with contextlib.suppress(Unavailable):
+        link, sharers = await server.connections.connection_for(session, is_initialized=True)
+        await link.set_level(session.log_level if sharers is None else sharers.lowest_level())
+
+
+def _name_header(frame: Frame, method: str) -> str | None:
+    """Return what the name header repeats: a tool, a prompt or the URI of a resource."""
+    member = protocol.NAME_PARAM_OF.get(method)
+    return None if member is None else jsonrpc.decode_text(jsonrpc.params_of(frame).get(member))

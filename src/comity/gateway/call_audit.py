@@ -1,0 +1,325 @@
+"""Records calls in the audit log: the intent before a call is sent, the outcome after it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from comity.approvals.model import arguments_digest
+from comity.audit.events import AuditEvent, AuditResult, AuditType
+from comity.audit.log import RETRY_AFTER, AuditLog
+from comity.catalog.access import ToolReviewStatus
+from comity.errors import (
+    CODE_UNSAFE,
+    CUT_OFF,
+    INTERRUPTED,
+    INVALID_TOOL_ARGS,
+    JOURNAL_AWAY,
+    TIMEOUT,
+    UPSTREAM_DOWN,
+    UPSTREAM_FAILED,
+    UPSTREAM_SLOW,
+    VALIDATION_BLOCKED,
+    Fault,
+    Unavailable,
+)
+from comity.mcp import protocol
+from comity.mcp.entries import CatalogEntry
+from comity.mcp.refusals import Refusal
+from comity.policy.risk import Risk
+from comity.redaction.secrets import without_secrets
+from comity.sessions.calls import Call
+from comity.telemetry.metrics import CANCELLED, OK, name_in
+from comity.validation.rules import CODE_SAFETY
+
+MAX_CACHED_TOOLS: Final = 10_000
+RECORDED_METHODS: Final = frozenset(
+    {protocol.CALL_TOOL, protocol.READ_RESOURCE, protocol.GET_PROMPT}
+)
+_TYPE_BY_FAULT: Final[Mapping[Fault, AuditType]] = {
+    VALIDATION_BLOCKED: AuditType.VALIDATION_FAILED,
+    INVALID_TOOL_ARGS: AuditType.VALIDATION_FAILED,
+    CODE_UNSAFE: AuditType.CODE_REJECTED,
+}
+_UNCERTAIN_FAULTS: Final = frozenset(
+    {INTERRUPTED, TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, UPSTREAM_DOWN, CUT_OFF}
+)
+_QUEUE_FULL_REFUSAL: Final = Refusal(
+    JOURNAL_AWAY, "too much waits to be written down already; nothing was done", RETRY_AFTER
+)
+
+_INTENT_KIND: Final = (AuditType.CALL_INTENDED, AuditResult.PENDING)
+_WITHDRAWN_REFUSAL: Final = Refusal(TIMEOUT, "the client withdrew its call before it left")
+
+type Known = Callable[[str, str], tuple[Risk, Sequence[str]] | None]
+
+
+def _unknown_tool(server: str, tool: str) -> None:
+    """Return None, which stands for an unknown tool."""
+
+
+class ArgumentAuditLevel(StrEnum):
+    """For which calls the log holds the arguments, without secrets. It holds all digests."""
+
+    NONE = "none"
+    RISKY = "risky"
+    ALL = "all"
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """What the audit log says of a call that may be sent."""
+
+    id: str
+    server: str
+    tool: str
+    risk: Risk
+    details: dict[str, object] = field(default_factory=dict[str, object])
+    was_sent: bool = False
+    must_be_durable: bool = True
+
+
+class CallAudit:
+    """Records each call: its intent, its retries and its outcome.
+
+    The intent of a risky call is durable before the call is sent, and its outcome before the
+    client has the answer.
+    """
+
+    def __init__(
+        self,
+        audit_log: AuditLog,
+        arguments: ArgumentAuditLevel,
+        key: bytes = b"",
+        *,
+        known_tool: Known | None = None,
+        must_await: Callable[[AuditEvent], bool] = lambda _: False,
+    ) -> None:
+        self._audit_log = audit_log
+        self._arguments = arguments
+        # Digests are keyed: without the key, an argument cannot be guessed from its digest.
+        self._key = key
+        # The risk of a tool and its validators, if they are known.
+        self._known_tool = known_tool or _unknown_tool
+        # Called for each call that is sent; None while there is no subscriber.
+        self.on_call_sent: Callable[[AuditEvent], None] | None = None
+        # Whether a durable subscription needs the event: then it is durable before the answer.
+        self._must_await = must_await
+        self._details_by_tool: dict[
+            tuple[str, str], tuple[ToolReviewStatus, Mapping[str, object]]
+        ] = {}
+        self._run_name = ""
+        self._call_count = 0
+
+    def set_run_name(self, name: str) -> None:
+        """Set the name of this run, which begins the id of each call."""
+        self._run_name = name
+
+    def record_intent(
+        self, call: Call, entry: CatalogEntry, review: ToolReviewStatus, arguments: object
+    ) -> Refusal | Awaitable[Refusal | None] | None:
+        if not self._audit_log.has_room:
+            return _QUEUE_FULL_REFUSAL
+        record = self._create_record(call, entry, review, arguments)
+        if not self._must_wait(record):
+            record.was_sent = True
+            if record.must_be_durable:
+                self._audit_log.enqueue(
+                    self._make_event(call, record, _INTENT_KIND, record.details)
+                )
+            if self.on_call_sent is not None:
+                self.on_call_sent(self._make_event(call, record, _INTENT_KIND, {}))
+            return None
+        return self._await_durable(call, record)
+
+    def record_not_sent(self, call: Call) -> None:
+        """Record that a call was not sent after its intent; the call starts over."""
+        record, call.record = call.record, None
+        if isinstance(record, CallRecord) and record.must_be_durable:
+            said = {"outcome": "not_run", "reason": "another call used the approval"}
+            self._audit_log.enqueue(
+                self._make_event(call, record, (AuditType.TOOL_BLOCKED, AuditResult.BLOCKED), said)
+            )
+
+    def _create_record(
+        self, call: Call, entry: CatalogEntry, review: ToolReviewStatus, arguments: object
+    ) -> CallRecord:
+        """The record of a call, with an id of its own."""
+        self._call_count += 1
+        name, risk = f"{self._run_name}-{self._call_count:x}", review.risk
+        record = CallRecord(name, entry.server, entry.name, risk)
+        # A call that a person approved runs at most once, however harmless it is.
+        record.must_be_durable = risk is not Risk.SAFE or bool(call.permitted_by)
+        record.details |= self._tool_details(entry, review)
+        record.details["arguments_digest"] = arguments_digest(arguments, self._key)
+        if self._arguments is ArgumentAuditLevel.ALL or (
+            record.must_be_durable and self._arguments is ArgumentAuditLevel.RISKY
+        ):
+            record.details["arguments"] = self._audit_log.redact(arguments)
+        if record.must_be_durable and call.decision is not None and call.decision.grant is not None:
+            # The timeline of a call names the grant that allowed it.
+            grant = call.decision.grant
+            said = (grant.effect, grant.subject, grant.verb, grant.target)
+            record.details["grant"] = " ".join(said)
+        call.record = record
+        return record
+
+    def _must_wait(self, record: CallRecord) -> bool:
+        """Whether the call and its answer wait until the event is durable."""
+        return record.must_be_durable and self._audit_log.is_durable
+
+    def _tool_details(self, entry: CatalogEntry, review: ToolReviewStatus) -> Mapping[str, object]:
+        """The details that all calls of a tool have, until its review changes."""
+        place = (entry.server, entry.name)
+        held = self._details_by_tool.get(place)
+        if held is not None and held[0] is review:
+            return held[1]
+        said = {**_mgp_details(self._known_tool(*place)), "risk_level": review.risk}
+        if len(self._details_by_tool) >= MAX_CACHED_TOOLS:
+            self._details_by_tool.clear()
+        self._details_by_tool[place] = (review, said)
+        return said
+
+    async def _await_durable(self, call: Call, record: CallRecord) -> Refusal | None:
+        event = self._make_event(call, record, _INTENT_KIND, record.details)
+        try:
+            await self._audit_log.insist(event)
+        except Unavailable as error:
+            return Refusal(error.fault, str(error), error.retry_after)
+        if call.is_recorded:
+            # The client cancelled it meanwhile. Its intent must not look like a call that ran.
+            ended = {"outcome": CANCELLED}
+            self._audit_log.enqueue(
+                self._make_event(call, record, (AuditType.TOOL_BLOCKED, AuditResult.BLOCKED), ended)
+            )
+            return _WITHDRAWN_REFUSAL
+        record.was_sent = True
+        if self.on_call_sent is not None:
+            self.on_call_sent(self._make_event(call, record, _INTENT_KIND, {}))
+        return None
+
+    def record_outcome(
+        self, call: Call, outcome: str, refusal: Refusal | None, reply: Callable[[], None]
+    ) -> None:
+        """Record the outcome of a call, and send its answer once that is durable if it must be."""
+        if call.method not in RECORDED_METHODS or call.is_recorded:
+            reply()
+            return
+        call.is_recorded = True
+        record = call.record if isinstance(call.record, CallRecord) else None
+        event = self._outcome_event(call, record, outcome, refusal)
+        if record is None or not (self._must_wait(record) and record.was_sent):
+            if self._must_await(event):
+                self._audit_log.insist(event).add_done_callback(
+                    lambda kept: _reply_when_durable(kept, reply)
+                )
+                return
+            self._audit_log.enqueue(event)
+            reply()
+            return
+        self._audit_log.write(event).add_done_callback(lambda _: reply())
+
+    def _outcome_event(
+        self, call: Call, record: CallRecord | None, outcome: str, refusal: Refusal | None
+    ) -> AuditEvent:
+        has_left = record is not None and record.was_sent
+        kind = _outcome_kind(call, outcome, refusal, has_left=has_left)
+        details: dict[str, object] = {"outcome": outcome}
+        if record is not None:
+            details |= record.details
+        elif call.target is not None:
+            details |= _mgp_details(self._known_tool(*call.target))
+        if refusal is not None:
+            details |= _validator_details(refusal) | {
+                "reason": self._audit_log.redact(refusal.reason)
+            }
+        if call.stream is not None:
+            details |= call.stream.summary()
+        if call.active_calls is not None:
+            details["duration_ms"] = round((call.active_calls.now() - call.started_at) * 1000, 3)
+        if has_left and (outcome == CANCELLED or _may_have_run(refusal)):
+            details["outcome_known"] = False
+        return self._make_event(call, record, kind, details)
+
+    def record_retry(self, call: Call, attempt: int, reason: str) -> None:
+        """Record that a call is sent again."""
+        record = call.record if isinstance(call.record, CallRecord) else None
+        said = {"attempt": attempt, "reason": reason}
+        self._audit_log.enqueue(
+            self._make_event(call, record, (AuditType.CALL_RETRIED, AuditResult.PENDING), said)
+        )
+
+    def _make_event(
+        self,
+        call: Call,
+        record: CallRecord | None,
+        kind: tuple[AuditType, AuditResult],
+        details: Mapping[str, object],
+    ) -> AuditEvent:
+        actor, (server, tool) = call.client_stream.actor, _target(call, record)
+        if call.permitted_by:
+            # The approval that the call consumed, or the grant that answered for it.
+            details = {**details, "answered_by": call.permitted_by}
+        return self._audit_log.event(
+            kind[0],
+            actor,
+            server=server,
+            tool=tool,
+            result=kind[1],
+            trace=call.ensure_trace_id(),
+            call="" if record is None else record.id,
+            details=details,
+        )
+
+
+def _reply_when_durable(kept: asyncio.Future[None], reply: Callable[[], None]) -> None:
+    """Answer a call that has run, even if its outcome could not be committed."""
+    kept.exception()
+    reply()
+
+
+def _outcome_kind(
+    call: Call, outcome: str, refusal: Refusal | None, *, has_left: bool
+) -> tuple[AuditType, AuditResult]:
+    if call.method != protocol.CALL_TOOL:
+        failed = (
+            AuditResult.BLOCKED
+            if refusal is not None and call.connection is None
+            else AuditResult.FAILURE
+        )
+        return AuditType.OFFER_USED, AuditResult.SUCCESS if outcome == OK else failed
+    if refusal is not None and not (has_left and refusal.fault in _UNCERTAIN_FAULTS):
+        return _TYPE_BY_FAULT.get(refusal.fault, AuditType.TOOL_BLOCKED), AuditResult.BLOCKED
+    if outcome == CANCELLED and not has_left:
+        return AuditType.TOOL_BLOCKED, AuditResult.BLOCKED
+    return AuditType.TOOL_EXECUTED, AuditResult.SUCCESS if outcome == OK else AuditResult.FAILURE
+
+
+def _may_have_run(refusal: Refusal | None) -> bool:
+    return refusal is not None and refusal.fault in _UNCERTAIN_FAULTS
+
+
+def _mgp_details(known: tuple[Risk, Sequence[str]] | None) -> dict[str, object]:
+    """The details of a call that MGP §6.3 names."""
+    if known is None:
+        return {}
+    risk, validators = known
+    applied = {"validator_applied": ", ".join(validators)} if validators else {}
+    return {"risk_level": risk, **applied}
+
+
+def _validator_details(refusal: Refusal) -> dict[str, object]:
+    """The validator that refused, if one did."""
+    named = CODE_SAFETY if refusal.fault is CODE_UNSAFE else refusal.details.get("validator")
+    return {} if named is None else {"validator_applied": named}
+
+
+def _target(call: Call, record: CallRecord | None) -> tuple[str, str]:
+    if record is not None:
+        return record.server, record.tool
+    if call.target is not None:
+        return call.target
+    server = "" if call.counters is None else call.counters.server
+    # The client chose this name. It may be a URI that holds a secret.
+    return server, without_secrets((call.tool or name_in(call.params))[:1000])[:200]

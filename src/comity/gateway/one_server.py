@@ -1,0 +1,475 @@
+"""The endpoint `/servers/{id}/mcp`, in front of one server."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from comity.catalog.access import Sees
+from comity.catalog.listing import KIND_OF_LIST, NAME_MEMBER_BY_KIND
+from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MalformedMessage, Unavailable
+from comity.gateway.era_bridge import EraBridge
+from comity.gateway.pipeline import CallGate, enforce_outcome
+from comity.gateway.retries import RetryActions, RetryService
+from comity.gateway.subscriptions import ListSubscriptions, narrow_listen_request
+from comity.mcp import eras, jsonrpc, mcpl, protocol
+from comity.mcp.actors import Actor
+from comity.mcp.entries import EntryKind
+from comity.mcp.eras import detach_request, initialize_result
+from comity.mcp.jsonrpc import UNSET, Frame
+from comity.mcp.mgp import MgpExtension, strip_mgp
+from comity.mcp.mgp_streaming import CANCEL
+from comity.mcp.protocol import Era, encode_header_value
+from comity.servers.connection_users import ConnectionUsers
+from comity.servers.connections import is_live_host
+from comity.servers.supervisor import UpstreamServer
+from comity.sessions.calls import ActiveCalls, Call
+from comity.sessions.client_streams import ClientStream
+from comity.sessions.sessions import Session
+from comity.sessions.upstream import UpstreamConnection
+from comity.telemetry.tracing import Headers
+
+CONNECTION_METHODS: Final = frozenset(
+    {
+        protocol.INITIALIZE,
+        protocol.PING,
+        protocol.SET_LEVEL,
+        protocol.SUBSCRIBE,
+        protocol.UNSUBSCRIBE,
+    }
+)
+"""Methods that would change a shared connection for its other users if forwarded unchanged."""
+
+URI_METHODS: Final = frozenset({protocol.READ_RESOURCE, protocol.SUBSCRIBE, protocol.UNSUBSCRIBE})
+UNCHECKED_METHODS: Final = frozenset(
+    {
+        protocol.INITIALIZE,
+        protocol.PING,
+        protocol.SET_LEVEL,
+        protocol.DISCOVER,
+        protocol.LISTEN,
+        *KIND_OF_LIST,
+    }
+)
+"""Methods that need no access check: they concern the connection, or their result is filtered."""
+
+_list_of_objects = msgspec.json.Decoder(list[dict[str, Raw]])
+
+
+class McpEndpoint(Protocol):
+    """The methods by which transports pass a client's messages to an endpoint, in both versions."""
+
+    async def handle_request(
+        self, session: Session, frame: Frame, client_stream: ClientStream
+    ) -> Call: ...
+    def handle_message(self, session: Session, frame: Frame) -> None: ...
+    async def handle_modern_request(
+        self, frame: Frame, client_stream: ClientStream, headers: Headers
+    ) -> Call: ...
+    def is_visible_to(self, actor: Actor) -> bool: ...
+
+
+class ServerEndpoint:
+    """The endpoint of one server."""
+
+    def __init__(
+        self,
+        server: UpstreamServer,
+        call_gate: CallGate,
+        active_calls: ActiveCalls,
+        bridge: EraBridge,
+        subscriptions: ListSubscriptions,
+    ) -> None:
+        self._server = server
+        self._call_gate = call_gate
+        self._active_calls = active_calls
+        self._counters = active_calls.metrics.at(server.name)
+        self._bridge = bridge
+        self._subscriptions = subscriptions
+
+    def replace_server(self, server: UpstreamServer) -> None:
+        """Send later requests of the same clients to the server that replaced this one."""
+        self._server = server
+
+    async def handle_request(
+        self, session: Session, frame: Frame, client_stream: ClientStream
+    ) -> Call:
+        """Start a request. Its answer or its error arrives in the client stream `client_stream`."""
+        call = self._active_calls.begin(frame, client_stream, session, self._counters)
+        if self._call_gate.refuse_over_limit(call):
+            return call
+        try:
+            if call.method in eras.METHODS and self._call_gate.pipeline.answers_task(call, frame):
+                return call
+            if call.method not in UNCHECKED_METHODS and not await self._may_be_sent(
+                call, frame, session
+            ):
+                return call
+            if self._call_gate.retries.is_enabled and call.method == protocol.CALL_TOOL:
+                self._register_retries(self._call_gate.retries, call, frame, session)
+            link = self._open_connection(session, call.method)
+            if link is not None:
+                self._filter_list_result(call)
+                link.send_call(call, frame)
+            else:
+                await self._connect_and_send(session, call, frame)
+        except (Unavailable, MalformedMessage) as error:
+            call.fail(error)
+        return call
+
+    def handle_message(self, session: Session, frame: Frame) -> None:
+        notice = session.handle_message(frame)
+        if notice is None:
+            return
+        own = session.own_connections.get(self._server.name)
+        shared = session.shared_connections.get(self._server.name)
+        if own is not None:
+            own.send_message(notice)
+            if notice.method == protocol.INITIALIZED:
+                own.on_initialized()
+        elif shared is not None and notice.method != protocol.INITIALIZED:
+            # A shared connection was initialized once, when it was opened.
+            shared.send_message(notice)
+
+    async def handle_modern_request(
+        self, frame: Frame, client_stream: ClientStream, headers: Headers
+    ) -> Call:
+        call = self._active_calls.begin(frame, client_stream, None, self._counters)
+        if self._call_gate.refuse_over_limit(call):
+            return call
+        try:
+            frame = self._call_gate.pipeline.strip_gateway_parts(call, frame)
+            if call.method in eras.METHODS and self._call_gate.pipeline.answers_task(call, frame):
+                return call
+            if call.method not in UNCHECKED_METHODS and not await self._may_be_sent(
+                call, frame, headers
+            ):
+                return call
+            if self._call_gate.retries.is_enabled and call.method == protocol.CALL_TOOL:
+                self._register_retries(self._call_gate.retries, call, frame, headers)
+            if self._server.connections.own_modern_connection is None:
+                await self._send_to_legacy(call, frame, headers)
+            else:
+                if call.method == protocol.LISTEN:
+                    frame = narrow_listen_request(
+                        call,
+                        frame,
+                        self._call_gate.uri_filter(client_stream.actor, self._server.name),
+                    )
+                self._filter_list_result(call)
+                self._server.connections.modern_connection().send_call(call, frame, headers)
+        except (Unavailable, MalformedMessage) as error:
+            call.fail(error)
+        return call
+
+    def _register_retries(
+        self, retries: RetryService, call: Call, frame: Frame, context: Session | Headers
+    ) -> None:
+        """Register the call for retries, if the operator allows them for its tool."""
+
+        async def instead(other: Call, asked: Frame) -> None:
+            if await self._may_be_sent(other, asked, context):
+                await self._send(other, asked, context)
+
+        named = jsonrpc.decode_text(jsonrpc.params_of(frame).get("name"))
+        offer = self._call_gate.find_tool(call, self._server.name, named)
+        means = RetryActions(
+            lambda: self._send(call, frame, context), instead, is_for_all_servers=False
+        )
+        retries.watch_call(call, offer, frame, means)
+
+    async def _send(self, call: Call, frame: Frame, context: Session | Headers) -> None:
+        """Send a call that passed the pipeline, for the first time or as a retry."""
+        frame = detach_request(frame) if call.is_detached else frame
+        if isinstance(context, Session):
+            link = self._open_connection(context, call.method)
+            if link is not None:
+                link.send_call(call, frame)
+            else:
+                await self._connect_and_send(context, call, frame)
+            return
+        # At stdio there are no headers. At HTTP they repeat the name of the tool.
+        headers = (
+            with_name(context, jsonrpc.decode_text(jsonrpc.params_of(frame).get("name")))
+            if context
+            else context
+        )
+        if self._server.connections.own_modern_connection is None:
+            await self._send_to_legacy(call, frame, headers)
+        else:
+            self._server.connections.modern_connection().send_call(call, frame, headers)
+
+    def is_visible_to(self, actor: Actor) -> bool:
+        return self._call_gate.may_know_server(actor, self._server.name)
+
+    def headers_for(self, frame: Frame) -> Headers:
+        """Return the headers of a modern request from a client whose transport has no headers."""
+        return self._bridge.headers_for(self._server.connections, frame)
+
+    def initialize_result(self, version: str | None) -> Mapping[str, object]:
+        """Return the server's initialize result for a client that has no connection to it.
+
+        Raises Unavailable while the server is not available.
+        """
+        self._server.require_usable()
+        reached = self._server.connections
+        return initialize_result(reached.initialize_result or reached.discover_result, version)
+
+    async def _may_be_sent(self, call: Call, frame: Frame, context: Session | Headers) -> bool:
+        """Check access for a request and return whether it may be sent.
+
+        The pipeline answers a tool call that it refuses. Raises MalformedMessage for other
+        refusals.
+        """
+        server = self._server.name
+        if call.method == protocol.CALL_TOOL:
+            named = jsonrpc.decode_text(jsonrpc.params_of(frame).get("name"))
+            outcome = self._call_gate.examine(
+                call, self._call_gate.find_tool(call, server, named), frame
+            )
+            if outcome is None:
+                return True
+            return await enforce_outcome(call, outcome, lambda: self._send(call, frame, context))
+        if call.method == protocol.GET_PROMPT:
+            named = jsonrpc.decode_text(jsonrpc.params_of(frame).get("name"))
+            self._call_gate.require_entry(call, EntryKind.PROMPT, server, named)
+        elif call.method in URI_METHODS:
+            named = jsonrpc.decode_text(jsonrpc.params_of(frame).get("uri"))
+            self._call_gate.require_entry(call, EntryKind.RESOURCE, server, named)
+        elif call.method == protocol.COMPLETE:
+            kind, named = _reference(jsonrpc.params_of(frame))
+            self._call_gate.require_entry(call, kind, server, named)
+        elif call.method == CANCEL:
+            self._cancel(call, frame)
+            return False
+        else:
+            self._call_gate.require_server(call, server)
+        return True
+
+    def _cancel(self, call: Call, frame: Frame) -> None:
+        """Cancel a call of this client.
+
+        The server never saw the client's request ids. (MGP §12.7)
+        """
+        streaming, terms = self._server.connections.activity.stream_relay, call.terms()
+        if streaming is None or terms is None or MgpExtension.STREAMING not in terms.extensions:
+            raise MalformedMessage(f"there is no {call.method} here", METHOD_NOT_FOUND)
+        answer = streaming.cancel(call.client, call, frame)
+        if call.client is None:
+            answer["resultType"] = protocol.COMPLETE_RESULT
+        call.deliver_answer(jsonrpc.make_result(call.client_request_id, answer))
+
+    async def _send_to_legacy(self, call: Call, frame: Frame, headers: Headers) -> None:
+        """Send a modern client's request to a legacy server."""
+        if call.method == protocol.DISCOVER:
+            await self._server.wait_for_first_start()
+        shakes_hands = Era.HANDSHAKE in self._server.connections.eras
+        if not shakes_hands or eras.input_responses_in(frame)[1] is None:
+            # A client that returns for a parked call needs no running server to get the outcome.
+            self._server.require_usable()
+        if self._server.connections.own_modern_connection is not None:
+            self._server.connections.modern_connection().send_call(call, frame, headers)
+        elif call.method == protocol.DISCOVER:
+            found = eras.discover_result(self._server.connections.initialize_result)
+            call.deliver_answer(jsonrpc.make_result(call.client_request_id, found))
+        elif call.method == protocol.LISTEN:
+            await self._subscriptions.listen(call, frame, self._server.name)
+        else:
+            await self._bridge.send_to_legacy(self._server.connections, call, frame, headers)
+            self._filter_list_result(call)
+
+    def _open_connection(self, session: Session, method: str) -> UpstreamConnection | None:
+        """Return the open connection on which this request can be forwarded unchanged, or None."""
+        link = session.own_connections.get(self._server.name)
+        if link is None and method not in CONNECTION_METHODS:
+            link = session.shared_connections.get(self._server.name)
+        return link if link is not None and session.is_initialized and link.is_open else None
+
+    async def _connect_and_send(self, session: Session, call: Call, frame: Frame) -> None:
+        """Send the handshake, or a request whose connection is shared or was lost."""
+        greets = call.method == protocol.INITIALIZE
+        if greets:
+            await self._server.wait_for_first_start()
+        self._server.require_usable()
+        if greets:
+            session.store_client_info(jsonrpc.params_of(frame))
+            session.may_read = self._call_gate.uri_filter(
+                call.client_stream.actor, self._server.name
+            )
+        if Era.HANDSHAKE not in self._server.connections.eras:
+            await self._send_to_modern(session, call, frame)
+            return
+        link, sharers = await self._server.connections.connection_for(
+            session, is_initialized=not greets
+        )
+        if greets:
+            self._send_handshake(session, call, frame, link, sharers)
+            return
+        if sharers is not None:
+            await self._send_on_shared(session, call, frame, link, sharers)
+            return
+        self._filter_list_result(call)
+        link.send_call(call, frame)
+
+    async def _send_to_modern(self, session: Session, call: Call, frame: Frame) -> None:
+        """Send a legacy client's request to a modern server."""
+        if call.method != protocol.INITIALIZE:
+            await self._bridge.send_to_modern(self._server.connections, session, call, frame)
+            self._filter_list_result(call)
+            return
+        wanted = jsonrpc.decode_text(jsonrpc.params_of(frame).get("protocolVersion"))
+        answer = eras.welcome_message(self._server.connections.discover_result, wanted)
+        session.version = str(answer["protocolVersion"])
+        session.is_initialized = True
+        self._subscriptions.attach(session, call.client_stream.actor, self._server.name)
+        call.deliver_answer(jsonrpc.make_result(call.client_request_id, answer))
+
+    def _send_handshake(
+        self,
+        session: Session,
+        call: Call,
+        frame: Frame,
+        connection: UpstreamConnection,
+        users: ConnectionUsers | None,
+    ) -> None:
+        if users is None:
+            call.adapt_answer = _make_initialize_adapter(session, connection)
+            if frame.params is not UNSET:
+                said = self._server.connections.initialize_params_for(connection, frame.params)
+                frame = jsonrpc.with_params(frame, said)
+            connection.send_call(call, frame)
+            return
+        assert connection.initialize_result is not None
+        wanted = jsonrpc.decode_text(jsonrpc.params_of(frame).get("protocolVersion"))
+        agreed = (
+            jsonrpc.decode_text(connection.initialize_result.get("protocolVersion"))
+            or protocol.LATEST_HANDSHAKE
+        )
+        # Versions are dates, so the smaller string is the older version.
+        session.version = min(wanted, agreed) if wanted in protocol.HANDSHAKE_VERSIONS else agreed
+        session.is_initialized = True
+        session.store_mgp_terms(connection.initialize_result)
+        hello = (
+            connection.initialize_result
+            if session.speaks_mgp_with_servers
+            else strip_mgp(connection.initialize_result)
+        )
+        if frame.params is UNSET or not is_live_host(frame.params):
+            hello = mcpl.strip_mcpl(hello)
+        answer = {**hello, "protocolVersion": session.version}
+        call.deliver_answer(jsonrpc.make_result(call.client_request_id, answer))
+
+    def _filter_list_result(self, call: Call) -> None:
+        """Filter a list result so that it holds only entries that the actor may use."""
+        kind = KIND_OF_LIST.get(call.method)
+        if kind is None:
+            return
+        seen = self._call_gate.list_filter(call.client_stream.actor, kind, self._server.name)
+        if seen is None:
+            return
+        after = call.adapt_answer
+
+        def adapt(frame: Frame) -> Frame:
+            kept = _without_hidden(frame, kind, seen)
+            return kept if after is None else after(kept)
+
+        call.adapt_answer = adapt
+
+    async def _send_on_shared(
+        self,
+        session: Session,
+        call: Call,
+        frame: Frame,
+        connection: UpstreamConnection,
+        users: ConnectionUsers,
+    ) -> None:
+        if call.method == protocol.PING:
+            call.deliver_answer(jsonrpc.make_result(call.client_request_id, {}))
+        elif call.method == protocol.SET_LEVEL:
+            session.log_level = jsonrpc.decode_text(jsonrpc.params_of(frame).get("level"))
+            lowest = {"level": users.lowest_level() or session.log_level}
+            connection.send_call(call, jsonrpc.with_params(frame, jsonrpc.to_raw(lowest)))
+        elif call.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):
+            track_resource_subscription(session, call, frame, connection, users)
+        else:
+            self._filter_list_result(call)
+            connection.send_call(call, frame)
+
+
+def with_name(headers: Headers, name: str | None) -> Headers:
+    """Return the headers with the name header set to the name that the server knows."""
+    kept = tuple(pair for pair in headers if pair[0] != protocol.NAME_HEADER)
+    return kept if name is None else (*kept, (protocol.NAME_HEADER, encode_header_value(name)))
+
+
+def track_resource_subscription(
+    session: Session,
+    call: Call,
+    frame: Frame,
+    connection: UpstreamConnection,
+    users: ConnectionUsers,
+) -> None:
+    """Count the subscribers of a resource on a shared connection.
+
+    The server receives an unsubscribe request only from the last subscriber.
+    """
+    uri = jsonrpc.decode_text(jsonrpc.params_of(frame).get("uri"))
+    if uri is None:
+        raise MalformedMessage("uri is missing", INVALID_PARAMS)
+    if call.method == protocol.SUBSCRIBE:
+        users.follow(session, uri)
+    elif not users.unfollow(session, uri):
+        call.deliver_answer(jsonrpc.make_result(call.client_request_id, {}))
+        return
+    connection.send_call(call, frame)
+
+
+def _make_initialize_adapter(
+    session: Session, connection: UpstreamConnection
+) -> Callable[[Frame], Frame]:
+    def note(frame: Frame) -> Frame:
+        assert frame.result is not UNSET
+        connection.store_initialize_result(frame.result)
+        said = connection.initialize_result or {}
+        session.version = (
+            jsonrpc.decode_text(said.get("protocolVersion")) or protocol.LATEST_HANDSHAKE
+        )
+        session.is_initialized = True
+        session.store_mgp_terms(said)
+        if connection.live_handler is None:
+            return frame
+        # The gateway offered MCPL to the server; the client did not.
+        kept = jsonrpc.to_raw(mcpl.strip_mcpl(said))
+        return msgspec.structs.replace(frame, result=kept)
+
+    return note
+
+
+def _without_hidden(frame: Frame, kind: EntryKind, is_visible: Sees) -> Frame:
+    """Return a list result without the entries that the actor may not use.
+
+    Raises MalformedMessage if the list cannot be decoded.
+    """
+    assert frame.result is not UNSET
+    result = jsonrpc.decode_members(frame.result)
+    try:
+        entries = _list_of_objects.decode(result.get(kind, b"[]"))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise MalformedMessage(f"a misshapen list of {kind}") from None
+    kept = [
+        entry
+        for entry in entries
+        if is_visible(jsonrpc.decode_text(entry.get(NAME_MEMBER_BY_KIND[kind])) or "", entry)
+    ]
+    if len(kept) == len(entries):
+        return frame
+    return msgspec.structs.replace(frame, result=jsonrpc.to_raw({**result, kind: kept}))
+
+
+def _reference(params: Mapping[str, Raw]) -> tuple[EntryKind, str | None]:
+    """Return the kind and the name of the entry whose argument a request completes."""
+    reference = jsonrpc.decode_members(params.get("ref", Raw(b"{}")))
+    if jsonrpc.decode_text(reference.get("type")) == "ref/prompt":
+        return EntryKind.PROMPT, jsonrpc.decode_text(reference.get("name"))
+    return EntryKind.TEMPLATE, jsonrpc.decode_text(reference.get("uri"))

@@ -1,0 +1,1 @@
+"""The HTTP client: name resolution, connections and the connection pool."""

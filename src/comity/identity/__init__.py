@@ -1,0 +1,1 @@
+"""Principals, API keys, OAuth tokens and authentication."""

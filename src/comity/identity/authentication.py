@@ -1,0 +1,408 @@
+"""Authentication: resolves the credentials of a request to its actor."""
+
+import hashlib
+import hmac
+import ipaddress
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
+
+from comity.errors import RATE_LIMITED, UNAUTHENTICATED, MalformedMessage, Unavailable
+from comity.identity import keys
+from comity.identity.keys import KeyUsage
+from comity.identity.principals import ApiKey, Principal
+from comity.mcp.actors import LOCAL, LOCAL_OPERATOR, Actor, PrincipalKind
+from comity.toolkit.resilience import RateLimit, RateLimiter
+
+log = logging.getLogger(__name__)
+
+RATE: Final = RateLimit(count=30, period=60.0, burst=30)
+MAX_ADDRESSES: Final = 50_000
+
+
+class LoginThrottle:
+    """Limits how often one address may present wrong credentials."""
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        rate: RateLimit = RATE,
+        maximum: int = MAX_ADDRESSES,
+    ) -> None:
+        self._limiter = RateLimiter(now, maximum)
+        self._rate = rate
+
+    def __len__(self) -> int:
+        return len(self._limiter)
+
+    def count_failure(self, address: str) -> None:
+        """Count wrong credentials. Raises Unavailable if the address has presented too many."""
+        now = self._limiter.clock()
+        counter = self._limiter.rate_counter(_place(address), self._rate)
+        if wait := counter.wait(now):
+            raise Unavailable(
+                "too many wrong credentials came from this address",
+                RATE_LIMITED,
+                timedelta(milliseconds=math.ceil(wait * 1000)),
+            )
+        counter.take(now)
+        if counter.wait(now):
+            log.info("too many wrong credentials came from %s; more are refused", address)
+
+
+@lru_cache(4096)
+def _place(address: str) -> str:
+    """Return the unit in which an address is counted.
+
+    For IPv6 that is the /64, because one holder controls the whole prefix.
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return str(found)
+    mapped = found.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((found, 64), strict=False))
+
+
+class KeyBook(Protocol):
+    """All keys in force, in memory."""
+
+    def get(self, key: str, /) -> ApiKey | None: ...
+
+
+class PartyBook(Protocol):
+    """All stored principals, in memory."""
+
+    def get(self, party: str, /) -> Principal | None: ...
+
+
+class TokenClaims(NamedTuple):
+    """The actor that a token proves, the expiry of the token, and the paths that it is valid for.
+
+    A token is valid for each of `paths` and for everything below them.
+    """
+
+    actor: Actor
+    expires: datetime
+    paths: tuple[str, ...] = ("",)
+
+
+class TokenVerifier(Protocol):
+    """Verifies access tokens."""
+
+    async def prove(self, token: str) -> TokenClaims:
+        """Verify a token, and return its claims.
+
+        Raises MalformedMessage with the fault if the token is invalid or lacks a requirement. May
+        wait for a bounded time for the keys of the issuer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIssuer:
+    """An authorization server whose tokens Comity accepts, as the operator configured it."""
+
+    issuer: str
+    audience: str
+    jwks_url: str = ""
+    required_scopes: tuple[str, ...] = ()
+    party_claim: str = "sub"
+    party_prefix: str = ""
+    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
+    kind: PrincipalKind = PrincipalKind.PERSON
+
+
+WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+
+
+def paths_for(names: Iterable[str], audience: str) -> tuple[str, ...]:
+    """Return the paths for which a token with these audiences is valid.
+
+    The result is empty for a token with other audiences. `audience` identifies the whole gateway.
+    A token may name a part of it.
+    """
+    whole = audience.rstrip("/")
+    found: list[str] = []
+    for each in names:
+        bare = each.rstrip("/")
+        if bare == whole:
+            return ("",)
+        if bare.startswith(f"{whole}/") and "://" in whole:
+            found.append(bare[len(whole) :])
+    return tuple(found)
+
+
+def is_within(path: str, places: Iterable[str]) -> bool:
+    """Whether a path equals one of `places` or lies below one."""
+    return any(not place or path == place or path.startswith(f"{place}/") for place in places)
+
+
+type Clock = Callable[[], datetime]
+
+REMEMBERED: Final = 10_000
+PROOF_LIFETIME: Final = timedelta(seconds=60)
+MAX_LENGTH: Final = 16 * 1024
+_BEARER: Final = b"bearer "
+_KEY: Final = "key"
+_PASSED_ON: Final = frozenset(
+    {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
+)
+"""Headers that proxies add. With one of them, the peer address is not the address of the client."""
+
+WHERE_TO_SHOW: Final = (
+    "show who you are: send `Authorization: Bearer KEY` with a key that `comity keys create` gave, "
+    "or an access token"
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class IdentityDirectory:
+    """The known principals and keys, and the pepper that verifies keys."""
+
+    keys: KeyBook
+    parties: PartyBook
+    pepper: bytes
+
+
+class RequestCredentials(NamedTuple):
+    """The parts of a request that identify its sender."""
+
+    headers: Mapping[bytes, bytes]
+    peer: str = ""
+    path: str = ""
+    is_named_locally: bool = False
+
+
+class Authenticator:
+    """Resolves credentials to actors."""
+
+    def __init__(
+        self,
+        directory: IdentityDirectory,
+        tokens: TokenVerifier | None = None,
+        *,
+        is_local: bool = False,
+        operator_token: str = "",
+        clock: Clock = lambda: datetime.now(UTC),
+    ) -> None:
+        self.is_local = is_local
+        self._operator_token = operator_token.encode()
+        self.key_usage = KeyUsage()
+        self.login_throttle = LoginThrottle()
+        self._register = directory
+        self._tokens = tokens
+        self._clock = clock
+        self._holders: dict[bytes, tuple[ApiKey, Principal, Actor]] = {}
+        self._proofs: dict[bytes, tuple[TokenClaims, datetime]] = {}
+
+    @property
+    def pepper(self) -> bytes:
+        """The secret that verifies keys, for code that creates new keys."""
+        return self._register.pepper
+
+    def recognise(self, shown: bytes, credentials: RequestCredentials) -> Actor | None:
+        """Return the actor if that needs no wait, or None if the credential needs verification.
+
+        Raises MalformedMessage if the credential is a key that is not valid.
+        """
+        credential = shown[7:].strip(b" ")
+        if shown[:7].lower() != _BEARER:
+            return None
+        if not keys.looks_like_key(credential):
+            return self.operator(credentials) if self._is_operator_token(shown) else None
+        return self._holder(credential)
+
+    async def identify(self, credentials: RequestCredentials) -> Actor:
+        """Return the actor that sent a request. Raises MalformedMessage if the credentials are
+        invalid.
+
+        Comity verifies credentials first, whatever else came from the address: a key costs one
+        look-up and one HMAC. Only wrong credentials count against the address. Too many of them
+        raise Unavailable.
+        """
+        shown = credentials.headers.get(b"authorization")
+        if shown is None:
+            return self.local(credentials)
+        if shown[:7].lower() != _BEARER:
+            raise MalformedMessage(WHERE_TO_SHOW, UNAUTHENTICATED)
+        if self._is_operator_token(shown):
+            return self.operator(credentials)
+        try:
+            return await self.authenticate(shown[7:].strip(b" "), credentials.path)
+        except MalformedMessage as error:
+            # An expired credential was valid once, so it is no guess, and many can expire at the
+            # same time.
+            if error.fault is UNAUTHENTICATED:
+                self.login_throttle.count_failure(credentials.peer)
+            raise
+
+    async def authenticate(self, credential: bytes, path: str = "") -> Actor:
+        """Return the holder of a key or a token. Raises MalformedMessage."""
+        if keys.looks_like_key(credential):
+            return self._holder(credential)
+        if self._tokens is None or not 0 < len(credential) <= MAX_LENGTH:
+            raise MalformedMessage(keys.UNKNOWN, UNAUTHENTICATED)
+        return await self._verify_token(self._tokens, credential, path)
+
+    def find_actor(self, party: str, key: str = "") -> Actor | None:
+        """Return a principal that is known and enabled as an actor, or None.
+
+        With `key`, the actor is the holder of that key. For principals that were authenticated
+        before, or that an operator named.
+        """
+        if party == LOCAL_OPERATOR.party and not key:
+            return LOCAL_OPERATOR if self.is_local else None
+        known = self._register.parties.get(party)
+        if known is None or known.disabled:
+            return None
+        if not key:
+            return Actor(party, known.kind, "link")
+        held = self._register.keys.get(key)
+        if held is None or held.party != party or not keys.is_key_active(held, self._clock()):
+            return None
+        return _actor(held, known)
+
+    def stands(self, actor: Actor) -> bool:
+        """Whether the credentials that identified an actor earlier are still valid."""
+        if actor.is_local:
+            return self.is_local
+        party = self._register.parties.get(actor.party)
+        if party is not None and party.disabled:
+            return False
+        kind, _, id = actor.credential.partition(":")
+        if kind != _KEY:
+            return actor.expires_at is None or actor.expires_at > self._clock()
+        held = self._register.keys.get(id)
+        return (
+            party is not None
+            and held is not None
+            and held.party == actor.party
+            and keys.is_key_active(held, self._clock())
+        )
+
+    def operator(self, credentials: RequestCredentials) -> Actor:
+        """Return the local operator.
+
+        Raises MalformedMessage unless the request comes from this machine.
+        """
+        self.local(credentials)
+        return LOCAL_OPERATOR
+
+    def _is_operator_token(self, shown: bytes) -> bool:
+        """Whether this is the token that the gateway created for its operator at startup."""
+        token, credential = self._operator_token, shown[7:].strip(b" ")
+        return self.is_local and bool(token) and hmac.compare_digest(credential, token)
+
+    def refresh_actor(self, actor: Actor) -> Actor | None:
+        """Return the actor with its current attributes, or None if its credentials are no longer
+        valid.
+        """
+        if not self.stands(actor):
+            return None
+        kind, _, id = actor.credential.partition(":")
+        return self.find_actor(actor.party, id) if kind == _KEY else actor
+
+    def local(self, credentials: RequestCredentials) -> Actor:
+        """Return the local user for a request without credentials.
+
+        Raises MalformedMessage if the mode requires credentials, or if the request is not local.
+        """
+        if not self.is_local:
+            raise MalformedMessage(WHERE_TO_SHOW, UNAUTHENTICATED)
+        if (
+            credentials.is_named_locally
+            and is_loopback(credentials.peer)
+            and _PASSED_ON.isdisjoint(credentials.headers)
+        ):
+            return LOCAL
+        raise MalformedMessage(
+            'this gateway serves its own machine alone; set mode = "required" in [identity] and '
+            "give keys to whoever comes from elsewhere or through a proxy",
+            UNAUTHENTICATED,
+        )
+
+    def _holder(self, credential: bytes) -> Actor:
+        """Return the holder of a key. The digest of a verified key is cached."""
+        digest = hashlib.sha256(credential).digest()
+        now = self._clock()
+        key, party, actor = self._holders.get(digest) or self._recognise(credential, digest, now)
+        if (
+            self._register.keys.get(key.id) is not key
+            or self._register.parties.get(key.party) is not party
+            or not keys.is_key_active(key, now)
+        ):
+            # The key or its principal has changed since it was cached, so the key is verified
+            # again.
+            key, party, actor = self._recognise(credential, digest, now)
+        self.key_usage.record_use(key.id, now)
+        return actor
+
+    def _recognise(
+        self, credential: bytes, digest: bytes, now: datetime
+    ) -> tuple[ApiKey, Principal, Actor]:
+        self._holders.pop(digest, None)
+        shown = keys.parse_key(credential)
+        if shown is None:
+            raise MalformedMessage(
+                "this is no whole key; copy it again from its first letter to its last",
+                UNAUTHENTICATED,
+            )
+        key = keys.verify_key(self._register.pepper, shown, self._register.keys.get(shown.id), now)
+        party = self._register.parties.get(key.party)
+        if party is None or party.disabled:
+            raise MalformedMessage(DISABLED, UNAUTHENTICATED)
+        if len(self._holders) >= REMEMBERED:
+            del self._holders[next(iter(self._holders))]
+        held = self._holders[digest] = (key, party, _actor(key, party))
+        return held
+
+    async def _verify_token(self, tokens: TokenVerifier, credential: bytes, path: str) -> Actor:
+        digest = hashlib.sha256(credential).digest()
+        now = self._clock()
+        proof, until = self._proofs.get(digest, (None, now))
+        if proof is None or until <= now:
+            self._proofs.pop(digest, None)
+            proof = await tokens.prove(credential.decode("latin-1"))
+            if len(self._proofs) >= REMEMBERED:
+                self._proofs.pop(next(iter(self._proofs)))
+            self._proofs[digest] = (proof, min(proof.expires, now + PROOF_LIFETIME))
+        party = self._register.parties.get(proof.actor.party)
+        if party is not None and party.disabled:
+            raise MalformedMessage(DISABLED, UNAUTHENTICATED)
+        if path and not is_within(path, proof.paths):
+            raise MalformedMessage("this token is for another address of ours", UNAUTHENTICATED)
+        return proof.actor
+
+
+def _actor(key: ApiKey, party: Principal) -> Actor:
+    return Actor(
+        key.party,
+        party.kind,
+        f"{_KEY}:{key.id}",
+        keys.bounds_of(key.permissions),
+        requests_per_minute=key.requests_per_minute,
+        requests_per_hour=key.requests_per_hour,
+        expires_at=key.expires_at,
+    )
+
+
+DISABLED: Final = "whoever these credentials were given to may not come in at present"
+
+
+@lru_cache(1024)
+def is_loopback(peer: str) -> bool:
+    """Whether a connection comes from this machine."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -1,0 +1,116 @@
+"""Database stores of principals and API keys."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, delete, select, update
+
+from comity.identity import principals
+from comity.identity.principals import ApiKey, Principal
+from comity.mcp.actors import PrincipalKind
+from comity.storage import values
+from comity.storage.changes import PAGE, RecordKind
+from comity.storage.database import (
+    KEYS,
+    PARTIES,
+    SqlDatabase,
+    WriteTransaction,
+    record_row,
+    select_page,
+    select_row,
+    select_rows,
+)
+
+
+class SqlPrincipalStore:
+    def __init__(self, database: SqlDatabase) -> None:
+        self._database = database
+
+    async def put(self, *parties: Principal) -> None:
+        checked = {party.id: party for party in map(principals.checked_principal, parties)}
+        async with self._database.writing() as writing:
+            await writing.put(PARTIES, [record_row(PARTIES, party) for party in checked.values()])
+            await writing.record_change(RecordKind.PARTIES, checked)
+
+    async def get(self, party: str) -> Principal | None:
+        row = await select_row(self._database, PARTIES, id=party)
+        return None if row is None else _party(row)
+
+    async def page(self, after: str = "", limit: int = PAGE) -> Sequence[Principal]:
+        return [_party(row) for row in await select_page(self._database, PARTIES, after, limit)]
+
+    async def remove(self, party: str) -> bool:
+        if not values.is_name(party):
+            return False
+        async with self._database.writing() as writing:
+            execute = writing.connection.execute
+            gone = await execute(delete(PARTIES).where(PARTIES.c.id == party))
+            if gone.rowcount:
+                own = delete(KEYS).where(KEYS.c.party == party).returning(KEYS.c.id)
+                keys = (await execute(own)).scalars().all()
+                await writing.record_change(RecordKind.PARTIES, [party])
+                await writing.record_change(RecordKind.KEYS, keys)
+        return gone.rowcount > 0
+
+
+class SqlKeyStore:
+    def __init__(self, database: SqlDatabase) -> None:
+        self._database = database
+
+    async def put(self, key: ApiKey, at: datetime) -> None:
+        checked = principals.checked_key(key)
+        row = {**record_row(KEYS, checked), "permissions": values.encode_names(checked.permissions)}
+        async with self._database.writing() as writing:
+            principals.refuse_third_key(checked, await _keys_of(writing, key.party), at)
+            await writing.put(KEYS, [row])
+            await writing.record_change(RecordKind.KEYS, [key.id])
+
+    async def get(self, key: str) -> ApiKey | None:
+        row = await select_row(self._database, KEYS, id=key)
+        return None if row is None else _key(row)
+
+    async def list_of_party(self, party: str) -> Sequence[ApiKey]:
+        rows = await select_rows(self._database, KEYS, party=party)
+        return [_key(row) for row in rows]
+
+    async def page(self, after: str = "", limit: int = PAGE) -> Sequence[ApiKey]:
+        return [_key(row) for row in await select_page(self._database, KEYS, after, limit)]
+
+    async def revoke(self, key: str, at: datetime) -> bool:
+        if not values.is_name(key):
+            return False
+        revoked = (
+            update(KEYS)
+            .where(KEYS.c.id == key, KEYS.c.revoked_at.is_(None))
+            .values(revoked_at=values.to_optional_utc(at))
+        )
+        async with self._database.writing() as writing:
+            gone = await writing.connection.execute(revoked)
+            await writing.record_change(RecordKind.KEYS, [key] * gone.rowcount)
+        return gone.rowcount > 0
+
+    async def touch(self, used: Mapping[str, datetime]) -> None:
+        if not used:
+            return
+        touched = (
+            update(KEYS).where(KEYS.c.id == bindparam("key")).values(last_used=bindparam("at"))
+        )
+        rows = [{"key": key, "at": values.to_optional_utc(at)} for key, at in sorted(used.items())]
+        async with self._database.writing() as writing:
+            await writing.connection.execute(touched, rows)
+
+
+async def _keys_of(transaction: WriteTransaction, party: str) -> list[ApiKey]:
+    found = await transaction.connection.execute(select(KEYS).where(KEYS.c.party == party))
+    return [_key(row) for row in found]
+
+
+def _party(row: Sequence[Any]) -> Principal:
+    id, kind, *rest = row
+    return Principal(id, PrincipalKind(kind), *rest)
+
+
+def _key(row: Sequence[Any]) -> ApiKey:
+    id, party, mac, label, permissions, *rest = row
+    return ApiKey(id, party, bytes(mac), label, values.read_list(permissions), *rest)

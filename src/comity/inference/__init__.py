@@ -1,0 +1,1 @@
+"""Language models: providers, routing, budgets and inference."""

@@ -1,0 +1,1 @@
+"""Adapters for the APIs of language model providers."""

@@ -1,0 +1,1 @@
+"""MCPL support: live servers, scopes, state, pushes, hooks, turns and channels."""

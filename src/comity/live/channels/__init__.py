@@ -1,0 +1,1 @@
+"""Channels of live servers, such as chats and mailboxes, and their topics."""

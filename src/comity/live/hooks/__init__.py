@@ -1,0 +1,1 @@
+"""Context hooks that run before and after inference."""

@@ -1,0 +1,1 @@
+"""Pushes of live servers, and inbound webhooks."""

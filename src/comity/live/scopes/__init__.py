@@ -1,0 +1,1 @@
+"""Scopes of live servers: what a tool call may reach."""

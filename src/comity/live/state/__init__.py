@@ -1,0 +1,1 @@
+"""State that the gateway stores for live servers."""

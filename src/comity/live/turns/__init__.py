@@ -1,0 +1,1 @@
+"""Model turns: how they are queued, run and stored."""

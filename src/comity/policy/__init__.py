@@ -1,0 +1,1 @@
+"""Grants, guardrails, server permissions, risk and rate limits."""

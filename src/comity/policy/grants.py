@@ -1,0 +1,772 @@
+"""Grants and guardrails: patterns, resolution and explanation."""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import IntEnum, StrEnum
+from functools import lru_cache
+from itertools import chain
+from typing import Final, Protocol, Self, cast
+
+import msgspec
+
+from comity.errors import INVALID_PARAMS, MalformedMessage
+from comity.mcp.actors import CALL, Actor
+from comity.mcp.protocol import SEPARATOR
+from comity.policy import conditions
+from comity.policy.conditions import Condition, parse_or_none
+from comity.storage.changes import PAGE
+from comity.storage.values import check_name, clean_words, decode_document, to_optional_utc
+
+PERMISSION_VERB: Final = "perm"
+FEATURE_VERB: Final = "feature/enable"
+ANY_SUBJECT: Final = "*"
+ANY_TARGET: Final = "*"
+
+
+type Where = Mapping[str, object] | None
+"""A condition on the arguments of a call, or None."""
+
+
+class Effect(StrEnum):
+    """The effect of a grant. Of two grants at the same level, the stricter applies."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+class GrantSource(StrEnum):
+    """The origin of a grant. The API can change only grants of the store (`RECORDS`)."""
+
+    FILE = "file"
+    RECORDS = "records"
+    BUILT_IN = "built_in"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A grant for a subject, a verb and a target. The store holds at most one for each such triple.
+
+    A grant with `where`, a condition on arguments, is a standing answer. A call that it covers
+    needs no approval request. It never allows a call that is otherwise denied.
+    `comity.policy.conditions` defines the form of a condition. One triple may have several standing
+    answers with different conditions.
+    """
+
+    subject: str
+    verb: str
+    target: str
+    effect: Effect
+    id: str = ""
+    source: GrantSource = GrantSource.RECORDS
+    granted_by: str = ""
+    justification: str = ""
+    granted_at: datetime | None = None
+    expires_at: datetime | None = None
+    where: Where = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Guardrail:
+    """A guardrail denies what it covers, and no grant overrides it. (S4)"""
+
+    subject: str
+    verb: str
+    target: str
+    why: str = ""
+
+
+ANY: Final = "*"
+_BELOW: Final = "/*"
+
+
+class TargetSpecificity(IntEnum):
+    """How specific the target of a grant is. Only the grants of the highest level decide."""
+
+    EVERYTHING = 0
+    SERVER = 1
+    OFFER = 2
+
+
+@lru_cache(10_000)
+def _split_pattern(pattern: str) -> tuple[str, ...]:
+    return tuple(pattern.split(ANY))
+
+
+def is_pattern_match(pattern: str, text: str) -> bool:
+    """Whether a text matches a pattern, in which `*` stands for any characters."""
+    if ANY not in pattern:
+        return pattern == text
+    if pattern == ANY:
+        return True
+    first, *middle, last = _split_pattern(pattern)
+    end = len(text) - len(last)
+    if end < len(first) or not (text.startswith(first) and text.endswith(last)):
+        return False
+    # The earliest match of each piece leaves the most text for the next, so there is no
+    # backtracking.
+    place = len(first)
+    for piece in middle:
+        found = text.find(piece, place, end)
+        if found < 0:
+            return False
+        place = found + len(piece)
+    return True
+
+
+def verb_covers(pattern: str, verb: str) -> bool:
+    """Whether the verb of a grant covers a verb."""
+    if pattern in (verb, ANY):
+        return True
+    return pattern.endswith(_BELOW) and verb.startswith(pattern[:-1])
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Split a target into the server and the name."""
+    if target == ANY_TARGET:
+        return ANY, ANY
+    server, _, name = target.partition("/")
+    return server, name
+
+
+def target_covers(target: str, server: str, name: str) -> bool:
+    """Whether a target covers a catalog entry."""
+    of_server, of_name = split_target(target)
+    return is_pattern_match(of_server, server) and is_pattern_match(of_name, name)
+
+
+def level_of(target: str) -> TargetSpecificity:
+    """Return the specificity of a target. A pattern counts as the level that it leaves open."""
+    server, name = split_target(target)
+    if ANY in server:
+        return TargetSpecificity.EVERYTHING
+    return TargetSpecificity.SERVER if ANY in name else TargetSpecificity.OFFER
+
+
+type Listed[T] = dict[str, list[T]]
+
+
+@dataclass(slots=True)
+class GrantIndex:
+    """The grants of one subject, indexed by target.
+
+    `grants` holds all of them, in order of arrival.
+    """
+
+    grants: tuple[Grant, ...] = ()
+    # By exact server and exact name.
+    grants_by_entry: dict[str, Listed[Grant]] = field(default_factory=dict[str, Listed[Grant]])
+    # By exact server: grants on the whole server, then grants on a pattern of names.
+    grants_by_server: Listed[Grant] = field(default_factory=dict[str, list[Grant]])
+    grants_on_some: Listed[Grant] = field(default_factory=dict[str, list[Grant]])
+    # For any server: grants on everything, grants on one exact name, then grants with other
+    # patterns.
+    grants_on_all: list[Grant] = field(default_factory=list[Grant])
+    grants_by_name: Listed[Grant] = field(default_factory=dict[str, list[Grant]])
+    pattern_grants: list[Grant] = field(default_factory=list[Grant])
+    # Standing answers, by exact target.
+    standing_answers: dict[str, list[tuple[Grant, Condition]]] = field(
+        default_factory=dict[str, list[tuple[Grant, Condition]]]
+    )
+
+    @classmethod
+    def from_grants(cls, grants: Iterable[Grant]) -> Self:
+        entries = cls(tuple(grants))
+        for grant in entries.grants:
+            entries._index_grant(grant)
+        return entries
+
+    def add(self, grants: Iterable[Grant]) -> None:
+        """Add grants while the index is not in use yet, so that a large store can be read page by
+        page.
+        """
+        more = tuple(grants)
+        self.grants += more
+        for grant in more:
+            self._index_grant(grant)
+
+    def _index_grant(self, grant: Grant) -> None:
+        if grant.where is not None:
+            self._index_answer(grant)
+            return
+        server, name = split_target(grant.target)
+        if ANY not in server:
+            if ANY not in name:
+                self.grants_by_entry.setdefault(server, {}).setdefault(name, []).append(grant)
+            else:
+                held = self.grants_by_server if name == ANY else self.grants_on_some
+                held.setdefault(server, []).append(grant)
+        elif server != ANY or (ANY in name and name != ANY):
+            self.pattern_grants.append(grant)
+        elif name == ANY:
+            self.grants_on_all.append(grant)
+        else:
+            self.grants_by_name.setdefault(name, []).append(grant)
+
+    def _index_answer(self, grant: Grant) -> None:
+        """Index a standing answer. A grant with an unreadable condition has no effect."""
+        condition = parse_or_none(grant.where)
+        is_one = grant.effect is Effect.ALLOW and grant.verb == CALL and ANY not in grant.target
+        if condition is not None and is_one:
+            self.standing_answers.setdefault(grant.target, []).append((grant, condition))
+
+    def grants_at(
+        self, level: TargetSpecificity, server: str, name: str
+    ) -> Iterator[Grant] | Iterable[Grant]:
+        """The grants at one level whose target covers this catalog entry."""
+        if level is TargetSpecificity.OFFER:
+            return self.grants_by_entry.get(server, _NO_NAMES).get(name, ())
+        if level is TargetSpecificity.SERVER:
+            whole = self.grants_by_server.get(server, _NO_GRANTS)
+            some = self.grants_on_some.get(server)
+            if some is None:
+                return whole
+            return chain(
+                whole,
+                (each for each in some if is_pattern_match(split_target(each.target)[1], name)),
+            )
+        if not self.grants_by_name and not self.pattern_grants:
+            return self.grants_on_all
+        fitting = (each for each in self.pattern_grants if _covers_entry(each.target, server, name))
+        return chain(self.grants_on_all, self.grants_by_name.get(name, _NO_GRANTS), fitting)
+
+
+def _covers_entry(target: str, server: str, name: str) -> bool:
+    of_server, of_name = split_target(target)
+    return is_pattern_match(of_server, server) and is_pattern_match(of_name, name)
+
+
+_NO_GRANTS: Final[list[Grant]] = []
+_NO_NAMES: Final[Listed[Grant]] = {}
+EMPTY_INDEX: Final = GrantIndex()
+
+
+@dataclass(frozen=True, slots=True)
+class Guardrails:
+    """The guardrails of an operator, indexed by server."""
+
+    servers: Mapping[str, tuple[Guardrail, ...]] = field(
+        default_factory=dict[str, tuple[Guardrail, ...]]
+    )
+    for_all_servers: tuple[Guardrail, ...] = ()
+
+    @classmethod
+    def from_guardrails(cls, guardrails: Iterable[Guardrail]) -> Self:
+        servers: dict[str, tuple[Guardrail, ...]] = {}
+        everywhere: list[Guardrail] = []
+        for forbid in guardrails:
+            server, _ = split_target(forbid.target)
+            if ANY in server:
+                everywhere.append(forbid)
+            else:
+                servers[server] = (*servers.get(server, ()), forbid)
+        return cls(servers, tuple(everywhere))
+
+    def applying_to_server(self, party: str, verb: str, server: str) -> Iterator[Guardrail]:
+        """The guardrails that deny this principal a verb on some entry of a server."""
+        for forbid in chain(self.servers.get(server, ()), self.for_all_servers):
+            if (
+                is_pattern_match(forbid.subject, party)
+                and verb_covers(forbid.verb, verb)
+                and is_pattern_match(split_target(forbid.target)[0], server)
+            ):
+                yield forbid
+
+    def find_denying(self, party: str, verb: str, server: str, name: str) -> Guardrail | None:
+        """Return a guardrail that denies this verb on this entry, or None."""
+        if not self.for_all_servers and server not in self.servers:
+            return None
+        found = self.applying_to_server(party, verb, server)
+        return next(
+            (each for each in found if is_pattern_match(split_target(each.target)[1], name)), None
+        )
+
+
+class DefaultPolicy(StrEnum):
+    """The policy that applies where no grant does. (MGP §5.5)"""
+
+    OPT_IN = "opt-in"
+    OPT_OUT = "opt-out"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An effect and its cause: a grant, a guardrail, the bounds of a credential, or the default."""
+
+    effect: Effect
+    reason: str
+    grant: Grant | None = None
+    level: TargetSpecificity | None = None
+    guardrail: Guardrail | None = None
+
+    @property
+    def source(self) -> str:
+        """The source of the decision in the terms of MGP. (MGP §5.4)"""
+        if self.grant is None:
+            return "default_policy" if self.guardrail is None else "guardrail"
+        return "tool_grant" if self.level is TargetSpecificity.OFFER else "server_grant"
+
+
+STRICTNESS_BY_EFFECT: Final = {Effect.ALLOW: 0, Effect.ASK: 1, Effect.DENY: 2}
+LEVELS_BY_SPECIFICITY: Final = (
+    TargetSpecificity.OFFER,
+    TargetSpecificity.SERVER,
+    TargetSpecificity.EVERYTHING,
+)
+GATEWAY_VERBS: Final = ("admin/", "ask/", "topic/", "events/", "feature/")
+"""Prefixes of the gateway's own verbs, which do not concern catalog entries of servers."""
+
+CREDENTIAL_SOURCE: Final = "credential"
+GUARDRAIL_SOURCE: Final = "guardrail"
+GRANT_SOURCE: Final = "granted"
+
+
+CREDENTIAL_DENIAL: Final = Decision(Effect.DENY, CREDENTIAL_SOURCE)
+"""The decision for everything outside the bounds of a credential."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticRules:
+    """The grants, guardrails and default policies of the settings file. They need no store."""
+
+    grants: tuple[Grant, ...] = ()
+    guardrails: tuple[Guardrail, ...] = ()
+    policies: Mapping[str, DefaultPolicy] = field(default_factory=dict[str, DefaultPolicy])
+    default: DefaultPolicy = DefaultPolicy.OPT_IN
+
+    def grants_of(self, subject: str) -> tuple[Grant, ...]:
+        return tuple(grant for grant in self.grants if grant.subject == subject)
+
+
+NO_STATIC_RULES: Final = StaticRules()
+
+
+@dataclass(frozen=True, slots=True)
+class GrantSet:
+    """An immutable set of all grants at one moment. A change makes a new set."""
+
+    subjects: Mapping[str, GrantIndex] = field(default_factory=dict[str, GrantIndex])
+    static_rules: StaticRules = NO_STATIC_RULES
+    guardrails: Guardrails = field(default_factory=Guardrails)
+
+    @classmethod
+    def from_grants(
+        cls, grants: Iterable[Grant], static_rules: StaticRules = NO_STATIC_RULES
+    ) -> Self:
+        """Build the set from the grants of the store and the static rules."""
+        subjects: dict[str, list[Grant]] = {}
+        for grant in (*static_rules.grants, *grants):
+            subjects.setdefault(grant.subject, []).append(grant)
+        laid_out = {subject: GrantIndex.from_grants(found) for subject, found in subjects.items()}
+        return cls(laid_out, static_rules, Guardrails.from_guardrails(static_rules.guardrails))
+
+    def with_subjects(self, changed: Mapping[str, Iterable[Grant]]) -> "GrantSet":
+        """Return a copy in which these grants replace the stored grants of some subjects."""
+        return self.with_indexes(
+            {
+                subject: GrantIndex.from_grants((*self.static_rules.grants_of(subject), *grants))
+                for subject, grants in changed.items()
+            }
+        )
+
+    def with_indexes(self, changed: Mapping[str, GrantIndex]) -> "GrantSet":
+        """Return a copy in which these indexes replace all grants of some subjects."""
+        subjects = {**self.subjects, **changed}
+        for subject, entries in changed.items():
+            if not entries.grants:
+                del subjects[subject]
+        return replace(self, subjects=subjects)
+
+    def with_static_rules(self, static_rules: StaticRules) -> "GrantSet":
+        """Return a copy with the same stored grants and other static rules."""
+        concerned = {grant.subject for grant in (*self.static_rules.grants, *static_rules.grants)}
+        fixed = set(self.static_rules.grants)
+        kept = {
+            subject: [grant for grant in self.index_of(subject).grants if grant not in fixed]
+            for subject in concerned
+        }
+        anew = GrantSet(
+            self.subjects, static_rules, Guardrails.from_guardrails(static_rules.guardrails)
+        )
+        return anew.with_subjects(kept)
+
+    def index_of(self, subject: str) -> GrantIndex:
+        return self.subjects.get(subject, EMPTY_INDEX)
+
+    def indexes_of(self, actor: Actor) -> tuple[GrantIndex, GrantIndex]:
+        """Return the actor's own grants and the grants of everybody.
+
+        An unauthenticated actor has neither.
+        """
+        if not actor.party:
+            return EMPTY_INDEX, EMPTY_INDEX
+        return self.index_of(actor.party), self.index_of(ANY_SUBJECT)
+
+    def authorize(self, actor: Actor, verb: str, server: str, name: str, now: datetime) -> Decision:
+        """Decide what the actor may do with a catalog entry now."""
+        forbid = self.guardrails.find_denying(actor.party, verb, server, name)
+        if forbid is not None:
+            return Decision(Effect.DENY, GUARDRAIL_SOURCE, guardrail=forbid)
+        if not _is_within_bounds(actor, verb, server, name):
+            return CREDENTIAL_DENIAL
+        own, common = self.indexes_of(actor)
+        for level in LEVELS_BY_SPECIFICITY:
+            strictest: Grant | None = None
+            for entries in (own, common):
+                for grant in entries.grants_at(level, server, name):
+                    if is_in_force(grant, verb, now) and _is_stricter(grant, strictest):
+                        strictest = grant
+            if strictest is not None:
+                return Decision(strictest.effect, GRANT_SOURCE, strictest, level)
+        policy = self.policy_of(server)
+        return Decision(self.default_effect(actor, verb, server), f"default {policy}")
+
+    def standing_answer(
+        self,
+        actor: Actor,
+        entry: tuple[str, str],
+        arguments: object,
+        definition: str,
+        now: datetime,
+    ) -> Grant | None:
+        """Return the standing answer that covers a call of a tool with this definition, or None."""
+        server, name = entry
+        target = f"{server}/{name}"
+        for entries in self.indexes_of(actor):
+            for grant, condition in entries.standing_answers.get(target, ()):
+                if (
+                    is_in_force(grant, CALL, now)
+                    and condition.definition in ("", definition)
+                    and condition.covers(arguments)
+                    and self.authorize(actor, CALL, server, name, now).effect is not Effect.DENY
+                ):
+                    return grant
+        return None
+
+    def never_expires(self, actor: Actor, server: str, name: str) -> bool:
+        """Whether no grant that affects this decision ever expires."""
+        return all(
+            grant.expires_at is None
+            for entries in self.indexes_of(actor)
+            for level in LEVELS_BY_SPECIFICITY
+            for grant in entries.grants_at(level, server, name)
+        )
+
+    def policy_of(self, server: str) -> DefaultPolicy:
+        return self.static_rules.policies.get(server, self.static_rules.default)
+
+    def default_effect(self, actor: Actor, verb: str, server: str) -> Effect:
+        """The effect of the default policy.
+
+        The default policy covers catalog entries of servers, never the gateway's own verbs.
+        """
+        of_ours = verb == PERMISSION_VERB or verb.startswith(GATEWAY_VERBS)
+        opens = self.policy_of(server) is DefaultPolicy.OPT_OUT and actor.party and not of_ours
+        return Effect.ALLOW if opens else Effect.DENY
+
+
+def is_in_force(grant: Grant, verb: str, now: datetime) -> bool:
+    """Whether a grant covers this verb and has not expired."""
+    return verb_covers(grant.verb, verb) and (grant.expires_at is None or grant.expires_at > now)
+
+
+def _is_stricter(grant: Grant, other: Grant | None) -> bool:
+    return other is None or STRICTNESS_BY_EFFECT[grant.effect] > STRICTNESS_BY_EFFECT[other.effect]
+
+
+def _is_within_bounds(actor: Actor, verb: str, server: str, name: str) -> bool:
+    if verb.startswith(actor.excluded):
+        return False
+    return actor.permissions is None or any(
+        verb_covers(allowed, verb) and target_covers(target, server, name)
+        for allowed, target in actor.permissions
+    )
+
+
+MAX_SUBJECT_LENGTH: Final = 256
+MAX_VERB_LENGTH: Final = 128
+MAX_TARGET_LENGTH: Final = 1000
+MAX_WILDCARDS: Final = 8
+_SERVER_PATTERN: Final = re.compile(r"[A-Za-z0-9*][A-Za-z0-9_.*-]{0,63}")
+_WORD_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_.-]*"
+_VERB_PATTERN: Final = re.compile(rf"\*|{_WORD_PATTERN}(/{_WORD_PATTERN})*(/\*)?")
+_CONTROL_PATTERN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def parse_subject(text: str) -> str:
+    """Check the subject of a grant. Raises MalformedMessage."""
+    if text == ANY_SUBJECT:
+        return text
+    if "*" in text:
+        raise _malformed(
+            f"the subject {text!r:.80} must be one party, as agent:ci, or * for everybody"
+        )
+    return parse_subject_pattern(text)
+
+
+def parse_subject_pattern(text: str) -> str:
+    """Check the subject of a guardrail, which may be a pattern. Raises MalformedMessage."""
+    if (
+        not text
+        or text != text.strip()
+        or len(text) > MAX_SUBJECT_LENGTH
+        or _CONTROL_PATTERN.search(text)
+    ):
+        raise _malformed(
+            f"a subject must be the id of a party, as agent:ci, of at most {MAX_SUBJECT_LENGTH} "
+            "characters"
+        )
+    return _check_stars(text)
+
+
+def parse_verb(text: str) -> str:
+    """Check the verb of a grant. Raises MalformedMessage."""
+    if len(text) > MAX_VERB_LENGTH or not _VERB_PATTERN.fullmatch(text):
+        raise _malformed(
+            f"the verb {text!r:.80} must be a method as tools/call, all of a family as tools/*, "
+            "or *"
+        )
+    return text
+
+
+def parse_target(text: str, verb: str = "tools/call") -> str:
+    """Return the target of a grant in its stored form. Raises MalformedMessage."""
+    if len(text) > MAX_TARGET_LENGTH or _CONTROL_PATTERN.search(text):
+        raise _malformed(
+            f"a target has at most {MAX_TARGET_LENGTH} characters, none of them a control"
+        )
+    if verb in (PERMISSION_VERB, FEATURE_VERB):
+        return _check_name(text)
+    if text in (ANY_TARGET, "*/*"):
+        return ANY_TARGET
+    server, slash, name = text.partition("/")
+    if not slash:
+        server, separator, name = text.partition(SEPARATOR)
+        name = name if separator else "*"
+    if not _SERVER_PATTERN.fullmatch(server) or not name:
+        raise _malformed(
+            f"the target {text!r:.80} must be server/tool, server/*, or *; a server's id has "
+            "1 to 64 of A-Z a-z 0-9 _ . -"
+        )
+    return _check_stars(f"{server}/{name}")
+
+
+def normalise_condition(grant: Grant) -> Mapping[str, object] | None:
+    """Return the condition of a grant in its stored form. Raises MalformedMessage."""
+    if grant.where is None:
+        return None
+    is_one_call = grant.verb == CALL and "*" not in grant.target and "/" in grant.target
+    if not is_one_call or grant.effect is not Effect.ALLOW:
+        raise _malformed("a condition goes with allowing tools/call of one tool, as files/read")
+    conditions.parse_condition(grant.where)
+    return cast(
+        "Mapping[str, object]", msgspec.json.decode(conditions.canonical_condition(grant.where))
+    )
+
+
+def _check_name(text: str) -> str:
+    """Check the name of a server permission or a feature set."""
+    if not text or text != text.strip():
+        raise _malformed("a permission or a feature set is a name, as network.outbound, or *")
+    return _check_stars(text)
+
+
+def _check_stars(text: str) -> str:
+    if text.count("*") > MAX_WILDCARDS:
+        raise _malformed(f"{text!r:.80} has more than {MAX_WILDCARDS} stars; write several entries")
+    return text
+
+
+def _malformed(reason: str) -> MalformedMessage:
+    return MalformedMessage(reason, INVALID_PARAMS)
+
+
+class EntryRole(StrEnum):
+    """The part that a grant played in a decision."""
+
+    DECIDES = "decides"
+    LESS_STRICT = "less strict"
+    LESS_SPECIFIC = "less specific"
+    EXPIRED = "expired"
+    OVERRIDDEN = "overridden"
+    STANDING = "standing answer"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsideredEntry:
+    """A grant that covers the explained call, and its part in the decision."""
+
+    grant: Grant
+    level: TargetSpecificity
+    role: EntryRole
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionExplanation:
+    """A decision, every grant that was considered, and a sentence for people."""
+
+    decision: Decision
+    considered: tuple[ConsideredEntry, ...]
+    sentence: str
+
+
+def explain_decision(
+    access: GrantSet, actor: Actor, verb: str, entry: tuple[str, str], now: datetime
+) -> DecisionExplanation:
+    """Explain what the actor may do with the catalog entry at `entry`."""
+    server, name = entry
+    judged = access.authorize(actor, verb, server, name, now)
+    entries = (
+        grant
+        for subject in dict.fromkeys((actor.party, ANY_SUBJECT) if actor.party else ())
+        for grant in access.index_of(subject).grants
+        if verb_covers(grant.verb, verb) and target_covers(grant.target, server, name)
+    )
+    considered = sorted(
+        (
+            ConsideredEntry(grant, level_of(grant.target), _role_of(grant, judged, now))
+            for grant in entries
+        ),
+        key=lambda each: (-each.level, [*EntryRole].index(each.role)),
+    )
+    said = "".join(_sentence(access, actor, verb, server, name, judged))
+    return DecisionExplanation(judged, tuple(considered), said)
+
+
+def _role_of(grant: Grant, decision: Decision, now: datetime) -> EntryRole:
+    if not is_in_force(grant, grant.verb, now):
+        return EntryRole.EXPIRED
+    if grant.where is not None:
+        return EntryRole.STANDING
+    if decision.grant is None:
+        return EntryRole.OVERRIDDEN
+    if grant is decision.grant:
+        return EntryRole.DECIDES
+    return (
+        EntryRole.LESS_STRICT
+        if level_of(grant.target) is decision.level
+        else EntryRole.LESS_SPECIFIC
+    )
+
+
+_TEXT_BY_EFFECT = {
+    Effect.ALLOW: "may",
+    Effect.ASK: "may, once a person has said yes,",
+    Effect.DENY: "may not",
+}
+_TEXT_BY_LEVEL = {
+    TargetSpecificity.OFFER: "this very offer",
+    TargetSpecificity.SERVER: "its server",
+    TargetSpecificity.EVERYTHING: "everything",
+}
+
+
+def _sentence(
+    access: GrantSet, actor: Actor, verb: str, server: str, name: str, decision: Decision
+) -> Iterator[str]:
+    who = actor.party or "whoever has shown no credentials"
+    target = f"{server}/{name}" if server or name else "*"
+    yield f"{who} {_TEXT_BY_EFFECT[decision.effect]} {_describe_verb(verb)} {target}: "
+    if decision.guardrail is not None and decision.reason == GUARDRAIL_SOURCE:
+        yield f"a guardrail forbids {decision.guardrail.verb} on {decision.guardrail.target} to "
+        yield f"{decision.guardrail.subject}"
+        yield (
+            f" ({decision.guardrail.why})."
+            if decision.guardrail.why
+            else ", and nothing overrides it."
+        )
+    elif decision.reason == CREDENTIAL_SOURCE:
+        yield "the credential it came with is bounded, and this is outside of its bounds."
+    elif decision.grant is not None and decision.level is not None:
+        yield from _describe_grant(decision.grant, decision.level)
+    else:
+        yield f"no entry is about it, and the default policy of {server or 'the gateway'} is "
+        yield f"{access.policy_of(server)}."
+
+
+def _describe_grant(grant: Grant, level: TargetSpecificity) -> Iterator[str]:
+    whom = "everybody" if grant.subject == ANY_SUBJECT else grant.subject
+    yield f"an entry about {_TEXT_BY_LEVEL[level]} ({grant.target}) says {grant.effect} for {whom}"
+    if grant.granted_by:
+        yield f", by {grant.granted_by}"
+    if grant.expires_at is not None:
+        yield f", until {grant.expires_at:%Y-%m-%d %H:%M} UTC"
+    yield f" ({grant.justification})." if grant.justification else "."
+
+
+def _describe_verb(verb: str) -> str:
+    return {"tools/call": "call", "prompts/get": "use", "resources/read": "read"}.get(
+        verb, f"do {verb} on"
+    )
+
+
+class GrantStore(Protocol):
+    """Store of grants: at most one for each subject, verb, target and condition."""
+
+    async def put(self, *grants: Grant) -> tuple[Grant, ...]:
+        """Write grants and replace those with the same key. Returns the grants with their ids."""
+        ...
+
+    async def revoke(self, subject: str, verb: str, target: str, where: Where = None) -> bool:
+        """Delete a grant, and return whether it existed."""
+        ...
+
+    async def get(
+        self, subject: str, verb: str, target: str, where: Where = None
+    ) -> Grant | None: ...
+
+    async def page(
+        self, after: str = "", limit: int = PAGE, subjects: Collection[str] | None = None
+    ) -> Sequence[Grant]:
+        """Return grants in order of id, beginning after `after`, of all or of some subjects."""
+        ...
+
+
+def checked_grant(grant: Grant) -> Grant:
+    """Return a grant with checked fields and its id, which is the same in every store."""
+    check_name(grant.subject, "a grant's subject")
+    check_name(grant.verb, "a grant's verb")
+    check_name(grant.target, "a grant's target")
+    where = normalise_condition(grant)
+    return replace(
+        grant,
+        id=grant_id(grant.subject, grant.verb, grant.target, where),
+        where=where,
+        source=GrantSource.RECORDS,
+        granted_by=clean_words(grant.granted_by),
+        justification=clean_words(grant.justification),
+        granted_at=to_optional_utc(grant.granted_at),
+        expires_at=to_optional_utc(grant.expires_at),
+    )
+
+
+def grant_id(subject: str, verb: str, target: str, where: Where = None) -> str:
+    """Derive the id of a grant from its key.
+
+    The id is a digest, because a database index cannot hold three long names.
+    """
+    # No name contains a NUL, so two different keys never encode to the same bytes.
+    named = f"{subject}\0{verb}\0{target}".encode(errors="surrogatepass")
+    if where is not None:
+        named += b"\0" + conditions.canonical_condition(where)
+    return hashlib.sha256(named).hexdigest()[:40]
+
+
+def condition_text(where: Where) -> str | None:
+    """The stored form of a condition."""
+    return None if where is None else conditions.canonical_condition(where).decode()
+
+
+def read_condition(text: str | None) -> Where:
+    """Read a stored condition.
+
+    An unreadable condition becomes an empty one, which covers nothing. The grant then allows
+    nothing.
+    """
+    try:
+        return None if text is None else decode_document(text)
+    except MalformedMessage:
+        return {}

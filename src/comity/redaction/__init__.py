@@ -1,0 +1,1 @@
+"""Recognition and removal of secrets in values, texts and messages."""

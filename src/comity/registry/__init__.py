@@ -1,0 +1,1 @@
+"""The tool registry: tools as REST endpoints, and OpenAPI."""

@@ -1,0 +1,145 @@
+"""`comity new`: a server project with its tests."""
+
+import importlib.resources
+import keyword
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from comity.cli.exit_status import FINE
+from comity.cli.options import json_option
+from comity.cli.output import line_text, shorten_path, show_json, show_output
+from comity.errors import Misconfigured
+
+KINDS: Final[Mapping[str, str]] = {
+    "tool": "A tool server whose state can be rolled back.",
+    "memory": "A server that remembers what people say, and tells the model.",
+    "push": "A server that reminds people: what is due starts a turn.",
+    "channel": "A connector that brings words in and carries answers out.",
+}
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
+LONGEST: Final = 40
+_OURS: Final = frozenset({"comity", "mcp", "tests", "test", "server", "src"})
+_FILES: Final[Mapping[str, str]] = {
+    "pyproject.toml": "common/pyproject.toml",
+    "README.md": "common/README.md",
+    ".gitignore": "common/gitignore",
+    "comity.toml": "{kind}/comity.toml",
+    "src/{module}/__init__.py": "common/init.py",
+    "src/{module}/__main__.py": "common/main.py",
+    "src/{module}/server.py": "{kind}/server.py",
+    "tests/conftest.py": "common/conftest.py",
+    "tests/test_server.py": "{kind}/test_server.py",
+}
+
+
+@click.group("new")
+def new_command() -> None:
+    """Begin a project of your own: a live server with its tests."""
+
+
+@new_command.command("server")
+@click.argument("name")
+@click.option(
+    "--with",
+    "kind",
+    type=click.Choice(list(KINDS)),
+    default="tool",
+    show_default=True,
+    help="What it begins with: a tool, a memory, a push or a channel.",
+)
+@click.option(
+    "--to",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="The folder to write it to; the name itself unless given.",
+)
+@json_option
+def new_server(name: str, kind: str, to: Path | None, *, as_json: bool) -> int:
+    """Write a live server named NAME, with tests that drive it as Comity would.
+
+    The folder must be new or empty. The project is a page of Python on `comity.sdk.server`, its
+    tests, a README and the configuration that puts it behind Comity.
+    """
+    module = _module_of(name)
+    folder = to or Path(name)
+    _refuse_to_replace(folder)
+    written = _write(folder, kind, {"name": name, "module": module, "about": KINDS[kind]})
+    if as_json:
+        show_json({"name": name, "folder": str(folder.absolute()), "files": written})
+        return FINE
+    show_output(
+        line_text(f"Wrote {len(written)} files to {shorten_path(folder.absolute())}.", "bold green")
+    )
+    show_output("", line_text(f"Next: cd {folder}, then `pip install -e '.[test]'` and `pytest`."))
+    show_output(line_text("README.md says how to put it behind Comity."))
+    return FINE
+
+
+def _module_of(name: str) -> str:
+    """What Python calls it. Raises Misconfigured for what cannot be such a name."""
+    module = name.replace("-", "_")
+    if len(name) > LONGEST or not _NAME.fullmatch(name):
+        raise Misconfigured(
+            f"{name!r:.80} cannot be a server's name: small letters and digits, joined by single "
+            f"hyphens, {LONGEST} characters at most, as weather or my-notes"
+        )
+    if keyword.iskeyword(module) or module in _OURS or module in sys.stdlib_module_names:
+        raise Misconfigured(f"{name!r} is a name that Python or Comity has already; take another")
+    return module
+
+
+def _refuse_to_replace(folder: Path) -> None:
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as problem:
+        raise Misconfigured(f"{folder} cannot be looked into: {problem.strerror}") from None
+    if taken or folder.is_symlink():
+        raise Misconfigured(
+            f"{folder} is there already, and is left alone; name another folder with --to"
+        )
+
+
+def _write(folder: Path, kind: str, values: Mapping[str, str]) -> list[str]:
+    """All files or none: what was begun and fails is taken away again."""
+    values = {**values, "run": _filled(_template(f"{kind}/run.md"), values).strip()}
+    was_there = folder.exists()
+    written: list[str] = []
+    try:
+        for place, template in _FILES.items():
+            target = folder / place.format(module=values["module"])
+            text = _filled(_template(template.format(kind=kind)), values)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Whoever came in between keeps what is theirs.
+            with target.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            written.append(target.relative_to(folder).as_posix())
+    except OSError as problem:
+        _take_away(folder, written, keep=was_there)
+        raise Misconfigured(f"{folder} cannot be written: {problem.strerror}") from None
+    return written
+
+
+def _take_away(folder: Path, written: list[str], *, keep: bool) -> None:
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for name in written:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _template(name: str) -> str:
+    topic: Traversable = importlib.resources.files("comity.sdk") / "templates"
+    return (topic / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace("{{" + name + "}}", value)
+    return text

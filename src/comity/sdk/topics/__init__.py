@@ -1,0 +1,1 @@
+"""For members of a topic."""

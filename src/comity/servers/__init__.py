@@ -1,0 +1,1 @@
+"""Upstream servers: transports, supervision, sandbox and registration."""

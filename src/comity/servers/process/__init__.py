@@ -1,0 +1,1 @@
+"""Server processes: start, resource limits, cleanup and sandbox."""

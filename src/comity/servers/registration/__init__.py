@@ -1,0 +1,1 @@
+"""Servers that agents register at run time."""

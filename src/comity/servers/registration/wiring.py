@@ -1,0 +1,441 @@
+"""Builds the registration of servers at run time, and starts registered servers."""
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from asyncio import to_thread
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from comity.app.records import GatewaySnapshot
+from comity.app.settings import ServerSettings, Settings
+from comity.app.upstreams import UpstreamRegistry
+from comity.approvals.wiring import ApprovalComponents
+from comity.errors import ACCESS_DENIED, UPSTREAM_DOWN, Misconfigured, Unavailable
+from comity.gateway.all_servers import GatewayInfo
+from comity.gateway.pipeline import CallGate
+from comity.http.client.dial import Resolver
+from comity.mcp.actors import CALL, GATEWAY, Actor, PrincipalKind
+from comity.mcp.entries import EntryKind
+from comity.mcp.jsonrpc import FrameLimits
+from comity.mcp.mgp import ShutdownReason
+from comity.mcp.protocol import Era
+from comity.mcp.refusals import Refusal
+from comity.policy.grants import PERMISSION_VERB, Effect, Grant
+from comity.policy.risk import (
+    SERVER_SUBJECT_PREFIX,
+    ApprovalPolicy,
+    PermissionOutcome,
+    TrustLevel,
+    decide_permission,
+)
+from comity.policy.wiring import ServerPolicyService
+from comity.servers.process.process import ServerCommand
+from comity.servers.process.sandbox import SandboxLimits, sandbox_command
+from comity.servers.registration.rules import (
+    MAX_CODE_BYTES,
+    RegistrationRequest,
+    url_problem,
+)
+from comity.servers.registration.service import (
+    GeneratedTools,
+    RegistrationPolicy,
+    RegistrationService,
+    ServerNameRegistry,
+)
+from comity.servers.settings import SupervisionSettings
+from comity.servers.supervisor import UpstreamServer
+from comity.servers.transports.http import HttpReach
+from comity.servers.transports.stdio import StdioReach
+from comity.servers.wiring import UpstreamPools, server_limits_of
+from comity.sessions.upstream import TransportFactory, UpstreamTransport
+from comity.storage.changes import RecordKind
+from comity.toolkit.background import BackgroundTasks
+from comity.validation.network import answers_problem, host_problem
+from comity.validation.python_code import (
+    CodePolicy,
+    CodeSafetyLevel,
+    combine_policies,
+    policy_hints,
+)
+from comity.validation.rules import unsafe_code_refusal
+from comity.validation.wiring import ValidationComponents
+
+MAX_MEMORY_BYTES: Final = 1024 * 1024 * 1024
+TOOL_FILE: Final = "tool.py"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundProgram:
+    """Starts the program of a registered server, with the permissions that apply at each start."""
+
+    registration: RegistrationRequest
+    folder: Path
+    settings: Settings
+    may_use_network: Callable[[], bool]
+    starts_process: bool = True
+
+    def create_transport(self, era: Era) -> UpstreamTransport:
+        home = str(self.folder)
+        # The server gets a home directory of its own, so that it cannot read the operator's.
+        env = {"HOME": home, "TMPDIR": home}
+        return StdioReach(
+            self.registration.id, ServerCommand(self._argv(), env, home)
+        ).create_transport(era)
+
+    def _argv(self) -> tuple[str, ...]:
+        argv = self.registration.command_line
+        if self.registration.code:
+            file = str(self.folder / TOOL_FILE)
+            argv = (sys.executable, "-I", "-m", "comity.sdk.functions", file)
+        network = self.may_use_network()
+        if not self.settings.registration.confine:
+            return argv
+        bounds = SandboxLimits(
+            network,
+            MAX_MEMORY_BYTES,
+            _expanded(self.settings.registration.readable),
+            (str(self.folder), *_expanded(self.settings.registration.writable)),
+        )
+        return sandbox_command(bounds, argv)
+
+
+def guarded_pools(pools: UpstreamPools, resolver: Resolver, hosts: frozenset[str]) -> UpstreamPools:
+    """Return separate pools for registered URLs, which check the address of each new connection.
+
+    A name that resolved to a public address at registration may resolve to another one later.
+    """
+
+    async def find(host: str) -> Sequence[str]:
+        problem, name = host_problem(host, hosts)
+        if problem is None and not name:
+            return (host,)
+        answers = await resolver.resolve(name) if problem is None else ()
+        if problem is None and not answers:
+            return ()
+        problem = problem or answers_problem(answers)
+        if problem is not None or not answers:
+            raise Unavailable(f"{host:.200} is refused: {problem}", UPSTREAM_DOWN)
+        return answers[:1]
+
+    return UpstreamPools(pools.calls.like(find), pools.streams.like(find))
+
+
+def url_transport_factory(
+    registration: RegistrationRequest, pools: UpstreamPools, limits: FrameLimits
+) -> HttpReach:
+    return HttpReach(pools.calls, registration.url, {}, limits, pools.streams)
+
+
+def folders_of(settings: Settings) -> tuple[Path, ...]:
+    """Return the folders of registered scripts. Raise Misconfigured if one is invalid."""
+    found = tuple(Path(each) for each in _expanded(settings.registration.folders))
+    for folder in found:
+        if not folder.is_dir():
+            raise Misconfigured(f"folders in [registration]: there is no folder {folder}")
+    return found
+
+
+def _expanded(folders: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(Path(each).expanduser()) for each in folders)
+
+
+NETWORK_PERMISSION: Final = "network.outbound"
+STRICT_CODE_POLICY: Final = combine_policies(CodePolicy(CodeSafetyLevel.STRICT, "python"), {})
+_STRICTER_POLICIES: Final = (ApprovalPolicy.DENY_ALL, ApprovalPolicy.CONFIG_ONLY)
+
+
+@dataclass(slots=True)
+class RegisteredServerInstaller:
+    """Checks registered servers, and installs each one in a folder of its own."""
+
+    settings: Settings
+    upstream_registry: UpstreamRegistry
+    server_policies: ServerPolicyService
+    validation_components: ValidationComponents
+    snapshot: GatewaySnapshot
+    pools: UpstreamPools
+    folders: tuple[Path, ...]
+    _folder_by_server: dict[str, Path] = field(default_factory=dict[str, Path])
+    _network_by_server: dict[str, bool] = field(default_factory=dict[str, bool])
+    _background_tasks: BackgroundTasks = field(default_factory=lambda: BackgroundTasks("newcomers"))
+
+    def __post_init__(self) -> None:
+        self.server_policies.tool_reviews.permission_service.watch(self._on_permissions_changed)
+
+    def names(self) -> Collection[str]:
+        return {server.id for server in self.upstream_registry.settings.servers}
+
+    async def prepare(
+        self, registration_request: RegistrationRequest
+    ) -> RegistrationRequest | Refusal:
+        if registration_request.url:
+            _, name = url_problem(
+                registration_request.url, frozenset(self.settings.registration.hosts)
+            )
+            resolve = self.validation_components.resolver.resolve
+            problem = answers_problem(await resolve(name)) if name else None
+            return (
+                registration_request
+                if problem is None
+                else Refusal(ACCESS_DENIED, f"its url: {problem}")
+            )
+        if (
+            registration_request.command
+            and not registration_request.code
+            and self._is_script(registration_request)
+        ):
+            code = await to_thread(read_script, registration_request.args[0], self.folders)
+            if code is None:
+                reason = "there is no such script in a folder that the operator named"
+                return Refusal(ACCESS_DENIED, reason)
+            registration_request = replace(registration_request, code=code)
+        if not registration_request.code:
+            return registration_request
+        violations = await self.validation_components.examiner.violations(
+            registration_request.code, STRICT_CODE_POLICY
+        )
+        return (
+            unsafe_code_refusal("code", violations, policy_hints(STRICT_CODE_POLICY))
+            if violations
+            else registration_request
+        )
+
+    def _is_script(self, registration: RegistrationRequest) -> bool:
+        return (
+            registration.command in self.settings.registration.commands
+            and len(registration.args) == 1
+        )
+
+    async def install(
+        self,
+        registration_request: RegistrationRequest,
+        owner: str,
+        require_allowed: Callable[[], None],
+    ) -> UpstreamServer:
+        reach = (
+            self._transport_factory(registration_request)
+            if registration_request.url
+            else await self._install_in_folder(registration_request)
+        )
+        try:
+            if self._may_creator_call(registration_request):
+                await self._grant(registration_request.id, owner)
+            self.server_policies.tool_reviews.permission_service.claimed_permissions[
+                registration_request.id
+            ] = registration_request.permissions
+            require_allowed()
+            self.upstream_registry.add(_settings_of(registration_request, self.settings), reach)
+        except BaseException:
+            await self._remove_folder(registration_request.id, owner)
+            raise
+        told = {
+            **self.upstream_registry.descriptions[registration_request.id],
+            "registered_by": owner,
+        }
+        self.upstream_registry.descriptions[registration_request.id] = told
+        return self.upstream_registry.servers.require(registration_request.id)
+
+    async def uninstall(self, server: str, owner: str, reason: ShutdownReason) -> None:
+        if self.upstream_registry.servers.get(server) is not None:
+            await self.upstream_registry.remove(server, reason)
+        await self._remove_folder(server, owner)
+
+    def _transport_factory(self, registration: RegistrationRequest) -> TransportFactory:
+        return url_transport_factory(registration, self.pools, server_limits_of(self.settings))
+
+    async def _install_in_folder(self, registration: RegistrationRequest) -> TransportFactory:
+        """Create a folder for the server, write its code there and return a transport factory."""
+        folder = Path(await to_thread(tempfile.mkdtemp, prefix="comity-registered-"))
+        self._folder_by_server[registration.id] = folder
+        if registration.code:
+            await to_thread((folder / TOOL_FILE).write_text, registration.code, "utf-8")
+        return BoundProgram(
+            registration, folder, self.settings, lambda: self._note_network(registration.id)
+        )
+
+    async def _remove_folder(self, server: str, owner: str) -> None:
+        self.server_policies.tool_reviews.permission_service.claimed_permissions.pop(server, None)
+        self._network_by_server.pop(server, None)
+        await self.snapshot.records.grants.revoke(owner, CALL, f"{server}/*")
+        folder = self._folder_by_server.pop(server, None)
+        if folder is not None:
+            await to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    def _may_creator_call(self, registration: RegistrationRequest) -> bool:
+        """Whether the creator may call the server, as it always may if it is made from code."""
+        return registration.has_code or self.settings.registration.creator_may_call
+
+    async def _grant(self, server: str, owner: str) -> None:
+        grant = Grant(owner, CALL, f"{server}/*", Effect.ALLOW, granted_by=GATEWAY)
+        await self.snapshot.records.grants.put(
+            replace(grant, justification="it registered this server")
+        )
+        await self.snapshot.refresh()
+
+    def _note_network(self, server: str) -> bool:
+        self._network_by_server[server] = found = self._may_use_network(server)
+        return found
+
+    def _may_use_network(self, server: str) -> bool:
+        actor = Actor(SERVER_SUBJECT_PREFIX + server, PrincipalKind.SERVER)
+        judged = self.snapshot.grants.authorize(actor, PERMISSION_VERB, NETWORK_PERMISSION, "")
+        policy = self.server_policies.policy_of(server)
+        decided = decide_permission(NETWORK_PERMISSION, judged, policy.approval, policy.permissions)
+        return decided.decision is PermissionOutcome.APPROVED
+
+    def _on_permissions_changed(self, server: str) -> None:
+        """Restart a server whose network permission changed: the sandbox is fixed at the start."""
+        started_with = self._network_by_server.get(server)
+        if started_with is not None and started_with != self._may_use_network(server):
+            self._network_by_server.pop(server)
+            self._background_tasks.start(self.upstream_registry.servers.restart(server, GATEWAY))
+
+    async def close(self) -> None:
+        """Cancel pending work, close connections and delete the folders of registered servers."""
+        self._background_tasks.cancel()
+        await self.pools.close()
+        for folder in self._folder_by_server.values():
+            await to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def read_script(name: str, folders: Collection[Path]) -> str | None:
+    """Return the text of a script below one of the folders, or None if none can be run."""
+    for folder in folders:
+        root = folder.resolve()
+        try:
+            path = (root / name).resolve()
+            opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, RuntimeError):
+            # The file does not exist, or its symbolic links form a loop.
+            continue
+        try:
+            # A folder on the path may have been replaced by a symbolic link after `resolve`.
+            is_inside = path.is_relative_to(root) and _path_of_descriptor(
+                opened, path
+            ).is_relative_to(root)
+            is_file = stat.S_ISREG(os.fstat(opened).st_mode)
+            found = os.read(opened, MAX_CODE_BYTES + 1) if is_inside and is_file else None
+        finally:
+            os.close(opened)
+        if found is not None:
+            return _decode_text(found)
+    return None
+
+
+def _path_of_descriptor(opened: int, default: Path) -> Path:
+    """Return the path of an open file as the kernel reports it, or `default` without /proc."""
+    where = Path(f"/proc/self/fd/{opened}")
+    return where.resolve() if where.exists() else default
+
+
+def _decode_text(content: bytes) -> str | None:
+    try:
+        return content.decode("utf-8") if len(content) <= MAX_CODE_BYTES else None
+    except UnicodeDecodeError:
+        return None
+
+
+def _settings_of(registration: RegistrationRequest, settings: Settings) -> ServerSettings:
+    """Return the settings of a registered server: untrusted, and with no permission approved."""
+    approval = settings.policy.approval_policy
+    policy: dict[str, Any] = {"trust": TrustLevel.SANDBOXED}
+    policy["approval_policy"] = (
+        approval if approval in _STRICTER_POLICIES else ApprovalPolicy.INTERACTIVE
+    )
+    return ServerSettings(
+        registration.id,
+        registration.id,
+        registration.transport,
+        # This text is for display only. The transport factory holds the sandboxed command line.
+        command=registration.command or ("code" if registration.code else ""),
+        url=registration.url,
+        supervision=SupervisionSettings(restart_policy=registration.restart_policy),
+        trust_level="sandboxed",
+        mgp={"trust_level": "sandboxed"},
+        extensions=registration.extensions,
+        policy=policy,
+    )
+
+
+def code_goes_unasked(settings: Settings) -> bool:
+    """Whether code needs no approval: `creating` is on, and the policy approves. (MGP §16.6)"""
+    is_local, approval = settings.identity.mode == "local", settings.policy.approval_policy
+    is_auto = approval == "auto_approve" or (approval == "auto" and is_local)
+    return settings.registration.creating and is_auto
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationComponents:
+    """The registration of servers, and the servers that it started."""
+
+    service: RegistrationService
+    installer: RegisteredServerInstaller
+
+    async def open(self) -> None:
+        await self.service.open()
+
+    def check(self, keep_alive_seconds: float) -> None:
+        self.service.check(keep_alive_seconds)
+
+    @property
+    def generated_tools(self) -> GeneratedTools:
+        """The component that lets agents create tools that no server has."""
+        return GeneratedTools(self.service.registration_policy, STRICT_CODE_POLICY)
+
+    def stop(self) -> None:
+        self.service.stop()
+
+    async def close(self) -> None:
+        await self.installer.close()
+
+
+def build_registration(
+    upstream_registry: UpstreamRegistry,
+    validation_components: ValidationComponents,
+    approval_components: ApprovalComponents,
+    call_gate: CallGate,
+    info: GatewayInfo,
+) -> RegistrationComponents:
+    """Build the methods by which clients register and deregister servers. (MGP §15.4)"""
+    settings, snapshot = upstream_registry.settings, approval_components.snapshot
+    allowed = settings.registration
+    pools = guarded_pools(
+        upstream_registry.pools, validation_components.resolver, frozenset(allowed.hosts)
+    )
+    registration_components = RegisteredServerInstaller(
+        settings,
+        upstream_registry,
+        upstream_registry.server_policies,
+        validation_components,
+        snapshot,
+        pools,
+        folders_of(settings),
+    )
+    names, background_tasks = (
+        ServerNameRegistry(snapshot.records.registrations),
+        BackgroundTasks("names of servers"),
+    )
+    snapshot.watch(RecordKind.REGISTRATIONS, lambda _: background_tasks.start(names.reload()))
+    rights = RegistrationPolicy(
+        allowed,
+        snapshot.grants,
+        upstream_registry.servers,
+        names,
+        registration_components.names,
+        code_goes_unasked=code_goes_unasked(settings),
+    )
+    registrations = RegistrationService(
+        registration_components,
+        rights,
+        approval_components.pending_calls,
+        approval_components.audit_log,
+        # The tools of a server that an actor may call, by that server's own names.
+        tools_of=lambda actor, server: list(call_gate.usable_names(actor, EntryKind.TOOL, server)),
+        stamp=info.add_modern_fields,
+    )
+    return RegistrationComponents(registrations, registration_components)

@@ -1,0 +1,1 @@
+"""Transports to servers: stdio, Streamable HTTP and HTTP with SSE."""

@@ -1,0 +1,96 @@
+"""The stdio transport: messages as lines of a server process's stdin and stdout."""
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+
+from comity.errors import Unavailable
+from comity.mcp import jsonrpc
+from comity.mcp.framing import OverlongLine
+from comity.mcp.jsonrpc import Frame
+from comity.mcp.protocol import UNKNOWN, Era, Stream
+from comity.servers.process.process import ServerCommand, ServerProcess, memory_of
+from comity.sessions.upstream import TransportListener, UpstreamTransport
+from comity.telemetry.tracing import Headers
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE = timedelta(seconds=2)
+
+
+class StdioReach:
+    """Creates stdio transports: each runs the command of a server."""
+
+    starts_process = True
+
+    def __init__(self, name: str, command: ServerCommand) -> None:
+        self._name = name
+        self._command = command
+
+    def create_transport(self, era: Era) -> UpstreamTransport:
+        return StdioCarrier(self._name, self._command)
+
+
+class StdioCarrier:
+    """One run of the command. The first request that the server receives fixes its era."""
+
+    has_separate_streams = False
+
+    def __init__(self, name: str, command: ServerCommand) -> None:
+        self._name = name
+        self._command = command
+        self._process: ServerProcess | None = None
+        self._listener: TransportListener
+
+    async def open(self, listener: TransportListener) -> None:
+        self._listener = listener
+        self._process = await ServerProcess.start(
+            self._command, self._on_line, listener.on_closed, self._on_overlong
+        )
+
+    def send(self, frame: Frame, stream: Stream, headers: Headers = ()) -> None:
+        if self._process is None:
+            raise Unavailable(f"server {self._name!r} has not been started")
+        self._process.send(jsonrpc.encode_frame(frame))
+
+    def memory(self) -> int:
+        """Return how many bytes the server's processes hold."""
+        return 0 if self._process is None else memory_of(self._process.pid)
+
+    def set_version(self, version: str) -> None:
+        """Do nothing: no message on this transport repeats the version."""
+
+    def listen(self) -> None:
+        """Do nothing: unsolicited messages arrive on the only stream there is."""
+
+    def pause(self, stream: Stream) -> None:
+        """Do nothing: other callers share the stream, so one of them cannot pause it."""
+
+    def resume(self, stream: Stream) -> None: ...
+
+    def drop_stream(self, stream: Stream) -> None: ...
+
+    async def close(self) -> None:
+        if self._process is not None:
+            await self._process.stop(STOP_GRACE)
+
+    @property
+    def has_exited_cleanly(self) -> bool:
+        return self._process is not None and self._process.returncode == 0
+
+    def stderr_lines(self) -> Sequence[str]:
+        return self._process.stderr_tail() if self._process is not None else ()
+
+    def _on_line(self, line: bytes) -> bool:
+        if line[:1] != b"{":
+            # Some servers wrongly print greetings to stdout. These lines are not messages.
+            log.info("server %r printed something that is no message", self._name)
+            return False
+        return self._listener.on_message(line, UNKNOWN, 200)
+
+    def _on_overlong(self, line: OverlongLine) -> None:
+        log.warning("server %r: a line over the limit was dropped", self._name)
+        answered = jsonrpc.answers_from(line.beginning)
+        if answered is not None:
+            reason = Unavailable("the server's answer is larger than a message may be")
+            self._listener.on_stream_ended(answered, reason)

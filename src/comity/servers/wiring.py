@@ -1,0 +1,158 @@
+"""Builds the transports to servers, and the health report of the gateway itself."""
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from comity.app.settings import ServerSettings, Settings
+from comity.audit.log import AuditLog
+from comity.gateway.mgp_methods import GatewayControl
+from comity.http.client.dial import proxy_chooser
+from comity.http.client.pool import HttpConnectionPool, PoolLimits
+from comity.http.client.proxies import ProxySettings, proxies_from
+from comity.mcp.jsonrpc import FrameLimits
+from comity.mcp.mgp import MgpStatement, RestartPolicy
+from comity.mcp.protocol import Era
+from comity.policy.administration import GrantAdmin
+from comity.servers.connections import BOTH_ERAS, ConnectionOptions
+from comity.servers.lifecycle import HealthCheckSettings, RestartRules
+from comity.servers.process.process import ServerCommand
+from comity.servers.service import ServerService
+from comity.servers.supervisor import ServerOptions
+from comity.servers.transports.http import HttpReach
+from comity.servers.transports.sse import SseReach
+from comity.servers.transports.stdio import StdioReach
+from comity.sessions.sessions import SessionStore
+from comity.sessions.upstream import TransportFactory
+from comity.telemetry.process import resident_bytes
+from comity.toolkit.resilience import RetrySchedule
+
+
+def build_gateway_control(
+    settings: Settings,
+    servers: ServerService,
+    sessions: SessionStore,
+    administration: GrantAdmin,
+    audit_log: AuditLog,
+) -> GatewayControl:
+    """Build the handler for the gateway's own health report and shutdown request.
+
+    `open_connections` in the report counts client sessions and connections to servers.
+    """
+
+    def readings() -> Mapping[str, int]:
+        found = {"open_connections": len(sessions) + _count_connections(servers)}
+        memory = resident_bytes()
+        return found if memory is None else {"memory_bytes": int(memory), **found}
+
+    return GatewayControl(
+        administration,
+        audit_log,
+        readings,
+        settings.limits.shutdown_grace,
+        is_enabled=settings.remote_shutdown,
+    )
+
+
+def _count_connections(servers: ServerService) -> int:
+    return sum(len(server.activity.connections) for server in servers)
+
+
+_ERAS_BY_CHOICE: Final = {
+    "auto": BOTH_ERAS,
+    "handshake": frozenset({Era.HANDSHAKE}),
+    "modern": frozenset({Era.MODERN}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamPools:
+    """HTTP connection pools for servers. Streams have a pool of their own."""
+
+    calls: HttpConnectionPool
+    streams: HttpConnectionPool
+
+    async def close(self) -> None:
+        await self.calls.close()
+        await self.streams.close()
+
+
+def make_pools(settings: Settings) -> UpstreamPools:
+    # The whole process shares one TLS context: creating one costs more than a call.
+    tls, choose = ssl.create_default_context(), proxy_chooser(proxies_of(settings))
+    streams = PoolLimits(connections=settings.limits.max_sessions)
+    return UpstreamPools(
+        HttpConnectionPool(tls, choose_proxy=choose), HttpConnectionPool(tls, streams, choose)
+    )
+
+
+def proxies_of(settings: Settings) -> ProxySettings:
+    """Return the proxies for every HTTP connection that Comity opens."""
+    return proxies_from(settings.network.proxy, settings.network.no_proxy, os.environ)
+
+
+def limits_of(settings: Settings) -> FrameLimits:
+    """Return the size limits for messages of clients."""
+    limits = settings.limits
+    return FrameLimits(limits.frame_bytes, limits.depth, limits.max_values)
+
+
+def server_limits_of(settings: Settings) -> FrameLimits:
+    """Return the size limits for messages of servers."""
+    limits = settings.limits
+    return FrameLimits(limits.frame_bytes, limits.depth, limits.max_server_values)
+
+
+def make_transport_factory(
+    server: ServerSettings, settings: Settings, pools: UpstreamPools
+) -> TransportFactory:
+    """Return the transport factory of a server. Raise Misconfigured if its settings are invalid."""
+    limits = server_limits_of(settings)
+    if server.transport == "stdio":
+        argv = (server.command, *server.args)
+        return StdioReach(
+            server.id, ServerCommand(argv, server.env, server.cwd, server.containment)
+        )
+    if server.transport == "sse":
+        return SseReach(pools.calls, server.url, server.headers, limits)
+    return HttpReach(pools.calls, server.url, server.headers, limits, pools.streams)
+
+
+def options_of(server: ServerSettings, settings: Settings) -> ServerOptions:
+    care = server.supervision
+    links = ConnectionOptions(
+        eras=_ERAS_BY_CHOICE[server.era],
+        own_process_for_each_session=server.sharing == "session",
+        start_timeout=settings.limits.start_deadline,
+        backoff=RetrySchedule(care.backoff_base, max(care.backoff_base, care.backoff_max)),
+        limits=server_limits_of(settings),
+        declared=_declared_statement(server),
+    )
+    # A remote server may be away for an hour, and connecting again starts no process.
+    most = care.max_restarts if server.transport == "stdio" else None
+    restarts = RestartRules(RestartPolicy(care.restart_policy), most, care.restart_window)
+    probing = HealthCheckSettings(
+        interval=care.health_interval, busy_timeout=settings.limits.call_deadline
+    )
+    bounds = care.stop_when_idle, care.max_memory * 1024 * 1024
+    return ServerOptions(links, restarts, probing, care.drain_deadline, *bounds)
+
+
+def _declared_statement(server: ServerSettings) -> MgpStatement | None:
+    """Return the operator's declarations in the server's `mgp` table, or None for plain MCP."""
+    if not server.mgp:
+        return None
+    extensions = frozenset(server.extensions)
+    return MgpStatement("", extensions, server.permissions_required, server.trust_level)
+
+
+def describe_server(server: ServerSettings) -> Mapping[str, str]:
+    """Return how a server is reached, without arguments and paths, because these may be secrets."""
+    return {
+        "label": server.label,
+        "transport": server.transport,
+        "reached": server.command or urlsplit(server.url).netloc.rpartition("@")[2],
+    }

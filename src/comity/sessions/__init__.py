@@ -1,0 +1,1 @@
+"""Both ends of a conversation: calls, client sessions and upstream connections."""

@@ -1,0 +1,53 @@
+"""The feed of changes of a store, and the wait for the next change."""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+PAGE: Final = 250
+
+
+"""How many records one page holds. A longer page would delay the calls between two pages."""
+
+
+class RecordKind(StrEnum):
+    """The kind of record that a change is about."""
+
+    GRANTS = "grants"
+    PARTIES = "parties"
+    KEYS = "keys"
+    PINS = "pins"
+    REGISTRATIONS = "registrations"
+    ASKS = "asks"
+    WEBHOOKS = "webhooks"
+
+
+class RecordChange(NamedTuple):
+    """A change of records of one kind.
+
+    `whose` is the subject of grants, the id of a principal, key or approval request, or the server
+    of an accepted definition or registry entry. It is empty if so many records changed that a
+    reader should read all records of the kind again.
+    """
+
+    what: RecordKind
+    whose: str
+
+
+class ChangeBatch(NamedTuple):
+    """The changes after a version, or None if the store no longer remembers them all."""
+
+    version: int
+    changes: tuple[RecordChange, ...] | None
+
+
+class ChangeFeed(Protocol):
+    """Reports the changes of all processes that use the store."""
+
+    async def since(self, version: int) -> ChangeBatch:
+        """Return the changes after that version, and the version that they lead to."""
+        ...
+
+    async def wait_for_change(self, timeout: timedelta) -> None:
+        """Wait until something may have changed, but at most `timeout`. Never raises."""
+        ...

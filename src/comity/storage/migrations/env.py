@@ -1,0 +1,12 @@
+"""What Alembic runs before its steps: they get the connection that is open already."""
+
+from alembic import context
+
+from comity.storage.database import METADATA, SCHEMA_TABLE
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=METADATA,
+    version_table=SCHEMA_TABLE,
+)
+context.run_migrations()

@@ -1,0 +1,1 @@
+"""Small mechanisms without domain knowledge. Every other package may use them."""

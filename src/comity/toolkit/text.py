@@ -1,0 +1,68 @@
+"""Safe display of untrusted text, timestamps, and UUID forms."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def escape_unsafe(text: str) -> str:
+    """Return the text with unsafe characters escaped as in Python."""
+    if text.isprintable():  # true for nearly every text, and much faster than the loop
+        return text
+    return _UNSAFE.sub(_escape_match, text)
+
+
+def _escape_match(match: re.Match[str]) -> str:
+    return ascii(match[0])[1:-1]
+
+
+_MARKS_OF_A_NAME: Final = (":", "/", "_", "@")
+
+
+def count_noun(count: float, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: `1 tool`, `1,200 tools`. The default plural ends in s."""
+    written = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{written} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def start_sentence(words: str) -> str:
+    """Return the words with a capital letter, unless they begin with an id or a name."""
+    first = words.partition(" ")[0].rstrip(".,:;")
+    if any(mark in first for mark in _MARKS_OF_A_NAME):
+        return words
+    return f"{words[:1].upper()}{words[1:]}"
+
+
+def word_set(*texts: str) -> frozenset[str]:
+    """Return the set of the words in the given texts."""
+    return frozenset(word for text in texts for word in text.split())
+
+
+def format_timestamp(at: datetime) -> str:
+    """Return a time in the format of the specification: UTC with milliseconds."""
+    if at.tzinfo is not UTC:
+        at = at.astimezone(UTC)
+    return at.isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def as_uuid(trace: str) -> str:
+    """Return a trace id as a UUID, as MGP writes it. Other texts stay as they are."""
+    if len(trace) != 32:
+        return trace
+    return f"{trace[:8]}-{trace[8:12]}-{trace[12:16]}-{trace[16:20]}-{trace[20:]}"
+
+
+def from_uuid(trace: str) -> str:
+    """Return a UUID as a trace id of 32 digits. Other texts stay as they are."""
+    parts = trace.split("-")
+    return "".join(parts) if [len(part) for part in parts] == [8, 4, 4, 4, 12] else trace
+
+
+def object_members(value: object) -> dict[str, Any]:
+    """Return the members of an object, or an empty dict for any other untrusted JSON."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,1 @@
+"""MCPx topics: members, envelopes and proposals."""

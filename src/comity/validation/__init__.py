@@ -1,0 +1,1 @@
+"""Validation of tool arguments: JSON Schema, validators and code safety."""

@@ -1,0 +1,195 @@
+"""Every route of a real gateway names its permission, and refuses who lacks it."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from comity.approvals.api import STREAM_PATH
+from comity.http.api import ApiRoute, Permission
+from comity.http.asgi import OPERATORS
+from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE
+from comity.policy.grants import Effect, Grant
+from tests.support.credentials import GivenOut, bearer
+from tests.support.visitor import Visitor, visiting
+
+READER, WRITER, STRANGER = "agent:reader", "agent:writer", "agent:stranger"
+GRANTS = (
+    Grant(READER, ADMIN_READ, "*", Effect.ALLOW),
+    Grant(WRITER, ADMIN_WRITE, "*", Effect.ALLOW),
+)
+
+ROUTES = """
+GET  /admin/participants/{party:path}/capabilities ADMIN_READ
+POST /admin/participants/{party:path}/capabilities ADMIN_WRITE
+GET  /api/asks OWN_RECORDS
+GET  /api/asks/{id} OWN_RECORDS
+POST /api/asks/{id}/answer OWN_RECORDS
+POST /api/asks/{id}/link OWN_RECORDS
+GET  /api/channels ADMIN_READ
+POST /api/channels/close ADMIN_WRITE
+POST /api/channels/open ADMIN_WRITE
+POST /api/channels/say ADMIN_WRITE
+GET  /api/features ADMIN_READ
+POST /api/features/disable ADMIN_WRITE
+POST /api/features/enable ADMIN_WRITE
+POST /api/features/forget ADMIN_WRITE
+GET  /api/grants ADMIN_READ
+POST /api/grants ADMIN_WRITE
+GET  /api/grants/explain ADMIN_READ
+POST /api/grants/revoke ADMIN_WRITE
+GET  /api/journal ADMIN_READ
+GET  /api/journal/export ADMIN_READ
+GET  /api/journal/key ADMIN_READ
+GET  /api/journal/story/{name} ADMIN_READ
+GET  /api/keys ADMIN_READ
+POST /api/keys ADMIN_WRITE
+POST /api/keys/{key}/revoke ADMIN_WRITE
+POST /api/keys/{key}/rotate ADMIN_WRITE
+GET  /api/models ADMIN_READ
+GET  /api/models/spent ADMIN_READ
+POST /api/models/{name}/try ADMIN_WRITE
+GET  /api/parties ADMIN_READ
+POST /api/parties ADMIN_WRITE
+POST /api/parties/{party:path}/disable ADMIN_WRITE
+POST /api/parties/{party:path}/enable ADMIN_WRITE
+GET  /api/permissions ADMIN_READ
+POST /api/permissions/approve ADMIN_WRITE
+POST /api/permissions/deny ADMIN_WRITE
+POST /api/permissions/forget ADMIN_WRITE
+GET  /api/pins ADMIN_READ
+POST /api/pins/accept ADMIN_WRITE
+GET  /api/pins/{server}/{tool} ADMIN_READ
+GET  /api/pushes ADMIN_READ
+POST /api/pushes/{number}/retry ADMIN_WRITE
+GET  /api/search ANY_PRINCIPAL
+GET  /api/search/categories ANY_PRINCIPAL
+GET  /api/servers ADMIN_READ
+GET  /api/servers/{server} ADMIN_READ
+GET  /api/servers/{server}/logs ADMIN_READ
+POST /api/servers/{server}/restart ADMIN_WRITE
+POST /api/servers/{server}/start ADMIN_WRITE
+POST /api/servers/{server}/stop ADMIN_WRITE
+GET  /api/state OWN_RECORDS
+GET  /api/state/{server}/{feature} SERVER_READ
+POST /api/state/{server}/{feature}/forget SERVER_WRITE
+POST /api/state/{server}/{feature}/rollback SERVER_WRITE
+GET  /api/state/{server}/{feature}/{checkpoint} SERVER_READ
+GET  /api/status ADMIN_READ
+GET  /api/suggestions ADMIN_READ
+POST /api/suggestions ADMIN_WRITE
+GET  /api/tools ANY_PRINCIPAL
+GET  /api/tools/{name} ANY_PRINCIPAL
+GET  /api/topics ADMIN_READ
+GET  /api/topics/{topic} ADMIN_READ
+GET  /api/turns OWN_RECORDS
+POST /api/turns OWN_RECORDS
+GET  /api/turns/{id} OWN_RECORDS
+GET  /api/webhooks ADMIN_READ
+GET  /api/webhooks/{id} ADMIN_READ
+POST /api/webhooks/{id}/remove ADMIN_WRITE
+POST /api/webhooks/{id}/retry ADMIN_WRITE
+"""
+
+# What a principal without any grant is told by the routes that every principal may call.
+TOLD_TO_STRANGERS: dict[tuple[str, str], tuple[object, int, object]] = {
+    ("GET", "/api/asks"): (None, 200, {"asks": []}),
+    ("GET", "/api/asks/{id}"): (None, 400, None),
+    ("POST", "/api/asks/{id}/answer"): ({"verdict": "accept"}, 400, None),
+    ("POST", "/api/asks/{id}/link"): ({}, 400, None),
+    ("GET", "/api/search"): ("?query=read", 200, []),
+    ("GET", "/api/search/categories"): (None, 200, {"categories": []}),
+    ("GET", "/api/state"): (None, 200, {"state": []}),
+    ("GET", "/api/tools"): (None, 200, {"tools": []}),
+    ("GET", "/api/tools/{name}"): (None, 404, None),
+    ("GET", "/api/turns"): (None, 200, {"turns": []}),
+    ("POST", "/api/turns"): ({"text": "hello"}, 400, None),
+    ("GET", "/api/turns/{id}"): (None, 404, None),
+}
+
+
+@dataclass
+class Scene:
+    """A gateway that knows three principals, and their keys."""
+
+    visitor: Visitor
+    keys: dict[str, str]
+
+    @property
+    def routes(self) -> list[ApiRoute[Any]]:
+        return sorted(self.visitor.parts.api.routes, key=lambda route: route.address[::-1])
+
+    async def send(self, route: ApiRoute[Any], party: str, given: object) -> tuple[int, Any]:
+        """What a principal is told; `given` is the body, or the end of a path."""
+        path = route.path.replace("{party:path}", "agent:x").replace("{", "").replace("}", "")
+        headers = {"content-type": "application/json"}
+        headers |= bearer(self.keys[party]) if party else {}
+        end = given if isinstance(given, str) else ""
+        body = b"" if route.method == "GET" else json.dumps(given).encode()
+        reply = await self.visitor.send(route.method, headers.items(), body, path + end)
+        return reply.status, await reply.json()
+
+
+@asynccontextmanager
+async def serving() -> AsyncGenerator[Scene]:
+    known = GivenOut()
+    keys = {party: known.give(party) for party in (READER, WRITER, STRANGER)}
+    chosen: dict[str, Any] = {"identity_mode": "required", "grants": GRANTS}
+    async with visiting(register=known.register, **chosen) as visitor:
+        yield Scene(visitor, keys)
+
+
+async def test_every_route_has_the_permission_that_is_listed_here() -> None:
+    """A new route is added to this list: whoever reviews it sees who may call it."""
+    listed = [line.split() for line in ROUTES.split("\n") if line]
+    async with serving() as scene:
+        found = [[route.method, route.path, route.permission.name] for route in scene.routes]
+        # Beside the router there is only the stream of approval requests: each reader sees its own.
+        gateway: Any = scene.visitor.parts.http_app
+        paths = list(gateway._endpoint_by_path)
+    assert found == sorted(listed, key=lambda line: (line[1], line[0]))
+    doors = sorted(path for path in paths if path.startswith(("/api", "/admin")))
+    assert doors == [OPERATORS, STREAM_PATH]
+
+
+async def test_no_route_serves_a_principal_without_its_permission() -> None:
+    """The body is one that no route takes: the permission is asked for before it is read."""
+    async with serving() as scene:
+        for route in scene.routes:
+            if not route.permission.verb:
+                continue
+            refused = 403 if route.permission.name.startswith("ADMIN") else 400
+            other = READER if route.permission.verb == ADMIN_WRITE else WRITER
+            for party in (STRANGER, other):
+                status, told = await scene.send(route, party, {"no such field": 1})
+                assert status == refused, (route.address, party, told)
+                assert f"has no grant of {route.permission.verb} on" in told["error"]["message"]
+            status, _ = await scene.send(route, "", {})
+            assert status == 401, route.address
+
+
+async def test_a_route_for_every_principal_shows_a_stranger_nothing() -> None:
+    async with serving() as scene:
+        open_routes = [route for route in scene.routes if not route.permission.verb]
+        assert {route.address for route in open_routes} == set(TOLD_TO_STRANGERS)
+        for route in open_routes:
+            given, expected, content = TOLD_TO_STRANGERS[route.address]
+            status, told = await scene.send(route, STRANGER, given)
+            assert status == expected, (route.address, told)
+            if content is not None:
+                assert (told["tools"] if isinstance(content, list) else told) == content
+            assert (await scene.send(route, "", given))[0] == 401, route.address
+
+
+async def test_an_address_without_a_route_is_for_operators() -> None:
+    async with serving() as scene:
+        for method, path in (("GET", "/api/nothing"), ("POST", "/api/nothing"), ("PUT", "/api/x")):
+            headers = {"content-type": "application/json", **bearer(scene.keys[STRANGER])}
+            reply = await scene.visitor.send(method, headers.items(), b"{}", path)
+            assert reply.status == 403, (method, path)
+
+
+def test_every_permission_with_a_verb_names_a_target() -> None:
+    targets = {each: each.target_in({"server": "files"}) for each in Permission if each.verb}
+    assert set(targets.values()) == {"*", "files/*"}

@@ -1,0 +1,813 @@
+"""Which configuration files are read, what each setting may be, and how a mistake is reported."""
+
+import json
+from dataclasses import fields, replace
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comity.app.settings import SERVER_FIELDS, TABLES, ServerSettings, Settings
+from comity.app.settings_reader import (
+    ConfigSource,
+    LoadedConfig,
+    SettingsChanges,
+    compare_settings,
+    find_config,
+)
+from comity.app.settings_schema import reference_rows
+from comity.config.fields import fields_of
+from comity.errors import Misconfigured
+from comity.gateway.settings import LimitSettings
+from comity.mcp.protocol import derived_id
+from comity.servers.settings import SupervisionSettings
+from comity.telemetry.settings import TelemetrySettings
+from tests.support.cases import loop_over
+from tests.support.writing import from_json, from_text, one
+
+
+def test_the_file_of_a_desktop_client_is_taken_verbatim(tmp_path: Path) -> None:
+    settings = from_json(
+        tmp_path,
+        {
+            "theme": "dark",
+            "mcpServers": {
+                "files": {
+                    "command": "npx",
+                    "args": ["-y", "server-filesystem", "/srv"],
+                    "env": {"LOG": "warn", "PORT": 3000},
+                    "cwd": "/srv",
+                    "autoApprove": ["read"],
+                    "timeout": 60,
+                },
+                "search": {
+                    "url": "https://search.example.org/mcp",
+                    "headers": {"Authorization": "Bearer t"},
+                },
+            },
+        },
+    )
+    files, search = settings.servers
+    assert (files.id, files.label, files.transport) == ("files", "files", "stdio")
+    assert (files.command, files.args) == ("npx", ("-y", "server-filesystem", "/srv"))
+    assert (dict(files.env), files.cwd) == ({"LOG": "warn", "PORT": "3000"}, "/srv")
+    assert (search.transport, search.url) == ("http", "https://search.example.org/mcp")
+    assert dict(search.headers) == {"Authorization": "Bearer t"}
+    assert (search.sharing, search.disabled, search.cwd) == ("shared", False, None)
+    assert settings.port == 2664
+
+
+def test_the_servers_key_of_editors_is_the_same(tmp_path: Path) -> None:
+    document = {"servers": {"a": {"type": "stdio", "command": "x"}}, "inputs": [1]}
+    assert from_json(tmp_path, document).servers[0].command == "x"
+
+
+@loop_over(
+    ("said", "transport"),
+    [
+        ({}, "http"),
+        ({"type": "http"}, "http"),
+        ({"type": "streamable-http"}, "http"),
+        ({"transport": "streamableHttp"}, "http"),
+        ({"type": "sse"}, "sse"),
+        ({"transport": "sse"}, "sse"),
+    ],
+)
+def test_a_url_is_reached_by(tmp_path: Path, said: dict[str, str], transport: str) -> None:
+    assert one(tmp_path, {"url": "http://127.0.0.1:1/", **said}).transport == transport
+
+
+def test_nulls_count_as_absent_keys(tmp_path: Path) -> None:
+    entry = {"command": "x", "args": None, "env": None, "url": None, "cwd": None, "disabled": True}
+    server = one(tmp_path, entry)
+    assert (server.args, dict(server.env), server.cwd) == ((), {}, None)
+    assert server.disabled
+
+
+TOML = """
+host = "0.0.0.0"
+port = 0
+allowed_hosts = ["gateway.example.org", "[2001:db8::1]"]
+allowed_origins = ["https://app.example.org"]
+
+[limits]
+frame_bytes = 65536
+call_deadline = "2m"
+idle_session = 90
+
+[[servers]]
+id = "sea.almanac"
+command = "python"
+args = ["server.py"]
+transport = "stdio"
+sharing = "session"
+
+[servers.mgp]
+extensions = ["security"]
+trust_level = "standard"
+
+[servers.env]
+KEY = "${KEY}"
+
+[[servers]]
+id = "far"
+url = "https://example.org/mcp"
+headers = { X-Key = "${KEY}" }
+"""
+
+
+def test_comity_toml_holds_settings_and_servers(tmp_path: Path) -> None:
+    settings = from_text(tmp_path, TOML, environ={"KEY": "k"})
+    mind, far = settings.servers
+    assert (settings.host, settings.port) == ("0.0.0.0", 0)
+    assert settings.allowed_hosts == ("gateway.example.org", "[2001:db8::1]")
+    assert settings.allowed_origins == ("https://app.example.org",)
+    assert (settings.limits.frame_bytes, settings.limits.depth) == (65536, 64)
+    assert settings.limits.call_deadline == timedelta(minutes=2)
+    assert settings.limits.idle_session == timedelta(seconds=90)
+    assert (mind.id, mind.sharing, mind.env["KEY"]) == ("sea.almanac", "session", "k")
+    assert mind.mgp == {"extensions": ["security"], "trust_level": "standard"}
+    assert (far.transport, far.headers["X-Key"], far.mgp) == ("http", "k", {})
+
+
+def test_an_empty_comity_toml_is_all_defaults(tmp_path: Path) -> None:
+    assert from_text(tmp_path, "") == Settings()
+
+
+def test_variables_are_expanded_wherever_a_text_goes_out(tmp_path: Path) -> None:
+    environ = {"V": "v", "COMMAND": "run"}
+    program = one(
+        tmp_path,
+        {"command": "${COMMAND}", "args": ["-${V}"], "env": {"${V}": "${V}"}, "cwd": "/${V}"},
+        environ,
+    )
+    assert (program.command, program.args, program.cwd) == ("run", ("-v",), "/v")
+    assert dict(program.env) == {"${V}": "v"}
+    remote = one(tmp_path, {"url": "https://${V}.org/", "headers": {"H": "${W:-w}"}}, environ)
+    assert (remote.url, remote.headers["H"]) == ("https://v.org/", "w")
+
+
+@loop_over(
+    ("entry", "where"),
+    [
+        ({"command": "${NO}"}, "it.command"),
+        ({"command": "x", "args": ["a", "${NO}"]}, r"it.args\[1\]"),
+        ({"command": "x", "env": {"KEY": "${NO}"}}, "it.env.KEY"),
+        ({"command": "x", "cwd": "${NO}"}, "it.cwd"),
+        ({"url": "https://${NO}/"}, "it.url"),
+        ({"url": "https://x/", "headers": {"H": "${NO}"}}, "it.headers.H"),
+    ],
+)
+def test_a_missing_variable_is_named_with_its_server_and_key(
+    tmp_path: Path, entry: object, where: str
+) -> None:
+    with pytest.raises(Misconfigured, match=rf"mcp\.json:1: mcpServers\.{where}: .*NO is not set"):
+        one(tmp_path, entry)
+
+
+@loop_over(
+    ("label", "server_id"),
+    [
+        ("plain", "plain"),
+        ("Git.Hub-2_x", "Git.Hub-2_x"),
+        ("My Server!", "My-Server"),
+        ("a__b", "a_b"),
+        ("trailing_", "trailing"),
+        ("@scope/name", "scope-name"),
+        ("x" * 80, "x" * 64),
+        ("\u6587\u4ef6", "server-39932f24"),
+    ],
+)
+def test_a_name_that_is_no_id_gets_one_and_stays_as_the_label(
+    tmp_path: Path, label: str, server_id: str
+) -> None:
+    (server,) = from_json(tmp_path, {"mcpServers": {label: {"command": "x"}}}).servers
+    assert (server.label, server.id) == (label, server_id)
+
+
+@given(st.text())
+def test_any_name_gets_an_id_that_is_safe_in_a_path_and_before_a_tool(label: str) -> None:
+    server_id = derived_id(label)
+    assert 1 <= len(server_id) <= 64
+    assert server_id.isascii()
+    assert "__" not in server_id
+    assert not server_id.endswith("_")
+    assert derived_id(server_id) == server_id
+
+
+@loop_over(("first", "second"), [("a b", "a-b"), ("Files", "files")])
+def test_two_servers_with_one_id_are_refused(tmp_path: Path, first: str, second: str) -> None:
+    servers = {first: {"command": "x"}, second: {"command": "y"}}
+    with pytest.raises(Misconfigured, match=f"'{first}' and '{second}' would share the id"):
+        from_json(tmp_path, {"mcpServers": servers})
+
+
+@loop_over(
+    ("entry", "told"),
+    [
+        ({}, "needs a command to start, or a url to call"),
+        ([], "must be a table"),
+        ({"command": "x", "url": "http://x/"}, "a command and a url; keep one"),
+        ({"command": "x", "type": "http"}, "needs a url, as its transport is http"),
+        ({"url": "http://x/", "type": "stdio"}, "needs a command"),
+        ({"url": "http://x/", "type": "carrier-pigeon"}, "one of: stdio, http"),
+        ({"url": "ftp://x/"}, "whole URL"),
+        ({"url": "//x/"}, "whole URL"),
+        ({"url": "http://[x/"}, "whole URL"),
+        ({"command": ""}, "is empty"),
+        ({"command": "x\0"}, "NUL"),
+        ({"command": ["x"]}, "must be a text"),
+        ({"command": "x", "args": "-y"}, "must be a list"),
+        ({"command": "x", "args": [["-y"]]}, "must be a text"),
+        ({"command": "x", "env": ["A=1"]}, "must be a table"),
+        ({"command": "x", "env": {"A": True}}, "must be a text"),
+        ({"command": "x", "env": {"A": 1.5}}, "must be a text"),
+        ({"command": "x", "sharing": "all"}, "one of: shared, session"),
+        ({"command": "x", "disabled": "yes"}, "true or false"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(tmp_path: Path, entry: object, told: str) -> None:
+    with pytest.raises(Misconfigured, match=rf"mcp\.json:1: mcpServers\.it.*{told}"):
+        one(tmp_path, entry)
+
+
+@loop_over(
+    ("text", "told"),
+    [
+        ("prot = 1", "comity.toml:1: prot: there is no such key; did you mean 'port'"),
+        ("[limits]\ndeepth = 1", "limits.deepth: .*did you mean 'depth'"),
+        ("[limits]\nport = 1", "limits.port: there is no such key"),
+        ('[[servers]]\nid = "a"\ncomand = "x"', r"servers\[a\].comand: .*did you mean 'command'"),
+        ('[[servers]]\ncommand = "x"', r"servers\[0\]: needs an id"),
+        ('[[servers]]\nid = 1\ncommand = "x"', r"servers\[0\].id: must be a text"),
+        ('[[servers]]\nid = "a__b"\ncommand = "x"', "hold no __"),
+        ('[[servers]]\nid = "a_"\ncommand = "x"', "do not end with _"),
+        ('[[servers]]\nid = "a/b"\ncommand = "x"', "must be 1 to 64"),
+        ('[[servers]]\nid = "a"\ncommand = "${NO}"', r"servers\[a\].command: .*NO is not set"),
+        ('[[servers]]\nid="a"\ncommand="x"\n' * 2, "would share the id 'a'"),
+        ("servers = 1", "servers: must be a list"),
+        ("limits = 1", "limits: must be a table"),
+        ("host = 1", "host: must be a text"),
+        ("port = 65536", "port: must be between 0 and 65535"),
+        ('port = "80"', "port: must be a whole number"),
+        ("allowed_hosts = 'x'", "allowed_hosts: must be a list"),
+        ("allowed_hosts = ['http://x']", r"allowed_hosts\[0\]: must be written as gateway"),
+        ("allowed_origins = ['x']", r"allowed_origins\[0\]: must be written as https"),
+        ("[limits]\ngrace = nan", "limits.grace: there is no such key"),
+        ("[limits]\nkeep_alive = nan", "limits.keep_alive: must be a time"),
+        ("port = 1\nport = 2\n", ":2: is not TOML: Cannot overwrite a value, at column 9"),
+        ("[", "is not TOML"),
+    ],
+)
+def test_a_mistake_in_comity_toml_is_named(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(Misconfigured, match=told):
+        from_text(tmp_path, text)
+
+
+def test_the_given_environment_sets_host_and_port_over_the_file(tmp_path: Path) -> None:
+    environ = {"COMITY_HOST": "::1", "COMITY_PORT": "81", "HOST": "no", "PORT": "7"}
+    settings = from_text(tmp_path, "port = 80", environ=environ)
+    assert (settings.host, settings.port) == ("::1", 81)
+    for wrong in ("x", "-1", "99999", "9" * 5000):
+        with pytest.raises(Misconfigured, match="COMITY_PORT: must be"):
+            from_text(tmp_path, "", environ={"COMITY_PORT": wrong})
+
+
+def test_no_secret_is_in_a_repr(tmp_path: Path) -> None:
+    document = {
+        "mcpServers": {
+            "a": {"command": "x", "args": ["--token=S3CRET"], "env": {"KEY": "S3CRET"}},
+            "b": {
+                "url": "https://u:S3CRET@example.org/S3CRET?key=S3CRET",
+                "headers": {"Authorization": "Bearer S3CRET"},
+                "mgp": {"x": "S3CRET"},
+            },
+        }
+    }
+    settings = from_json(tmp_path, document)
+    for shown in (repr(settings), str(settings), f"{settings.servers}"):
+        assert "S3CRET" not in shown
+        assert "KEY" in shown
+        assert "Authorization" in shown
+        assert "example.org" in shown
+
+
+@loop_over(
+    "text",
+    [
+        '{"mcpServers": {"a": {"command": "x", "env": {"K": ["S3CRET"]}}}}',
+        '{"mcpServers": {"a": {"url": "S3CRET"}}}',
+        '{"mcpServers": {"a": {"command": "x", "env": {"K": "S3CRET ${NO}"}}}}',
+        '{"mcpServers": {"a": {"command": "x", "env": {"K": "S3CRET" "x"}}}}',
+        '{"mcpServers": {"a": {"type": "S3CRET"}}}',
+    ],
+)
+def test_no_secret_is_in_an_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(Misconfigured) as problem:
+        from_text(tmp_path, text, "mcp.json")
+    chain = [problem.value, problem.value.__cause__]
+    assert "S3CRET" not in repr(chain)
+
+
+WRONG_TOML = """\
+prot = 80
+host = 1
+
+[limits]
+call_deadline = "5 minutes"
+
+[[servers]]
+id = "a"
+comand = "x"
+args = [1, "${NO}",
+  "${ALSO_NOT}"]
+[servers.env]
+K = "S3CRET ${NO}"
+[servers.mgp]
+restart_policy = "sometimes"
+
+[[servers]]
+command = "x"
+
+[[servers]]
+id = "A"
+url = "S3CRET"
+"""
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured) as problem:
+        from_text(tmp_path, WRONG_TOML)
+    first, *lines = str(problem.value).splitlines()
+    assert first == "there are 11 mistakes in the configuration"
+    keys = [line.partition("comity.toml:")[2].split(": ")[:2] for line in lines]
+    assert keys == [
+        ["1", "prot"],
+        ["2", "host"],
+        ["5", "limits.call_deadline"],
+        ["9", "servers[a].comand"],
+        ["10", "servers[a].args[1]"],
+        ["11", "servers[a].args[2]"],
+        ["13", "servers[a].env.K"],
+        ["15", "servers[a].mgp.restart_policy"],
+        ["17", "servers[1]"],
+        ["20", "servers[A]"],
+        ["22", "servers[A].url"],
+    ]
+    assert "S3CRET" not in str(problem.value)
+    assert [mistake.line for mistake in problem.value.args[0].found][:3] == [1, 2, 5]
+
+
+WRONG_JSON = """{
+  "mcpServers": {
+    "a b": {"comand": "x"},
+    "a-b": {
+      "url": "x", "headers": {
+        "A": "${NO}"
+      }
+    },
+    "c": {"command": "${input:key}"},
+    "d": 5
+  }
+}
+"""
+
+
+def test_json_is_told_of_by_line_as_well(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured) as problem:
+        from_text(tmp_path, WRONG_JSON, "mcp.json")
+    told = str(problem.value)
+    for expected in (
+        "mcp.json:3: mcpServers.a b.comand: there is no such key; did you mean 'command'?",
+        "mcp.json:4: mcpServers.a-b: servers 'a b' and 'a-b' would share the id",
+        "mcp.json:5: mcpServers.a-b.url: must be a whole URL",
+        "mcp.json:6: mcpServers.a-b.headers.A: the variable NO is not set",
+        "mcp.json:9: mcpServers.c.command: an ${input:...} is asked for by an editor",
+        "mcp.json:10: mcpServers.d: must be a table",
+    ):
+        assert expected in told
+
+
+def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
+    entries = {f"s{number}": {"command": "${NO}"} for number in range(50)}
+    with pytest.raises(Misconfigured) as problem:
+        from_json(tmp_path, {"mcpServers": entries})
+    lines = str(problem.value).splitlines()
+    assert (len(lines), lines[-1]) == (22, "  and 30 more")
+
+
+SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+
+CARE = """
+[[servers]]
+id = "a"
+command = "x"
+era = "modern"
+containment = "group"
+restart_policy = "always"
+max_restarts = 0
+restart_window = "1m"
+backoff_base = "250ms"
+backoff_max = 5
+health_interval = 0
+drain_deadline = "2s"
+"""
+
+
+def test_the_care_for_a_server_is_its_own(tmp_path: Path) -> None:
+    (server,) = from_text(tmp_path, CARE).servers
+    assert (server.era, server.containment) == ("modern", "group")
+    assert server.supervision == SupervisionSettings(
+        "always",
+        0,
+        timedelta(minutes=1),
+        timedelta(milliseconds=250),
+        timedelta(seconds=5),
+        timedelta(),
+        timedelta(seconds=2),
+    )
+    in_json = one(tmp_path, {"command": "x", "era": "handshake", "backoff_max": "1m"})
+    assert (in_json.era, in_json.supervision.backoff_max) == ("handshake", timedelta(minutes=1))
+
+
+MGP_TABLE: dict[str, object] = {
+    "restart_policy": "never",
+    "max_restarts": 7,
+    "restart_window_secs": 60,
+    "backoff_base_ms": 10,
+    "backoff_max_ms": 20,
+    "trust_level": "sandboxed",
+    "permissions_required": ["network.outbound"],
+    "extensions": ["security", "lifecycle"],
+    "some_day": {"x": "${NOT_EXPANDED}"},
+}
+
+
+def test_the_table_of_mgp_is_read_by_its_own_spellings_and_kept(tmp_path: Path) -> None:
+    server = one(tmp_path, {"command": "x", "mgp": MGP_TABLE})
+    assert server.supervision == SupervisionSettings(
+        "never",
+        7,
+        timedelta(minutes=1),
+        timedelta(milliseconds=10),
+        timedelta(milliseconds=20),
+    )
+    assert server.trust_level == "sandboxed"
+    assert server.permissions_required == ("network.outbound",)
+    assert server.extensions == ("security", "lifecycle")
+    assert server.mgp == MGP_TABLE
+
+
+@loop_over(
+    ("entry", "told"),
+    [
+        ({"restart_policy": "sometimes"}, "restart_policy: must be one of: never, on_failure"),
+        ({"max_restarts": -1}, "max_restarts: must be between 0"),
+        ({"health_interval": "-1s"}, "health_interval: must be a time"),
+        ({"health_interval": False}, "health_interval: must be a time"),
+        ({"drain_deadline": 0}, "drain_deadline: must be a time"),
+        ({"era": "old"}, "era: must be one of: auto, handshake, modern"),
+        ({"mgp": {"restart_policy": "no"}}, "mgp.restart_policy: must be one of"),
+        ({"mgp": {"backoff_base_ms": "1s"}}, "mgp.backoff_base_ms: must be a whole number"),
+        ({"mgp": {"trust_level": "best"}}, "mgp.trust_level: must be one of: trusted, standard"),
+        ({"mgp": {"extensions": "security"}}, "mgp.extensions: must be a list"),
+        ({"mgp": {"permissions_required": [""]}}, r"permissions_required\[0\]: must be written as"),
+        (
+            {"mgp": {"max_restarts": 1}, "max_restarts": 1},
+            "mgp.max_restarts: stands outside of this table too",
+        ),
+    ],
+)
+def test_a_mistake_in_the_care_is_named(
+    tmp_path: Path, entry: dict[str, object], told: str
+) -> None:
+    with pytest.raises(Misconfigured, match=told):
+        one(tmp_path, {"command": "x", **entry})
+
+
+def test_every_field_is_a_setting_or_a_table_of_settings() -> None:
+    for name, table in TABLES.items():
+        others = {each.name for each in fields(table)} - fields_of(table).keys()
+        assert others == (set() if name else {"servers", *TABLES} - {""})
+
+
+def test_every_default_would_be_accepted_from_a_file(tmp_path: Path) -> None:
+    text = ""
+    entry = '[[servers]]\nid = "a"\ncommand = "x"\n'
+    declared = [(f"[{name}]\n" if name else "", fields_of(each)) for name, each in TABLES.items()]
+    for head, table in (*declared, (entry, SERVER_FIELDS)):
+        text += head
+        for name, setting in table.items():
+            value = setting.default
+            if isinstance(value, timedelta):
+                value = value.total_seconds()
+            text += f"{name} = {json.dumps(value)}\n"
+    plain = ServerSettings("a", "a", "stdio", command="x")
+    assert from_text(tmp_path, text) == Settings(servers=(plain,))
+
+
+def test_every_setting_is_documented() -> None:
+    """To write the rows anew: `python -m comity.app.settings_schema rows`."""
+    lines = SETTINGS_PAGE.read_text("utf-8").splitlines()
+    assert [line for line in lines if line.startswith("| `")] == reference_rows()
+
+
+MGP_SERVER = '[[servers]]\nid = "{0}"\ncommand = "{0}-from-{1}"\n'
+
+
+class Places:
+    """A project's folder and a person's home, both empty at first."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.cwd = tmp_path / "project"
+        self.home = tmp_path / "home"
+        self.user = self.home / ".config" / "mgp" / "servers.toml"
+        self.cwd.mkdir()
+        self.user.parent.mkdir(parents=True)
+
+    def find(self, **environ: str) -> LoadedConfig:
+        return find_config(self.cwd, self.home, environ)
+
+    def write_own(self) -> Path:
+        return self.write(
+            self.cwd / "comity.toml", MGP_SERVER.format("own", "own") + "[limits]\ndepth = 9"
+        )
+
+    def write_client(self, name: str) -> Path:
+        return self.write(self.cwd / name, '{"mcpServers": {"a": {"command": "x"}}}')
+
+    def write_mgp(self, path: Path, *ids: str) -> Path:
+        return self.write(path, "".join(MGP_SERVER.format(each, path.name) for each in ids))
+
+    def write(self, path: Path, text: str) -> Path:
+        path.write_text(text, "utf-8")
+        return path
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path)
+
+
+def commands(found: LoadedConfig) -> dict[str, str]:
+    return {server.id: server.command for server in found.settings.servers}
+
+
+def test_the_first_file_that_is_there_is_taken_and_the_others_are_named(places: Places) -> None:
+    files = [places.write_own(), places.write_client("mcp.json"), places.write_client(".mcp.json")]
+    files += [places.write_mgp(places.cwd / "mgp.toml", "m"), places.write_mgp(places.user, "u")]
+    for number, file in enumerate(files[:-1]):
+        found = places.find()
+        assert found.files[0] == file
+        taken = len(found.files)
+        assert taken == (2 if file.name == "mgp.toml" else 1)
+        assert found.skipped_files == tuple(files[number + taken :])
+        assert ConfigSource(places.cwd, places.home, {}).watched_paths == tuple(files)
+        file.unlink()
+    assert places.find().files == (places.user,)
+
+
+def test_a_project_stands_over_its_user_server_by_server(places: Places) -> None:
+    places.write_mgp(places.cwd / "mgp.toml", "both", "local")
+    places.write_mgp(places.user, "Both", "user")
+    found = places.find()
+    assert commands(found) == {
+        "both": "both-from-mgp.toml",
+        "local": "local-from-mgp.toml",
+        "user": "user-from-servers.toml",
+    }
+    project, user = found.loaded_files
+    assert (project.servers, project.shadowed_servers) == (("both", "local"), ())
+    assert (user.servers, user.shadowed_servers) == (("user",), ("Both",))
+    assert found.describe() == [
+        f"2 servers from {project.path}",
+        f"1 server from {user.path} (not Both: in an earlier file too)",
+    ]
+
+
+def test_the_variable_of_mgp_makes_its_file_the_only_one_of_them(
+    places: Places, tmp_path: Path
+) -> None:
+    places.write_mgp(places.cwd / "mgp.toml", "local")
+    places.write_mgp(places.user, "user")
+    override = places.write_mgp(tmp_path / "else.toml", "override")
+    found = places.find(MGP_CONFIG_PATH=str(override))
+    assert (found.files, list(commands(found))) == ((override,), ["override"])
+    assert list(commands(places.find(MGP_CONFIG_PATH=""))) == ["local", "user"]
+
+
+def test_the_variable_of_mgp_must_name_a_file_that_is_there(places: Places) -> None:
+    places.write_mgp(places.user, "user")
+    with pytest.raises(Misconfigured, match=r"gone\.toml: there is no such file"):
+        places.find(MGP_CONFIG_PATH=str(places.cwd / "gone.toml"))
+
+
+def test_our_own_file_comes_before_the_variable_of_mgp(places: Places, tmp_path: Path) -> None:
+    own = places.write_own()
+    override = places.write_mgp(tmp_path / "else.toml", "override")
+    found = places.find(MGP_CONFIG_PATH=str(override))
+    assert (found.files, found.skipped_files) == ((own,), (override,))
+    assert found.describe()[-1] == f"passed over {override}, as {own} comes first"
+
+
+def test_a_file_that_is_named_is_the_only_one(places: Places) -> None:
+    places.write_own()
+    named = places.write_client("other.json")
+    found = find_config(places.cwd, places.home, {}, named)
+    assert (found.files, found.skipped_files) == ((named,), ())
+    assert ConfigSource(places.cwd, places.home, {}, named).watched_paths == (named,)
+    with pytest.raises(Misconfigured, match="there is no such file"):
+        find_config(places.cwd, places.home, {}, places.cwd / "gone.json")
+
+
+def test_where_there_is_nothing_it_is_said_what_was_looked_for(places: Places) -> None:
+    (places.cwd / "mcp.json").mkdir()
+    with pytest.raises(Misconfigured) as problem:
+        places.find()
+    for name in ("comity.toml", "mcp.json", ".mcp.json", "mgp.toml", "servers.toml", "comity init"):
+        assert name in str(problem.value)
+
+
+def test_files_that_mgp_shares_may_hold_what_we_do_not_know(places: Places, tmp_path: Path) -> None:
+    strange = (
+        'theme = "dark"\n' + MGP_SERVER.format("a", "b") + "icon = 1\n[servers.mgp]\nsome_day = 1\n"
+    )
+    places.write(places.cwd / "mgp.toml", strange)
+    assert places.find().settings.servers[0].mgp == {"some_day": 1}
+    override = places.write(tmp_path / "x.toml", strange)
+    assert list(commands(places.find(MGP_CONFIG_PATH=str(override)))) == ["a"]
+    places.write(places.cwd / "comity.toml", strange)
+    with pytest.raises(Misconfigured, match="there are 2 mistakes"):
+        places.find()
+
+
+@pytest.mark.parametrize("text", ["", "[[server]]\nid = 1", "x = 1"])
+def test_a_file_of_mgp_without_servers_is_a_mistake(places: Places, text: str) -> None:
+    places.write(places.cwd / "mgp.toml", text)
+    with pytest.raises(Misconfigured, match=r"there are no servers here; write each in \[\[serv"):
+        places.find()
+
+
+def test_the_mistakes_of_all_files_are_told(places: Places) -> None:
+    places.write(places.cwd / "mgp.toml", '[[servers]]\nid = "a"\n')
+    places.write(places.user, '[[servers]]\nid = "b"\ncommand = "${NO}"\n')
+    with pytest.raises(Misconfigured) as problem:
+        places.find()
+    assert "mgp.toml:1: servers[a]: needs a command" in str(problem.value)
+    assert "servers.toml:3: servers[b].command: the variable NO is not set" in str(problem.value)
+
+
+def test_a_home_that_may_not_be_looked_into_is_as_good_as_empty(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(Misconfigured, match="there is no configuration"):
+        places.find()
+
+
+STORE = '[store]\nurl = "{0}"\nsnapshot_max_age = "5s"\n'
+
+
+def test_store_address_is_read_with_its_variables_and_never_shown(tmp_path: Path) -> None:
+    text = STORE.format("postgresql://me:${PASSWORD}@db.example.org/comity")
+    settings = from_text(tmp_path, text, environ={"PASSWORD": "s3cret"})
+    assert settings.store.url == "postgresql://me:s3cret@db.example.org/comity"
+    assert settings.store.snapshot_max_age == timedelta(seconds=5)
+    assert "s3cret" not in repr(settings)
+
+
+def test_store_address_in_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    text = STORE.format("sqlite:///here.db")
+    assert from_text(tmp_path, text).store.url == "sqlite:///here.db"
+    environ = {"COMITY_STORE_URL": "sqlite:///there.db"}
+    assert from_text(tmp_path, text, environ=environ).store.url == "sqlite:///there.db"
+    assert from_text(tmp_path, "").store.url == ""
+
+
+@loop_over(
+    ("url", "environ", "told"),
+    [
+        ("mysql://s3cret@db/x", {}, "url: must be as sqlite:///comity.db or postgresql://"),
+        ("sqlite:here.db", {}, "url: must be as sqlite"),
+        ("sqlite:///here.db?mode=ro", {}, "url: must be as sqlite"),
+        ("${STORE}", {}, "url: the variable STORE is not set"),
+        ("${STORE}", {"STORE": "redis://s3cret"}, "url: must be as sqlite"),
+        ("", {"COMITY_STORE_URL": "nats://s3cret"}, "url: must be as sqlite"),
+    ],
+)
+def test_unknown_store_address_is_refused_and_not_quoted(
+    tmp_path: Path, url: str, environ: dict[str, str], told: str
+) -> None:
+    with pytest.raises(Misconfigured, match=told) as refused:
+        from_text(tmp_path, STORE.format(url), environ=environ)
+    assert "s3cret" not in str(refused.value)
+
+
+MODELS = """
+[[models]]
+id = "main"
+api = "openai"
+url = "${MODEL_URL}"
+model = "${MODEL_NAME:-small}"
+"""
+
+
+def test_model_address_and_name_are_read_from_variables(tmp_path: Path) -> None:
+    environ = {"MODEL_URL": "http://127.0.0.1:8080/v1"}
+    (model,) = from_text(tmp_path, MODELS, environ=environ).models
+    assert (model.url, model.model) == ("http://127.0.0.1:8080/v1", "small")
+
+
+@loop_over(
+    ("environ", "problem"),
+    [
+        ({}, r"\[\[models\]\] main: url: the variable MODEL_URL is not set; set it"),
+        ({"MODEL_URL": "file:///etc/passwd"}, "url: must be written as https://models"),
+        ({"MODEL_URL": "http://a/v1", "MODEL_NAME": "two words"}, "model: must be written as a"),
+    ],
+)
+def test_wrong_variable_of_a_model_is_a_mistake(
+    tmp_path: Path, environ: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(Misconfigured, match=problem):
+        from_text(tmp_path, MODELS, environ=environ)
+
+
+NAMES = st.sampled_from(["a", "b", "c", "D"])
+
+SERVERS = st.builds(
+    ServerSettings,
+    NAMES,
+    st.just("label"),
+    st.just("stdio"),
+    command=st.sampled_from(["x", "y"]),
+    env=st.sampled_from([MappingProxyType({"K": "1"}), MappingProxyType({"K": "2"}), {"K": "1"}]),
+    disabled=st.booleans(),
+    supervision=st.sampled_from([SupervisionSettings(), SupervisionSettings("never")]),
+    live=st.sampled_from([{}, {"enabled": ("memory.*",)}]),
+)
+
+
+def settings_of(servers: list[ServerSettings]) -> Settings:
+    return Settings(servers=tuple({each.id: each for each in servers}.values()))
+
+
+SETTINGS = st.lists(SERVERS, max_size=5).map(settings_of)
+
+
+def enabled(settings: Settings) -> dict[str, ServerSettings]:
+    return {server.id: server for server in settings.servers if not server.disabled}
+
+
+@given(SETTINGS, SETTINGS)
+def test_what_is_done_to_the_old_makes_the_new_and_touches_no_other(
+    old: Settings, new: Settings
+) -> None:
+    changes = compare_settings(old, new)
+    running = enabled(old)
+    for name in changes.removed:
+        del running[name]
+    for server in changes.changed:
+        assert running[server.id] != server
+        running[server.id] = server
+    for server in changes.policy_changed:
+        assert running[server.id] != server
+        # The same server, of which something else is decided: it runs on.
+        assert replace(running[server.id], live=server.live) == server
+        running[server.id] = server
+    for server in changes.added:
+        assert server.id not in running
+        running[server.id] = server
+    assert running == enabled(new)
+
+
+@given(SETTINGS)
+def test_nothing_follows_from_the_same(settings: Settings) -> None:
+    again = replace(settings, servers=tuple(reversed(settings.servers)))
+    assert compare_settings(settings, again) == SettingsChanges()
+    assert str(SettingsChanges()) == "no server is other than it was"
+
+
+def test_what_only_a_restart_can_change_is_named_as_it_is_written() -> None:
+    new = Settings(
+        port=1,
+        limits=LimitSettings(depth=9, call_cap=timedelta(1)),
+        telemetry=TelemetrySettings(traces=True),
+    )
+    assert compare_settings(Settings(), new).needs_restart == (
+        "port",
+        "limits.depth",
+        "limits.call_cap",
+        "telemetry.traces",
+    )
+
+
+def test_the_changes_are_told_in_words() -> None:
+    one, two = (ServerSettings(name, name, "stdio", command="x") for name in ("one", "two"))
+    assert str(SettingsChanges((one, two), (), ("gone",))) == "added one, two; removed gone"
