@@ -119,7 +119,7 @@ class Peer:
     def require(self, feature: str, use: FeatureUse) -> FeatureSet:
         return FeatureSet(feature, "", frozenset({use}), has_rollback=True)
 
-    async def ask(self, method: str, params: dict[str, Any], within: timedelta) -> Raw:
+    async def request(self, method: str, params: dict[str, Any], timeout: timedelta) -> Raw:
         assert (method, params["featureSet"]) == ("state/rollback", "notes")
         if self.says == "lost":
             raise MalformedMessage("gone", CHECKPOINT_UNKNOWN)
@@ -313,7 +313,8 @@ def test_the_state_of_a_host_is_that_of_a_plain_model(store: str, tmp_path: Path
 
         try:
             Host.records, Host.runner = runner.run(opened()), runner
-            played(Host, EXAMPLES[store])
+            # The shortest way to a failure takes many minutes; CI shows the first one.
+            played(Host, EXAMPLES[store], at_length(tuple(Phase), (Phase.generate,)))
         finally:
             runner.run(stack.aclose())
 

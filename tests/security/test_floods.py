@@ -131,7 +131,7 @@ async def test_attack_18_a_line_without_an_end_at_the_stdio_door(tmp_path: Path)
         for _ in range(64):
             door.stdin.write(b"x" * MEBIBYTE)
             await door.stdin.drain()
-        refusal = await door.next()
+        refusal = await door.next_answer()
         assert (refusal["id"], refusal["error"]["code"]) == (None, -32600)
         door.say(b"")
         assert (await door.ask(1, "ping"))["result"] == {}

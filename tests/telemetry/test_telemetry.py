@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from comity import telemetry
 from comity.errors import Misconfigured
 from comity.telemetry.setup import is_asked_for, open_tracer
 from tests.interop.processes import running
@@ -29,7 +30,9 @@ def test_it_is_asked_for_where_an_endpoint_is_named(environ: dict[str, str], ask
 
 
 def test_a_missing_extra_is_the_operators_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    # An earlier test may have imported it; then the package holds it as an attribute as well.
     monkeypatch.delitem(sys.modules, "comity.telemetry.otel", raising=False)
+    monkeypatch.delattr(telemetry, "otel", raising=False)
     for name in [name for name in sys.modules if name.startswith("opentelemetry.exporter")]:
         monkeypatch.delitem(sys.modules, name)
 
