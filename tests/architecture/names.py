@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,7 @@ def modules() -> list[Path]:
     return sorted(path for path in SOURCE.rglob("*.py") if path.name != "__init__.py")
 
 
+@cache
 def measure() -> Figures:
     """All figures; the smaller, the better, except for the median."""
     found = {path: path.read_text(encoding="utf-8") for path in modules()}

@@ -299,7 +299,7 @@ from = "*/*"
 to = "turn"
 [[budgets]]
 party = "agent:host"
-tokens_per_day = 20000
+tokens_per_day = 6000
 on_exceeded = "refuse"
 """
     with models() as served:
@@ -314,7 +314,7 @@ on_exceeded = "refuse"
             assert {each["server"] for each in received} == {"one", "other"}
             used = [each["usage"] for each in listed()]
             spent = sum(each["inputTokens"] + each["outputTokens"] for each in used)
-            assert 0 < spent <= 20_000
+            assert 0 < spent <= 6_000
 
 
 async def test_the_key_of_a_model_is_told_nobody_whatever_the_model_says(tmp_path: Path) -> None:
