@@ -1,6 +1,7 @@
 """The relays that are compared, and how each is started in front of an upstream."""
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -14,6 +15,9 @@ from bench.eras import Era
 from bench.processes import ROOT, DidNotStart
 
 STUB = [sys.executable, "-m", "bench.stub"]
+OTHER = os.environ.get("COMITY_BENCH_OTHER", "")
+"""The interpreter of another checkout, whose Comity is measured beside this one."""
+
 _READY_WITHIN_SECONDS = 30.0
 
 
@@ -82,6 +86,10 @@ def _comity_speaking(era: Era, way: Way) -> list[str]:
     return [sys.executable, "-m", "comity.cli", "serve", configuration.name, "--port", "0"]
 
 
+def _of_other_checkout(command: Callable[[Way], list[str]]) -> Callable[[Way], list[str]]:
+    return lambda way: [OTHER, *command(way)[1:]]
+
+
 CONTENDERS = {
     "bare": Contender(_module("bench.bare")),
     "comity": Contender(_comity, door="/servers/stub/mcp", readiness="/ready"),
@@ -90,3 +98,10 @@ CONTENDERS = {
     "fastmcp": Contender(_module("bench.fastmcp_relay", "shipped", "ERA")),
     "fastmcp-reused": Contender(_module("bench.fastmcp_relay", "reused", "ERA")),
 }
+if OTHER:
+    CONTENDERS["other"] = Contender(
+        _of_other_checkout(_comity), door="/servers/stub/mcp", readiness="/ready"
+    )
+    CONTENDERS["other-bridge"] = Contender(
+        _of_other_checkout(_comity_bridging), door="/servers/stub/mcp", readiness="/ready"
+    )
