@@ -274,5 +274,5 @@ def _forget_entries(connection: sqlite3.Connection, newest: AuditRecord, remembe
 
 def _row(record: AuditRecord) -> Row:
     """A row, with the time in the form that SQLAlchemy uses: UTC without a zone."""
-    at = record.at.astimezone(UTC).isoformat(" ", "microseconds")[:26]
-    return (record.node, record.seq, at, *record[3:])
+    at = record.at if record.at.tzinfo is UTC else record.at.astimezone(UTC)
+    return (record.node, record.seq, at.isoformat(" ", "microseconds")[:26], *record[3:])

@@ -141,9 +141,10 @@ def body_of(event: AuditEvent) -> bytes:
     params = params_of(event)
     if event.call:
         params["call_id"] = event.call
-    return msgspec.json.encode(params)
+    return _encode(params)
 
 
+_encode: Final = msgspec.json.Encoder().encode
 _body: Final = msgspec.json.Decoder(dict[str, Any])
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Final, TypedDict, Unpack
 
@@ -19,6 +19,7 @@ from comity.audit.events import AuditEvent, AuditResult, AuditType, body_of, eve
 from comity.errors import JOURNAL_AWAY, MalformedMessage, Misconfigured, Unavailable
 from comity.mcp.actors import GATEWAY, Actor, kind_of
 from comity.storage import values
+from comity.telemetry.tracing import new_trace_id
 from comity.toolkit.resilience import RetrySchedule
 from comity.toolkit.text import format_timestamp
 
@@ -91,7 +92,7 @@ class AuditLog:
         store: AuditStore,
         node: str,
         settings: CommitSettings | None = None,
-        clock: Clock = lambda: datetime.now(UTC),
+        clock: Clock = partial(datetime.now, UTC),  # noqa: B008  # it is called for every event
         redact: Redact = lambda value: value,
         *,
         is_durable: bool = True,
@@ -201,12 +202,14 @@ class AuditLog:
     def enqueue(self, event: AuditEvent) -> None:
         """Queue an event for the next commit. An event without a trace gets a new one."""
         if not event.trace:
-            event = replace(event, trace=secrets.token_hex(16))
-        self._batch.events.append(event)
+            event = replace(event, trace=new_trace_id())
+        events = self._batch.events
+        events.append(event)
         self._uncommitted_count += 1
         for hear in self.event_listeners:
             _call_listener(hear, event)
-        if not self._wakeup.is_set():
+        if len(events) == 1:
+            # The first event of a batch wakes the writer; it takes the later ones as well.
             self._wakeup.set()
 
     def write(self, event: AuditEvent) -> asyncio.Future[None]:
@@ -340,7 +343,12 @@ class AuditLog:
     def _chain(self, head: ChainHead, events: Sequence[AuditEvent]) -> list[AuditRecord]:
         node, previous, seq, lines = head.node.encode(), head.hash, head.seq, list[AuditRecord]()
         for event in events:
-            body = _body(event)
+            try:
+                body = body_of(event)
+            except (msgspec.EncodeError, TypeError, ValueError, RecursionError, OverflowError):
+                # It must not block all others.
+                log.exception("an entry of type %s cannot be written as it is", event.type)
+                body = _readable_body(event)
             seq += 1
             previous = chain.entry_hash(previous, node, seq, body)
             lines.append(line_of(event, head.node, seq, body, previous))
@@ -397,16 +405,12 @@ def _rate_name(type: AuditType, result: AuditResult, rate_key: str) -> str:
     return f"{type} {result} {rate_key}"
 
 
-def _body(event: AuditEvent) -> bytes:
-    """Encode an event. One that cannot be encoded must not block all others."""
-    try:
-        return body_of(event)
-    except (msgspec.EncodeError, TypeError, ValueError, RecursionError, OverflowError):
-        log.exception("an entry of type %s cannot be written as it is", event.type)
-        names = (event.actor, event.server, event.tool, event.trace, event.call)
-        actor, server, tool, trace, call = (values.clean_words(name) for name in names)
-        bare = replace(event, actor=actor, server=server, tool=tool, trace=trace, call=call)
-        return body_of(replace(bare, details={"unreadable": True}))
+def _readable_body(event: AuditEvent) -> bytes:
+    """Encode an event that cannot be encoded as it is."""
+    names = (event.actor, event.server, event.tool, event.trace, event.call)
+    actor, server, tool, trace, call = (values.clean_words(name) for name in names)
+    bare = replace(event, actor=actor, server=server, tool=tool, trace=trace, call=call)
+    return body_of(replace(bare, details={"unreadable": True}))
 
 
 def _unknown_outcome(intent: AuditEvent, at: datetime) -> AuditEvent:

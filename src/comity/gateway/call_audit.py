@@ -122,7 +122,7 @@ class CallAudit:
         if not self._audit_log.has_room:
             return _QUEUE_FULL_REFUSAL
         record = self._create_record(call, entry, review, arguments)
-        if not self._must_wait(record):
+        if not (record.must_be_durable and self._audit_log.is_durable):
             record.was_sent = True
             if record.must_be_durable:
                 self._audit_log.enqueue(
@@ -165,10 +165,6 @@ class CallAudit:
         call.record = record
         return record
 
-    def _must_wait(self, record: CallRecord) -> bool:
-        """Whether the call and its answer wait until the event is durable."""
-        return record.must_be_durable and self._audit_log.is_durable
-
     def _tool_details(self, entry: CatalogEntry, review: ToolReviewStatus) -> Mapping[str, object]:
         """The details that all calls of a tool have, until its review changes."""
         place = (entry.server, entry.name)
@@ -209,7 +205,8 @@ class CallAudit:
         call.is_recorded = True
         record = call.record if isinstance(call.record, CallRecord) else None
         event = self._outcome_event(call, record, outcome, refusal)
-        if record is None or not (self._must_wait(record) and record.was_sent):
+        waits = self._audit_log.is_durable and record is not None and record.must_be_durable
+        if not (waits and record is not None and record.was_sent):
             if self._must_await(event):
                 self._audit_log.insist(event).add_done_callback(
                     lambda kept: _reply_when_durable(kept, reply)
@@ -238,7 +235,8 @@ class CallAudit:
             details |= call.stream.summary()
         if call.active_calls is not None:
             details["duration_ms"] = round((call.active_calls.now() - call.started_at) * 1000, 3)
-        if has_left and (outcome == CANCELLED or _may_have_run(refusal)):
+        is_uncertain = refusal is not None and refusal.fault in _UNCERTAIN_FAULTS
+        if has_left and (outcome == CANCELLED or is_uncertain):
             details["outcome_known"] = False
         return self._make_event(call, record, kind, details)
 
@@ -257,7 +255,8 @@ class CallAudit:
         kind: tuple[AuditType, AuditResult],
         details: Mapping[str, object],
     ) -> AuditEvent:
-        actor, (server, tool) = call.client_stream.actor, _target(call, record)
+        actor = call.client_stream.actor
+        server, tool = _target(call) if record is None else (record.server, record.tool)
         if call.permitted_by:
             # The approval that the call consumed, or the grant that answered for it.
             details = {**details, "answered_by": call.permitted_by}
@@ -267,7 +266,7 @@ class CallAudit:
             server=server,
             tool=tool,
             result=kind[1],
-            trace=call.ensure_trace_id(),
+            trace=call.trace or call.ensure_trace_id(),
             call="" if record is None else record.id,
             details=details,
         )
@@ -296,10 +295,6 @@ def _outcome_kind(
     return AuditType.TOOL_EXECUTED, AuditResult.SUCCESS if outcome == OK else AuditResult.FAILURE
 
 
-def _may_have_run(refusal: Refusal | None) -> bool:
-    return refusal is not None and refusal.fault in _UNCERTAIN_FAULTS
-
-
 def _mgp_details(known: tuple[Risk, Sequence[str]] | None) -> dict[str, object]:
     """The details of a call that MGP §6.3 names."""
     if known is None:
@@ -315,9 +310,7 @@ def _validator_details(refusal: Refusal) -> dict[str, object]:
     return {} if named is None else {"validator_applied": named}
 
 
-def _target(call: Call, record: CallRecord | None) -> tuple[str, str]:
-    if record is not None:
-        return record.server, record.tool
+def _target(call: Call) -> tuple[str, str]:
     if call.target is not None:
         return call.target
     server = "" if call.counters is None else call.counters.server

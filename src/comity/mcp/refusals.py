@@ -26,6 +26,7 @@ from comity.errors import (
     MalformedMessage,
 )
 from comity.mcp import jsonrpc
+from comity.mcp.framing import BACKSLASH
 from comity.mcp.jsonrpc import ErrorBody, ExtendedFrame, Frame, Id
 from comity.mcp.mgp import NegotiatedTerms
 from comity.mcp.protocol import CALL_TOOL
@@ -475,6 +476,10 @@ def of_server(frame: Frame) -> Refusal:
 
 def trace_of(params: Raw | UnsetType) -> str | None:
     """Return the trace id in a request's parameters, as 32 hexadecimal digits. (D-33)"""
+    plain = b"" if params is UNSET else bytes(params)
+    if b"trace" not in plain and BACKSLASH not in plain:
+        # Most requests have none. An escape could hide the key, so such parameters are decoded.
+        return None
     try:
         found = {} if params is UNSET else jsonrpc.decode_members(params)
         meta = jsonrpc.decode_members(found["_meta"]) if "_meta" in found else {}

@@ -204,6 +204,9 @@ _VALUE: Final = re.compile(
     r"|\"((?:[^\"\\]|\\.){1,4096})|'((?:[^'\\]|\\.){1,4096})"
     r"|(?:(?i:bearer|basic|dpop|token)\s{1,3})?+((?!\[secret)[^\s\"'&]{1,4096})"
 )
+_SUSPECT: Final = re.compile(r"[=:%-]|[Bb][Ee][Aa]|[Bb][Aa][Ss]|[Dd][Pp][Oo]")
+"""One of these is in every text that `hide_forms` changes, unless a long run of letters is."""
+
 _HIDDEN: Final = re.compile(r"\[secret(?::[0-9a-f]{8})?\]")
 
 
@@ -234,6 +237,13 @@ def without_clear_secrets(text: str) -> str:
     colon is none.
     """
     return _hide_clear(text, lambda _: "[secret]") if len(text) >= _SHORTEST else text
+
+
+def may_hold_secret(text: str) -> bool:
+    """Return whether `hide_forms` might find something. It finds nothing where this says no."""
+    return len(text) >= _SHORTEST and (
+        _SUSPECT.search(text) is not None or _RUN.search(text) is not None
+    )
 
 
 def hide_forms(text: str, hide: Hide) -> str:

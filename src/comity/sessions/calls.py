@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -39,7 +38,7 @@ from comity.telemetry.metrics import (
     name_in,
     outcome_of,
 )
-from comity.telemetry.tracing import CallTraceOutcome, Tracer
+from comity.telemetry.tracing import CallTraceOutcome, Tracer, new_trace_id
 
 
 class PendingMessage(Protocol):
@@ -479,7 +478,7 @@ class Call:
 
     def ensure_trace_id(self) -> str:
         """Return the trace id, and create one if the call has none."""
-        self.trace = self.trace or self.trace_id() or secrets.token_hex(16)
+        self.trace = self.trace or self.trace_id() or new_trace_id()
         return self.trace
 
     def _reply(

@@ -189,7 +189,7 @@ def _message(answer: Frame | None) -> str | None:
 def _uri(frame: Frame) -> str:
     """Return the URI without the parts that may hold secrets: user, query and fragment."""
     try:
-        found = jsonrpc.decode_text(jsonrpc.params_of(frame).get("uri"))
+        found = jsonrpc.decode_text(frame.parameters.get("uri"))
         parts = urlsplit((found or "")[:1000])
     except (MalformedMessage, ValueError):
         return ""

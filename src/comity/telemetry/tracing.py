@@ -1,6 +1,8 @@
 """W3C trace context in headers and messages, and the interface of a tracer."""
 
+import os
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
@@ -48,6 +50,23 @@ _PARENT: Final = re.compile(
 _MEMBER: Final = re.compile(
     r"[ \t]*[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~][ \t]*|[ \t]*"
 )
+
+
+_IDS_AT_ONCE: Final = 256
+_unused_ids: list[str] = []
+# A forked process must not continue with the ids of its parent.
+os.register_at_fork(after_in_child=_unused_ids.clear)
+
+
+def new_trace_id() -> str:
+    """Return a random trace id of 32 hexadecimal digits.
+
+    The random bytes of many ids are read at once: one by one, each call would cost a system call.
+    """
+    if not _unused_ids:
+        digits = secrets.token_hex(16 * _IDS_AT_ONCE)
+        _unused_ids.extend(digits[at : at + 32] for at in range(0, len(digits), 32))
+    return _unused_ids.pop()
 
 
 class TraceContext(NamedTuple):
@@ -98,7 +117,7 @@ def from_params(params: Raw | UnsetType) -> TraceContext | None:
 def with_context(frame: Frame, context: TraceContext) -> Frame:
     """Return the request with this context; params that are not an object stay unchanged."""
     try:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         meta = jsonrpc.decode_members(params.get("_meta", b"{}"))
     except MalformedMessage:
         return frame
