@@ -391,7 +391,7 @@ def test_a_client_is_asked_by_an_id_and_amid_a_call_that_it_knows() -> None:
 
 def test_a_notice_to_a_client_has_neither_options_nor_a_time() -> None:
     question = decode_callback(asked(type="notification"))
-    params = jsonrpc.params_of(callback_frame(question, "ask-1", 7, ()))
+    params = callback_frame(question, "ask-1", 7, ()).parameters
     assert params.keys() == {"callback_id", "request_id", "type", "message"}
 
 

@@ -104,7 +104,7 @@ def test_nothing_but_the_very_word_approves(said: object) -> None:
 @pytest.mark.parametrize("why_not_you", ["", "it is your own request"])
 def test_news_of_a_call_that_waits_says_who_can_approve_it_and_how(why_not_you: str) -> None:
     news = prompt_messages.waiting_progress("t", 1, ASK, WAY._replace(refusal_reason=why_not_you))
-    params = jsonrpc.params_of(news)
+    params = news.parameters
     assert jsonrpc.decode_value(params["_meta"]) == {"dev.comity/ask": {"id": ASK.id}}
     message = jsonrpc.decode_text(params["message"]) or ""
     assert "A person can approve it at https://x/asks/1 or by `comity approve 1`." in message
@@ -132,6 +132,6 @@ def test_progress_is_told_only_to_whoever_gave_a_token() -> None:
     assert prompt_messages.progress_token_in(_request(_meta={"progressToken": 7})) == 7
     assert prompt_messages.progress_token_in(_request(_meta=[])) is None
     first, second = (prompt_messages.waiting_progress(7, step, ASK, WAY) for step in (1, 2))
-    steps = [jsonrpc.decode_value(jsonrpc.params_of(each)["progress"]) for each in (first, second)]
+    steps = [jsonrpc.decode_value(each.parameters["progress"]) for each in (first, second)]
     assert 0 < cast("float", steps[0]) < cast("float", steps[1]) < 1
     assert isinstance(first.params, Raw)

@@ -101,7 +101,7 @@ def test_only_what_a_server_says_names_that_server_beside_its_data() -> None:
     event = GatewayEvent(
         "e1", "model.token_usage", AT, Severity.INFO, {"server_id": ""}, source="files"
     )
-    told = jsonrpc.params_of(notice_of(event, "sub-1"))
+    told = notice_of(event, "sub-1").parameters
     assert jsonrpc.decode_text(told["server_id"]) == "files"
     assert jsonrpc.decode_value(told["data"]) == {"server_id": ""}
 

@@ -79,7 +79,7 @@ def told(call: Call) -> list[dict[str, object]]:
 
 
 def asked_of(frame: Frame) -> object:
-    return jsonrpc.decode_value(jsonrpc.params_of(frame).get("_mgp", Raw(b"null")))
+    return jsonrpc.decode_value(frame.parameters.get("_mgp", Raw(b"null")))
 
 
 def figures(made: StreamingService) -> dict[str, object]:
@@ -114,7 +114,7 @@ async def test_gaps_are_told_with_the_answer_and_written_down() -> None:
 
 async def test_a_server_that_did_not_agree_hears_nothing_of_it_and_answers_whole() -> None:
     room, _, call, sent = await streaming_call(server=None, process=True)
-    assert "_mgp" not in jsonrpc.params_of(sent)
+    assert "_mgp" not in sent.parameters
     answers(room, sent.id)
     (result,) = told(call)
     assert "_mgp" not in result
@@ -122,7 +122,7 @@ async def test_a_server_that_did_not_agree_hears_nothing_of_it_and_answers_whole
 
 async def test_a_client_that_did_not_agree_gets_no_pieces_however_it_asks() -> None:
     room, made, call, sent = await streaming_call(client=None, process=True)
-    assert "_mgp" not in jsonrpc.params_of(sent)
+    assert "_mgp" not in sent.parameters
     says(room, sent.id, 0)
     assert told(call) == []
     assert figures(made) == {"stray": 1}
@@ -191,13 +191,13 @@ async def test_where_the_operator_does_not_want_it_no_plain_call_streams() -> No
     room, made = await streaming_room(client=None, process=True)
     made.for_progress = False
     _, sent = room.call(name="t", _meta={"progressToken": "mine"})
-    assert "_mgp" not in jsonrpc.params_of(sent)
+    assert "_mgp" not in sent.parameters
 
 
 async def test_a_client_of_mgp_hears_a_plain_servers_progress_in_its_own_words() -> None:
     room, _ = await streaming_room(server=None, process=True)
     call, sent = room.call(name="t")
-    meta = jsonrpc.decode_value(jsonrpc.params_of(sent)["_meta"])
+    meta = jsonrpc.decode_value(sent.parameters["_meta"])
     assert meta == {"progressToken": sent.id}
     news = {"progressToken": sent.id, "progress": 13, "total": 20, "message": "13/20"}
     tells(room, "notifications/progress", news)
@@ -272,7 +272,7 @@ async def test_a_cancelled_call_is_answered_with_what_has_come() -> None:
     # The server hears it in MGP's words; what it still answers is nobody's.
     stop = room.carrier.sent[-1].frame
     assert stop.method == mgp_streaming.CANCEL
-    assert jsonrpc.decode_value(jsonrpc.params_of(stop)["request_id"]) == sent.id
+    assert jsonrpc.decode_value(stop.parameters["request_id"]) == sent.id
     answers(room, sent.id)
     assert told(call) == []
     assert await cancels(room, made, "own-1") == mgp_streaming.too_late()
@@ -286,7 +286,7 @@ async def test_a_server_that_does_not_know_the_word_hears_mcps() -> None:
     refused = jsonrpc.make_error(stop.id, METHOD_NOT_FOUND, "what is that?")
     room.link.on_message(jsonrpc.encode_frame(refused), None, 200)
     await until(lambda: room.carrier.sent[-1].frame.method == "notifications/cancelled")
-    cancelled = jsonrpc.params_of(room.carrier.sent[-1].frame)
+    cancelled = room.carrier.sent[-1].frame.parameters
     assert jsonrpc.decode_value(cancelled["requestId"]) == sent.id
 
 
@@ -358,7 +358,7 @@ async def test_what_is_made_again_after_some_was_told_is_answered_whole() -> Non
     frame = jsonrpc.make_request("own-1", "tools/call", {"name": "t", "_mgp": ASKS})
     room.link.send_call(call, frame)
     again = room.carrier.sent[-1].frame
-    assert "_mgp" not in jsonrpc.params_of(again)
+    assert "_mgp" not in again.parameters
     says(room, again.id, 0)
     answers(room, again.id)
     first, result = told(call)
@@ -375,7 +375,7 @@ async def test_a_call_that_goes_on_apart_from_its_client_does_not_stream() -> No
     call = room.underway.begin(frame, ClientStream(), room.session)
     call.is_detached = True
     room.link.send_call(call, frame)
-    assert "_mgp" not in jsonrpc.params_of(room.carrier.sent[-1].frame)
+    assert "_mgp" not in room.carrier.sent[-1].frame.parameters
 
 
 async def test_the_gateways_own_requests_never_stream() -> None:

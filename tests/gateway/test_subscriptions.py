@@ -481,7 +481,7 @@ def listen_call(wanted: dict[str, Any]) -> tuple[Call, Frame]:
 
 
 def wanted_in(frame: Frame) -> object:
-    return jsonrpc.decode_value(jsonrpc.params_of(frame)["notifications"])
+    return jsonrpc.decode_value(frame.parameters["notifications"])
 
 
 def test_what_may_not_be_read_is_not_asked_for() -> None:
@@ -489,7 +489,7 @@ def test_what_may_not_be_read_is_not_asked_for() -> None:
     call, frame = listen_call(wanted)
     left = narrow_listen_request(call, frame, lambda uri: uri == "x:1")
     assert wanted_in(left) == {"toolsListChanged": True, "resourceSubscriptions": ["x:1"]}
-    assert jsonrpc.decode_value(jsonrpc.params_of(left)["kept"]) == 1
+    assert jsonrpc.decode_value(left.parameters["kept"]) == 1
 
 
 def test_what_may_not_be_read_any_more_is_not_told() -> None:

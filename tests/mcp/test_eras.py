@@ -470,8 +470,8 @@ def test_a_tool_that_runs_only_as_a_task_says_so(execution: object, must: bool) 
 def test_a_call_is_made_a_task_and_is_otherwise_the_same() -> None:
     frame = jsonrpc.make_request(1, "tools/call", {"name": "t", "arguments": {}})
     asked = eras.as_task(frame)
-    assert jsonrpc.params_of(asked) == {
-        **jsonrpc.params_of(frame),
+    assert asked.parameters == {
+        **frame.parameters,
         "task": jsonrpc.to_raw({}),
     }
 

@@ -221,7 +221,7 @@ def test_a_change_of_state_is_told_in_the_words_of_the_document() -> None:
         at,
     )
     assert frame.method == "notifications/mgp.lifecycle"
-    assert jsonrpc.decode_value(jsonrpc.to_raw(jsonrpc.params_of(frame))) == {
+    assert jsonrpc.decode_value(jsonrpc.to_raw(frame.parameters)) == {
         "server_id": "mind",
         "previous_state": "connected",
         "new_state": "draining",

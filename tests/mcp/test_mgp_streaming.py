@@ -300,7 +300,7 @@ def test_progress_is_a_share_with_a_message_and_a_guess() -> None:
     assert (found.progress, found.message, found.estimated_remaining_ms) == (0.65, "13/20", 4500)
     told = mgp_streaming.progress_notification("a", 0.65, "13/20", estimated_remaining_ms=4500)
     assert jsonrpc.decode_value(jsonrpc.to_raw(told.params)) == said
-    assert "message" not in jsonrpc.params_of(mgp_streaming.progress_notification("a", 0.1))
+    assert "message" not in mgp_streaming.progress_notification("a", 0.1).parameters
 
 
 def test_a_cancellation_names_a_request_and_perhaps_why() -> None:

@@ -135,7 +135,7 @@ def test_a_request_says_its_trace_as_mgp_does_and_nothing_else_otherwise(
     said: bytes | None,
 ) -> None:
     frame = jsonrpc.Frame("2.0", 1, "tools/call", UNSET if said is None else Raw(said))
-    params = jsonrpc.params_of(with_trace_id(frame, TRACE))
+    params = with_trace_id(frame, TRACE).parameters
     before = json.loads(said or b"{}")
     named = {"trace_id": "0af76519-16cd-43dd-8448-eb211c80319c"}
     # Who says something of it itself is left alone.

@@ -169,7 +169,7 @@ class StdioBridge:
 
     def _cancelled(self, frame: Frame) -> BridgeRequest | None:
         """Return the request that the client cancelled, which gets no response from now on."""
-        named = jsonrpc.decode_value(jsonrpc.params_of(frame).get("requestId", Raw(b"null")))
+        named = jsonrpc.decode_value(frame.parameters.get("requestId", Raw(b"null")))
         if not isinstance(named, int | str) or isinstance(named, bool):
             return None
         return self._end_request(self._request_by_client_id.get(named))
@@ -276,7 +276,7 @@ class StdioBridge:
         """Yield the headers in which a modern request repeats parts of its body."""
         if self._era is not Era.MODERN:
             return
-        method, params = str(frame.method), jsonrpc.params_of(frame)
+        method, params = str(frame.method), frame.parameters
         yield protocol.METHOD_HEADER, method.encode()
         named = jsonrpc.decode_text(params.get(protocol.NAME_PARAM_OF.get(method, "")))
         if named is not None:
@@ -435,7 +435,7 @@ class StdioBridge:
 
     async def _find_tool_headers(self, transport: HttpCarrier, frame: Frame) -> bool:
         """Return whether a tool of this name exists. The bridge then knows its headers."""
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         wanted, cursor = jsonrpc.decode_text(params.get("name")) or "", {}
         for page in range(MAX_LIST_PAGES):
             said = {"_meta": params["_meta"], **cursor}

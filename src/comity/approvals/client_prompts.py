@@ -278,7 +278,7 @@ class TaskPrompt:
 
     def answer_task_request(self, call: Call, frame: Frame) -> bool:
         """Answer a request about a task of the gateway. Returns False for other requests."""
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         named = jsonrpc.decode_text(params.get("taskId")) or ""
         if not named.startswith(f"{OWN_TASK_PREFIX}:"):
             return False

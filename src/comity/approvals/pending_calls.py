@@ -234,7 +234,7 @@ class ApprovedRounds:
 
     def is_next_round(self, call: Call, digest: str, frame: Frame) -> bool:
         """Return whether this is the next round of an approved call. Each round counts once."""
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         if ROUND.isdisjoint(params):
             return False
         found = self._open_rounds.pop(_round_key(digest, params.get("requestState")), None)

@@ -150,7 +150,7 @@ def input_required_result(params: dict[str, object], state: str) -> dict[str, ob
 def progress_token_in(frame: Frame) -> object | None:
     """Return the progress token of a request, or None if there is none."""
     try:
-        meta = jsonrpc.decode_members(jsonrpc.params_of(frame).get("_meta", _NOTHING))
+        meta = jsonrpc.decode_members(frame.parameters.get("_meta", _NOTHING))
         return jsonrpc.decode_scalar(meta.get("progressToken"))
     except MalformedMessage:
         return None
@@ -221,7 +221,7 @@ def extract_reply(key: bytes, party: str, frame: Frame) -> tuple[Frame, PromptRe
     """
     if frame.params is UNSET or b"requestState" not in bytes(frame.params):
         return frame, None
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     words = unseal_token(key, jsonrpc.decode_text(params.get("requestState")) or "")
     if (
         words is None

@@ -458,7 +458,7 @@ class ElicitationInbox:
         call = client_call_of(server_request.pending_message)
         if not self.is_enabled or server_request.method != protocol.ELICIT or call is None:
             return False
-        if jsonrpc.decode_text(jsonrpc.params_of(frame).get("mode", b'"form"')) != _FORM_MODE:
+        if jsonrpc.decode_text(frame.parameters.get("mode", b'"form"')) != _FORM_MODE:
             return False
         assert isinstance(server_request.pending_message, Call)
         try:
@@ -507,7 +507,7 @@ class ElicitationInbox:
         self._server_questions.ask(inquiry)
 
     def _parse_question(self, server: str, frame: Frame) -> ServerQuestion:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         message, schema = jsonrpc.decode_text(params.get("message")), params.get("requestedSchema")
         if frame.params is UNSET or len(frame.params) > MAX_FORM_BYTES or schema is None:
             raise MalformedMessage(f"a form has a schema, and at most {MAX_FORM_BYTES} bytes")

@@ -140,7 +140,7 @@ class ServerSubscription:
         if frame.method != protocol.ACKNOWLEDGED:
             return
         try:
-            agreed = jsonrpc.decode_members(jsonrpc.params_of(frame).get("notifications", b"{}"))
+            agreed = jsonrpc.decode_members(frame.parameters.get("notifications", b"{}"))
             self._agree(*subscribed_in(agreed.get(LISTENED, UNSET)))
         except MalformedMessage as error:
             log.info("server %r agrees to no events: %s", self._link.server, error)

@@ -69,9 +69,7 @@ class GatewayInfo:
         plain = {name: terms for name, terms in CAPABILITIES.items() if name != "logging"}
         if has_tasks:
             plain["extensions"] = {eras.EXTENSION.decode(): {}}
-        asked = jsonrpc.decode_members(jsonrpc.params_of(frame)["_meta"])[
-            protocol.CLIENT_CAPABILITIES
-        ]
+        asked = jsonrpc.decode_members(frame.parameters["_meta"])[protocol.CLIENT_CAPABILITIES]
         offered = with_mgp(plain, of_request(frame.params), asked)
         return self.add_modern_fields(
             {"supportedVersions": list(protocol.MODERN_VERSIONS), "capabilities": offered}
@@ -253,7 +251,7 @@ class AllServersEndpoint:
         return await self.own_tools.handle_call(MethodRequest(call, session, terms, frame))
 
     async def _initialize(self, session: Session, call: Call, frame: Frame) -> None:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         session.store_client_info(params)
         asked = self.status_methods.negotiate(session)
         session.sees_all_servers = True
@@ -277,7 +275,7 @@ class AllServersEndpoint:
         call.deliver_answer(jsonrpc.make_result(call.client_request_id, {}))
 
     async def _set_level(self, session: Session, call: Call, frame: Frame) -> None:
-        level = jsonrpc.decode_text(jsonrpc.params_of(frame).get("level"))
+        level = jsonrpc.decode_text(frame.parameters.get("level"))
         if level not in protocol.LOG_LEVELS:
             raise MalformedMessage("no such log level", INVALID_PARAMS)
         session.log_level = level
@@ -294,7 +292,7 @@ class AllServersEndpoint:
 
     def _list(self, call: Call, frame: Frame) -> dict[str, object]:
         kind = KIND_OF_LIST[call.method]
-        cursor_member = jsonrpc.params_of(frame).get("cursor")
+        cursor_member = frame.parameters.get("cursor")
         cursor = jsonrpc.decode_text(cursor_member)
         if cursor_member is not None and cursor is None:
             raise MalformedMessage("a cursor is a string", INVALID_PARAMS)
@@ -321,12 +319,12 @@ class AllServersEndpoint:
         return self.servers.get(server) is not None
 
     async def _route_in_session(self, session: Session, call: Call, frame: Frame) -> None:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         if self._is_own_tool(call, params):
             aimed = await self._target_call(call, session, frame)
             if aimed is None:
                 return
-            frame, params = aimed, jsonrpc.params_of(aimed)
+            frame, params = aimed, aimed.parameters
         offer, renamed = self._find_entry(call, frame, params)
         server = self.server_of(call, offer)
         if call.method != protocol.CALL_TOOL:
@@ -345,7 +343,7 @@ class AllServersEndpoint:
 
         if self.own_tools is not None:
             self.own_tools.note_use(call, offer)
-        outcome = self.call_gate.examine(call, offer, frame)
+        outcome = self.call_gate.pipeline.examine(call, offer, frame)
         if outcome is None or await enforce_outcome(call, outcome, go_on):
             await go_on()
 
@@ -388,7 +386,7 @@ class AllServersEndpoint:
         """
         if self.call_gate.pipeline.answers_task(call, frame):
             return
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         party = call.client_stream.actor.party
         name, task = self.tasks.decode(party, jsonrpc.decode_text(params.get("taskId")))
         server = self.servers.get(name)
@@ -401,13 +399,13 @@ class AllServersEndpoint:
         link.send_call(call, renamed, with_name(headers, task))
 
     async def _route_modern(self, call: Call, frame: Frame, headers: Headers) -> None:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         if self._is_own_tool(call, params):
             aimed = await self._target_call(call, None, frame)
             if aimed is None:
                 return
             # The headers name the gateway's tool. The server needs headers that name its own tool.
-            frame, params, headers = aimed, jsonrpc.params_of(aimed), ()
+            frame, params, headers = aimed, aimed.parameters, ()
         offer, renamed = self._find_entry(call, frame, params)
         reached = self.server_of(call, offer).connections
         if call.method != protocol.CALL_TOOL:
@@ -420,7 +418,7 @@ class AllServersEndpoint:
 
         if self.own_tools is not None:
             self.own_tools.note_use(call, offer)
-        outcome = self.call_gate.examine(call, offer, frame)
+        outcome = self.call_gate.pipeline.examine(call, offer, frame)
         if outcome is None or await enforce_outcome(call, outcome, go_on):
             await go_on()
 
@@ -509,4 +507,4 @@ async def _update_log_level(session: Session, server: UpstreamServer) -> None:
 def _name_header(frame: Frame, method: str) -> str | None:
     """Return what the name header repeats: a tool, a prompt or the URI of a resource."""
     member = protocol.NAME_PARAM_OF.get(method)
-    return None if member is None else jsonrpc.decode_text(jsonrpc.params_of(frame).get(member))
+    return None if member is None else jsonrpc.decode_text(frame.parameters.get(member))

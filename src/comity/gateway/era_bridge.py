@@ -665,7 +665,7 @@ class EraBridge:
         if call.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):
             await self._follow_resource(server, session, call.method, frame)
         elif call.method == protocol.SET_LEVEL:
-            level = jsonrpc.decode_text(jsonrpc.params_of(frame).get("level"))
+            level = jsonrpc.decode_text(frame.parameters.get("level"))
             if level not in protocol.LOG_LEVELS:
                 raise MalformedMessage("no such log level", INVALID_PARAMS)
             session.log_level = level
@@ -675,7 +675,7 @@ class EraBridge:
 
     def headers_for(self, server: ServerConnections, frame: Frame) -> Headers:
         """Return the headers that repeat parts of a modern request for proxies on its way."""
-        method, params = str(frame.method), jsonrpc.params_of(frame)
+        method, params = str(frame.method), frame.parameters
         named = jsonrpc.decode_text(params.get(protocol.NAME_PARAM_OF.get(method, "")))
         headers = ((protocol.METHOD_HEADER, method.encode()),)
         if named is None:
@@ -691,7 +691,7 @@ class EraBridge:
     async def _follow_resource(
         self, server: ServerConnections, session: Session, method: str, frame: Frame
     ) -> None:
-        uri = jsonrpc.decode_text(jsonrpc.params_of(frame).get("uri"))
+        uri = jsonrpc.decode_text(frame.parameters.get("uri"))
         if uri is None:
             raise MalformedMessage("uri is missing", INVALID_PARAMS)
         if session.is_closed:
@@ -718,7 +718,7 @@ class EraBridge:
         ).start()
 
     def _entry_of(self, server: ServerConnections, frame: Frame) -> CatalogEntry | None:
-        name = jsonrpc.decode_text(jsonrpc.params_of(frame).get("name"))
+        name = jsonrpc.decode_text(frame.parameters.get("name"))
         return self._catalog.find_own(server.name, EntryKind.TOOL, name or "")
 
     def _header_arguments(
@@ -733,7 +733,7 @@ def _check_headers(entry: CatalogEntry, frame: Frame, headers: Headers) -> None:
     marks = modern_requests.marks_in(entry.definition)
     # Only at HTTP can a proxy have routed by the headers.
     if marks and any(name == protocol.NAME_HEADER for name, _ in headers):
-        arguments = _arguments(jsonrpc.params_of(frame))
+        arguments = _arguments(frame.parameters)
         wrong = modern_requests.header_mismatch_reason(marks, arguments, headers)
         if wrong is not None:
             raise MalformedMessage(wrong, HEADER_MISMATCH)

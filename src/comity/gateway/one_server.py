@@ -172,7 +172,7 @@ class ServerEndpoint:
             if await self._may_be_sent(other, asked, context):
                 await self._send(other, asked, context)
 
-        named = jsonrpc.decode_text(jsonrpc.params_of(frame).get("name"))
+        named = jsonrpc.decode_text(frame.parameters.get("name"))
         offer = self._call_gate.find_tool(call, self._server.name, named)
         means = RetryActions(
             lambda: self._send(call, frame, context), instead, is_for_all_servers=False
@@ -191,7 +191,7 @@ class ServerEndpoint:
             return
         # At stdio there are no headers. At HTTP they repeat the name of the tool.
         headers = (
-            with_name(context, jsonrpc.decode_text(jsonrpc.params_of(frame).get("name")))
+            with_name(context, jsonrpc.decode_text(frame.parameters.get("name")))
             if context
             else context
         )
@@ -224,21 +224,20 @@ class ServerEndpoint:
         """
         server = self._server.name
         if call.method == protocol.CALL_TOOL:
-            named = jsonrpc.decode_text(jsonrpc.params_of(frame).get("name"))
-            outcome = self._call_gate.examine(
-                call, self._call_gate.find_tool(call, server, named), frame
-            )
+            named = jsonrpc.decode_text(frame.parameters.get("name"))
+            entry = self._call_gate.find_tool(call, server, named)
+            outcome = self._call_gate.pipeline.examine(call, entry, frame)
             if outcome is None:
                 return True
             return await enforce_outcome(call, outcome, lambda: self._send(call, frame, context))
         if call.method == protocol.GET_PROMPT:
-            named = jsonrpc.decode_text(jsonrpc.params_of(frame).get("name"))
+            named = jsonrpc.decode_text(frame.parameters.get("name"))
             self._call_gate.require_entry(call, EntryKind.PROMPT, server, named)
         elif call.method in URI_METHODS:
-            named = jsonrpc.decode_text(jsonrpc.params_of(frame).get("uri"))
+            named = jsonrpc.decode_text(frame.parameters.get("uri"))
             self._call_gate.require_entry(call, EntryKind.RESOURCE, server, named)
         elif call.method == protocol.COMPLETE:
-            kind, named = _reference(jsonrpc.params_of(frame))
+            kind, named = _reference(frame.parameters)
             self._call_gate.require_entry(call, kind, server, named)
         elif call.method == CANCEL:
             self._cancel(call, frame)
@@ -293,7 +292,7 @@ class ServerEndpoint:
             await self._server.wait_for_first_start()
         self._server.require_usable()
         if greets:
-            session.store_client_info(jsonrpc.params_of(frame))
+            session.store_client_info(frame.parameters)
             session.may_read = self._call_gate.uri_filter(
                 call.client_stream.actor, self._server.name
             )
@@ -318,7 +317,7 @@ class ServerEndpoint:
             await self._bridge.send_to_modern(self._server.connections, session, call, frame)
             self._filter_list_result(call)
             return
-        wanted = jsonrpc.decode_text(jsonrpc.params_of(frame).get("protocolVersion"))
+        wanted = jsonrpc.decode_text(frame.parameters.get("protocolVersion"))
         answer = eras.welcome_message(self._server.connections.discover_result, wanted)
         session.version = str(answer["protocolVersion"])
         session.is_initialized = True
@@ -341,7 +340,7 @@ class ServerEndpoint:
             connection.send_call(call, frame)
             return
         assert connection.initialize_result is not None
-        wanted = jsonrpc.decode_text(jsonrpc.params_of(frame).get("protocolVersion"))
+        wanted = jsonrpc.decode_text(frame.parameters.get("protocolVersion"))
         agreed = (
             jsonrpc.decode_text(connection.initialize_result.get("protocolVersion"))
             or protocol.LATEST_HANDSHAKE
@@ -387,7 +386,7 @@ class ServerEndpoint:
         if call.method == protocol.PING:
             call.deliver_answer(jsonrpc.make_result(call.client_request_id, {}))
         elif call.method == protocol.SET_LEVEL:
-            session.log_level = jsonrpc.decode_text(jsonrpc.params_of(frame).get("level"))
+            session.log_level = jsonrpc.decode_text(frame.parameters.get("level"))
             lowest = {"level": users.lowest_level() or session.log_level}
             connection.send_call(call, jsonrpc.with_params(frame, jsonrpc.to_raw(lowest)))
         elif call.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):
@@ -414,7 +413,7 @@ def track_resource_subscription(
 
     The server receives an unsubscribe request only from the last subscriber.
     """
-    uri = jsonrpc.decode_text(jsonrpc.params_of(frame).get("uri"))
+    uri = jsonrpc.decode_text(frame.parameters.get("uri"))
     if uri is None:
         raise MalformedMessage("uri is missing", INVALID_PARAMS)
     if call.method == protocol.SUBSCRIBE:

@@ -117,6 +117,9 @@ class CallPipeline:
         self.scope_checker = scope_checker
         self.own_tasks = own_tasks
         self.intent_recorder = intent_recorder
+        self._has_no_checks = (
+            argument_checker is None and intent_recorder is None and scope_checker is None
+        )
 
     def strip_gateway_parts(self, call: Call, frame: Frame) -> Frame:
         """Return a modern request without the parts that are meant for the gateway.
@@ -170,14 +173,6 @@ class CallPipeline:
             found
             if isinstance(found, Refusal)
             else self._finish_examination(found, call, entry, frame)
-        )
-
-    @property
-    def _has_no_checks(self) -> bool:
-        return (
-            self.argument_checker is None
-            and self.intent_recorder is None
-            and self.scope_checker is None
         )
 
     async def _finish_examination(
@@ -279,7 +274,7 @@ def arguments_in(frame: Frame) -> object:
 
     Raises MalformedMessage if they are not an object.
     """
-    raw: Raw | None = jsonrpc.params_of(frame).get("arguments")
+    raw: Raw | None = frame.parameters.get("arguments")
     if raw is None:
         return {}
     arguments = jsonrpc.decode_value(raw)
@@ -348,12 +343,6 @@ class CallGate(CatalogAccess):
         if refusal is not None:
             call.refuse_with(refusal)
         return refusal is not None
-
-    def examine(
-        self, call: Call, entry: CatalogEntry, frame: Frame
-    ) -> Outcome | Awaitable[Outcome]:
-        """Run the call pipeline for a tool that the actor may use."""
-        return self.pipeline.examine(call, entry, frame)
 
     def check(
         self, call: Call, entry: CatalogEntry, frame: Frame

@@ -173,7 +173,7 @@ class FencedTransport:
 
 def add_fence_token(frame: Frame, token: int) -> Frame:
     """Return the call with the token of the lease under which it is made."""
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     meta = jsonrpc.decode_members(params["_meta"]) if "_meta" in params else {}
     told = {**params, "_meta": {**meta, FENCE_META_KEY: token}}
     return jsonrpc.with_params(frame, jsonrpc.to_raw(told))

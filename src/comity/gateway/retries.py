@@ -359,7 +359,7 @@ class RetryState:
             return False
         self._is_over = True
         self._retries.count_fallback(self._entry)
-        params = {**jsonrpc.params_of(self._frame), "name": self._fallback_name}
+        params = {**self._frame.parameters, "name": self._fallback_name}
         frame = jsonrpc.with_params(self._frame, jsonrpc.to_raw(params))
         first = self._entry.key if self._actions.is_for_all_servers else self._entry.name
         other = FallbackCall(frame, call, first, end)
@@ -454,7 +454,7 @@ class FallbackCall(BridgedCall):
         assert frame.result is not UNSET
         result = jsonrpc.decode_members(frame.result)
         meta = jsonrpc.decode_members(result["_meta"]) if "_meta" in result else {}
-        named = {"tool": jsonrpc.params_of(self.frame)["name"], "instead_of": self._original_tool}
+        named = {"tool": self.frame.parameters["name"], "instead_of": self._original_tool}
         told = jsonrpc.to_raw({**result, "_meta": {**meta, FALLBACK_KEY: named}})
         return msgspec.structs.replace(frame, result=told)
 

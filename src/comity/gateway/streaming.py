@@ -78,7 +78,7 @@ class CallProgressStream:
         if not self.chunks.add(chunk):
             return
         if self._wants_streaming:
-            own = {**jsonrpc.params_of(frame), "request_id": call.client_request_id}
+            own = {**frame.parameters, "request_id": call.client_request_id}
             said = jsonrpc.make_notification(wire.CHUNK, own)
         elif self._progress_counter is not None:
             said = self._progress_counter.chunk_progress(chunk)
@@ -93,7 +93,7 @@ class CallProgressStream:
     def _send_stream_progress(self, call: Call, frame: Frame) -> None:
         told = wire.progress_in(frame.params)
         if self._client_has_streaming:
-            own = {**jsonrpc.params_of(frame), "request_id": call.client_request_id}
+            own = {**frame.parameters, "request_id": call.client_request_id}
             self._send_to_client(call, jsonrpc.make_notification(wire.STREAM_PROGRESS, own))
         said = None if self._progress_counter is None else self._progress_counter.share(told)
         if said is not None:
@@ -105,7 +105,7 @@ class CallProgressStream:
         A client that gave a token receives it unchanged. A client with MGP streaming receives it as
         MGP progress.
         """
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         said = (
             None
             if self._progress_counter is None
@@ -388,7 +388,7 @@ async def _cancel_request(
     connection: QuestionConnection, outgoing_id: int, cancellation: Frame
 ) -> None:
     """Cancel in MGP's form, and in MCP's form if the server does not understand the first."""
-    params = jsonrpc.params_of(cancellation)
+    params = cancellation.parameters
     reason = {"reason": params["reason"]} if "reason" in params else {}
     try:
         async with asyncio.timeout(CANCEL_TIMEOUT_SECONDS):

@@ -162,7 +162,7 @@ class _ResourceListener:
         elif frame.method in (protocol.RESOURCE_UPDATED, protocol.ACKNOWLEDGED):
             # A second acknowledgement follows a gap in which changes were missed, so it counts as
             # an update. An update may name a part of the followed resource.
-            named = jsonrpc.decode_text(jsonrpc.params_of(frame).get("uri"))
+            named = jsonrpc.decode_text(frame.parameters.get("uri"))
             for reader in list(self.readers):
                 reader.send_notification(_resource_updated(named or self._uri))
 
@@ -530,11 +530,11 @@ def narrow_listen_request(call: Call, frame: Frame, may_read: Callable[[str], bo
     def retell(told: Frame) -> Frame | None:
         if told.method != protocol.RESOURCE_UPDATED:
             return told
-        uri = jsonrpc.decode_text(jsonrpc.params_of(told).get("uri"))
+        uri = jsonrpc.decode_text(told.parameters.get("uri"))
         return told if may_read(uri or "") else None
 
     call.adapt_notification = retell
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     wanted = jsonrpc.decode_members(params["notifications"]) if "notifications" in params else {}
     uris = _uris(wanted)
     readable = [uri for uri in uris if may_read(uri)]
@@ -545,7 +545,7 @@ def narrow_listen_request(call: Call, frame: Frame, may_read: Callable[[str], bo
 
 
 def _requested_notifications(frame: Frame) -> dict[str, Raw]:
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     if "notifications" not in params:
         raise MalformedMessage("params.notifications is missing", INVALID_PARAMS)
     return jsonrpc.decode_members(params["notifications"])

@@ -71,7 +71,7 @@ class FastPathRequest:
         self.on_lost = None
         if lane is None:
             return
-        more = b"".join(b"%b: %b\r\n" % header for header in extra)
+        more = b"".join(b"%b: %b\r\n" % header for header in extra) if extra else b""
         if not self.keep_alive:
             more += b"connection: close\r\n"
         lane.written(self, b"%b%d\r\n%b\r\n%b" % (_HEADS[status], len(body), more, body))

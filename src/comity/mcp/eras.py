@@ -100,7 +100,7 @@ def must_be_task(definition: bytes) -> bool:
 
 def as_task(frame: Frame) -> Frame:
     """Return the call as a request for a task."""
-    params: dict[str, object] = {**jsonrpc.params_of(frame), "task": {}}
+    params: dict[str, object] = {**frame.parameters, "task": {}}
     return jsonrpc.with_params(frame, jsonrpc.to_raw(params))
 
 
@@ -170,7 +170,7 @@ class ClientInfo:
 
 def client_declaration_in(frame: Frame) -> ClientInfo:
     """Return what the metadata of a modern request declares about its client."""
-    return _split_meta(jsonrpc.params_of(frame).get("_meta"))[0]
+    return _split_meta(frame.parameters.get("_meta"))[0]
 
 
 def handshake_request(frame: Frame, token: str) -> Frame:
@@ -179,7 +179,7 @@ def handshake_request(frame: Frame, token: str) -> Frame:
     Many clients share one session with the server, and their progress tokens must differ there.
     `token` replaces the token of the client, if it gave one.
     """
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     plain = omit_members(params, ROUND | {"_meta", "task"})
     meta = _split_meta(params.get("_meta"))[1]
     if "progressToken" in meta:
@@ -275,7 +275,7 @@ def retold_plainly(frame: Frame) -> Frame | None:
 
 def modern_request(frame: Frame, said: ClientInfo) -> Frame:
     """Return a request of a legacy client with the metadata that follows from its handshake."""
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     envelope: dict[str, object] = {
         protocol.PROTOCOL_VERSION: protocol.LATEST_MODERN,
         protocol.CLIENT_CAPABILITIES: omit_members(said.capabilities, {"tasks"}),
@@ -336,11 +336,11 @@ def translate_notification(frame: Frame, said: ClientInfo) -> Frame | None:
     if frame.method == protocol.PROGRESS:
         if said.token is None:
             return None
-        params: dict[str, object] = {**jsonrpc.params_of(frame), "progressToken": said.token}
+        params: dict[str, object] = {**frame.parameters, "progressToken": said.token}
         return jsonrpc.with_params(frame, jsonrpc.to_raw(params))
     if frame.method != protocol.MESSAGE:
         return None if frame.method in OUTSIDE_CALL_METHODS else frame
-    level = jsonrpc.decode_text(jsonrpc.params_of(frame).get("level"))
+    level = jsonrpc.decode_text(frame.parameters.get("level"))
     if said.level not in protocol.LOG_LEVELS or level not in protocol.LOG_LEVELS:
         return None
     return (
@@ -432,7 +432,7 @@ def _declared_capabilities(terms: Raw | None) -> dict[str, Raw] | None:
 
 def input_responses_in(frame: Frame) -> tuple[Mapping[str, Raw], str | None]:
     """Return the responses of a repeated request, and the state that it returns."""
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     said = {name: params[name] for name in ROUND & params.keys() if bytes(params[name]) != b"null"}
     if not said:
         return {}, None
@@ -445,7 +445,7 @@ def input_responses_in(frame: Frame) -> tuple[Mapping[str, Raw], str | None]:
 
 def request_digest(server: str, frame: Frame, party: str = "") -> bytes:
     """Return a digest of the request, its server and its principal, without id and round."""
-    params = omit_members(jsonrpc.params_of(frame), ROUND | {"_meta", "task"})
+    params = omit_members(frame.parameters, ROUND | {"_meta", "task"})
     asked = {name: jsonrpc.decode_value(value) for name, value in params.items()}
     whole = [server, str(frame.method), asked, party]
     return hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).digest()
@@ -453,7 +453,7 @@ def request_digest(server: str, frame: Frame, party: str = "") -> bytes:
 
 def embed_request(frame: Frame) -> dict[str, object]:
     """Return a request of a legacy server as a modern result embeds it."""
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     plain: dict[str, object] = {**omit_members(params, {"_meta", "task", "elicitationId"})}
     meta = omit_members(meta_of(params), {"progressToken", RELATED})
     if meta:
@@ -546,7 +546,7 @@ def handshake_question(key: str, method: str, params: Raw, name: str) -> Frame:
 
 def repeat_request(frame: Frame, responses: Mapping[str, object], state: Raw | None) -> Frame:
     """Return the request again, with the responses that its server requires."""
-    params: dict[str, object] = {**jsonrpc.params_of(frame)}
+    params: dict[str, object] = {**frame.parameters}
     if responses:
         params["inputResponses"] = responses
     if state is not None:
@@ -599,7 +599,7 @@ def wants_task(frame: Frame, *, modern: bool) -> bool:
     """Return whether a client accepts a task as the answer to this call."""
     try:
         if not modern:
-            return "task" in jsonrpc.params_of(frame)
+            return "task" in frame.parameters
         return has_task_support(frame)
     except MalformedMessage:
         return False
@@ -618,7 +618,7 @@ def detach_request(frame: Frame) -> Frame:
 
     The call is not a task of the server, and its server can send no requests to a client.
     """
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     meta = meta_of(params)
     said: dict[str, object] = {**omit_members(params, {"task"})}
     if not ENVELOPE.isdisjoint(meta):

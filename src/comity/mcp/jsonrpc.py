@@ -86,6 +86,7 @@ _frame_decoder = msgspec.json.Decoder(Frame)
 _broken_decoder = msgspec.json.Decoder(_BrokenFrame)
 _members_decoder = msgspec.json.Decoder(dict[str, Raw])
 _value_decoder = msgspec.json.Decoder(object)
+_text_decoder = msgspec.json.Decoder(str)
 _KNOWN_MEMBERS = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 
 to_json = _encoder.encode
@@ -101,8 +102,10 @@ def decode_frame(data: bytes, limits: FrameLimits = LIMITS) -> Frame:
         raise MalformedMessage(_too_many(limits.values), INVALID_REQUEST)
     frame = _parse(data)
     _check_shape(frame, limits)
-    # Each level takes two brackets, so a short message cannot be deep.
-    if size > 2 * limits.depth or size > limits.string_bytes:
+    # Each level takes two brackets, so a short message cannot be deep; and most messages hold fewer
+    # brackets than they may have levels.
+    is_long = size > limits.values or size > limits.string_bytes
+    if is_long or (size > 2 * limits.depth and data.count(b"{") + data.count(b"[") > limits.depth):
         _check_bulk(data, limits)
     if len(_encoder.encode(frame)) != size or NEWLINE in data or RETURN in data:
         return _look_closer(data)
@@ -183,11 +186,6 @@ def _members(raw: Raw | bytes) -> dict[str, Raw]:
     return found
 
 
-def params_of(frame: Frame) -> dict[str, Raw]:
-    """Return the members of a frame's parameters, or an empty dict."""
-    return frame.parameters
-
-
 def decode_value(raw: Raw | bytes) -> object:
     """Decode a raw member completely. Raises MalformedMessage for a repeated key at any level.
 
@@ -236,8 +234,16 @@ def decode_scalar(raw: Raw | bytes | None) -> object:
 
 def decode_text(raw: Raw | bytes | None) -> str | None:
     """Decode a raw string. Returns None for any other value."""
-    found = None if raw is None or _begins(raw) != b'"' else decode_value(raw)
-    return found if isinstance(found, str) else None
+    if raw is None:
+        return None
+    try:
+        return _text_decoder.decode(raw)
+    except msgspec.ValidationError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        if _begins(raw) != b'"':
+            return None
+        raise MalformedMessage("not valid JSON", INVALID_REQUEST) from None
 
 
 def to_raw(value: object) -> Raw:

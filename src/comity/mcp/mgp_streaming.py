@@ -125,7 +125,7 @@ def cancel_in(params: Raw | UnsetType) -> tuple[Id, str | None]:
 def streaming_request_in(frame: Frame) -> tuple[bool, str | None]:
     """Return whether a request wants streaming, and the name for a later cancellation."""
     try:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         meta = jsonrpc.decode_members(params.get("_meta", _EMPTY_OBJECT))
         found = [_asked.decode(raw) for raw in (params.get(MEMBER), meta.get(MIRROR)) if raw]
     except (msgspec.DecodeError, UnicodeDecodeError, MalformedMessage):
@@ -324,7 +324,7 @@ def request_streaming(frame: Frame, token: str | None = None) -> Frame:
 
     In the modern version each request declares its client. This one declares streaming.
     """
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     meta: dict[str, object] = {**_meta_of(params)}
     if token is not None:
         meta.setdefault(_PROGRESS_TOKEN, token)
@@ -338,7 +338,7 @@ def request_streaming(frame: Frame, token: str | None = None) -> Frame:
 
 def strip_stream_request(frame: Frame, token: str | None = None) -> Frame:
     """Return a call for a server without streaming, without the MGP members of its client."""
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     meta: dict[str, object] = {**_meta_of(params)}
     is_silent = MEMBER not in params and MIRROR not in meta
     if is_silent and (token is None or _PROGRESS_TOKEN in meta):

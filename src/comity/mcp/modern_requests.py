@@ -54,7 +54,7 @@ def refuse_envelope(frame: Frame, headers: Mapping[bytes, bytes] | None) -> Head
     """
     method = str(frame.method)
     try:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         meta = bytes(params.get("_meta", b"{}"))
         judge = _known if len(meta) <= MAX_KNOWN_LENGTH else _check_envelope
         if headers is None:

@@ -229,7 +229,7 @@ class RegistryApi:
         self, frame: Frame, client_stream: ClientStream, receive: Receive, send: Send
     ) -> None:
         """Send one request and write its notifications and its answer as events."""
-        params = {**jsonrpc.params_of(frame), "_meta": _TOKEN}
+        params = {**frame.parameters, "_meta": _TOKEN}
         frame = jsonrpc.with_params(frame, jsonrpc.to_raw(params))
         async with self._registry.run_request(frame, client_stream) as call:
             await streams.stream_once(

@@ -271,7 +271,7 @@ class RegistryService:
         call.deliver_answer(jsonrpc.make_result(call.client_request_id, listed))
 
     async def _discover(self, call: Call, frame: Frame, stack: AsyncExitStack) -> None:
-        wanted, named = _tool_query(call, frame), _text(jsonrpc.params_of(frame), "name")
+        wanted, named = _tool_query(call, frame), _text(frame.parameters, "name")
         call.client_stream.actor = wanted.actor
         try:
             async with asyncio.timeout(self._options.discovery):
@@ -290,7 +290,7 @@ class RegistryService:
 
     async def _validate(self, call: Call, frame: Frame, stack: AsyncExitStack) -> None:
         """Answer whether arguments would pass. Invalid arguments are a result, not an error."""
-        offer = self._require_tool(call, _text(jsonrpc.params_of(frame), "name"))
+        offer = self._require_tool(call, _text(frame.parameters, "name"))
         refusal = await self._within(self._gate.check(call, offer, frame))
         if refusal is not None and refusal.fault.reg_type != "ValidationError":
             call.refuse_with(refusal)
@@ -301,13 +301,13 @@ class RegistryService:
         )
 
     async def _call(self, call: Call, frame: Frame, stack: AsyncExitStack) -> None:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         offer = self._gate.find(call, EntryKind.TOOL, _text(params, "name"))
         asked = _plain(frame, {**params, "name": offer.name}, ("name", "arguments"))
         await self._send(call, offer, asked, stack)
 
     async def _read(self, call: Call, frame: Frame, stack: AsyncExitStack) -> None:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         uri = _text(params, "uri")
         offer = self._gate.find_resource(call, uri)
         kept = self._resource_cache.find(offer.server, uri or "", call.client_stream.actor.party)
@@ -329,7 +329,7 @@ class RegistryService:
             async with asyncio.timeout_at(until):
                 await place.enter_async_context(self._concurrency.acquire(entry.server))
                 if call.method == protocol.CALL_TOOL:
-                    outcome = await self._within(self._gate.examine(call, entry, frame))
+                    outcome = await self._within(self._gate.pipeline.examine(call, entry, frame))
                     if isinstance(outcome, Refusal):
                         call.refuse_with(outcome)
                         return
@@ -429,7 +429,7 @@ class RegistryService:
 
     def _cache_result(self, call: Call, result: Raw) -> None:
         """Cache a result that a server has just sent. A cached result keeps its expiry."""
-        uri = _text(jsonrpc.params_of(Frame("2.0", params=call.params)), "uri")
+        uri = _text(Frame("2.0", params=call.params).parameters, "uri")
         if uri is not None and call.connection is not None and call.counters is not None:
             said = cast("dict[str, Any]", jsonrpc.decode_value(result))
             key = (call.counters.server, uri, call.client_stream.actor.party)
@@ -441,7 +441,7 @@ async def _refuse_method(call: Call, frame: Frame, stack: AsyncExitStack) -> Non
 
 
 def _tool_query(call: Call, frame: Frame) -> ToolQuery:
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     return ToolQuery(
         to_reader(call.client_stream.actor), _text(params, "server"), _text(params, "cursor")
     )

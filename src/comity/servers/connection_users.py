@@ -213,7 +213,7 @@ def _reaches_log_level(frame: Frame, client: CallClient | None) -> bool:
     """Whether a log message reaches the level that this client requested."""
     if frame.method != MESSAGE or not isinstance(client, Session) or client.log_level is None:
         return True
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     level = jsonrpc.decode_text(params.get("level"))
     if level not in LOG_LEVELS or client.log_level not in LOG_LEVELS:
         return True
@@ -221,5 +221,5 @@ def _reaches_log_level(frame: Frame, client: CallClient | None) -> bool:
 
 
 def _uri(frame: Frame) -> str:
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     return jsonrpc.decode_text(params.get("uri")) or ""

@@ -89,7 +89,7 @@ class ClientProcessPool:
         if not pulse.is_crowded and all(client_key(each) == client for each in connection.callers):
             self._end_idle()
             return False
-        if "task" in jsonrpc.params_of(frame):
+        if "task" in frame.parameters:
             # Later requests about the task go to the shared process, so the task must run there.
             return False
         if client not in self._principals and not self._acquire(

@@ -452,7 +452,7 @@ def _parse_transition(frame: Frame) -> ReportedTransition | None:
     try:
         if frame.params is UNSET or len(frame.params) > MAX_REPORT_BYTES:
             return None
-        said = jsonrpc.params_of(frame)
+        said = frame.parameters
         state, reason = (
             jsonrpc.decode_text(said.get("new_state")),
             jsonrpc.decode_text(said.get("reason")),

@@ -77,8 +77,9 @@ class ClientStream:
             self.frames.append(data)
             self.status = status
             self.is_final = True
-            if self.on_ready is not None:
-                self._on_event()
+            on_ready, self.on_ready = self.on_ready, None
+            if on_ready is not None:
+                on_ready()
             elif self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
 
@@ -135,14 +136,10 @@ class ClientStream:
             self._is_paused = on
             self.on_throttle(on)
 
-    def _on_event(self) -> None:
-        told, self.on_ready = self.on_ready, None
-        if told is not None:
-            told()
-
     def _wake(self) -> None:
-        if self.on_ready is not None:
-            self._on_event()
+        on_ready, self.on_ready = self.on_ready, None
+        if on_ready is not None:
+            on_ready()
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

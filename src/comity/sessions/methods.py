@@ -10,7 +10,6 @@ from typing import Final
 from msgspec import Raw
 
 from comity.errors import METHOD_NOT_FOUND, MalformedMessage
-from comity.mcp import jsonrpc
 from comity.mcp.actors import Actor
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.mgp import METHOD_PREFIX, MgpExtension, NegotiatedTerms
@@ -33,7 +32,7 @@ class MethodRequest:
 
     @property
     def params(self) -> dict[str, Raw]:
-        return jsonrpc.params_of(self.frame)
+        return self.frame.parameters
 
 
 type Answer = Callable[[MethodRequest], Awaitable[Mapping[str, object] | None]]

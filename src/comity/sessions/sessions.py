@@ -176,7 +176,7 @@ class Session:
         If the client does not read the stream, notifications are lost.
         """
         if self.may_read is not None and frame.method == RESOURCE_UPDATED:
-            uri = jsonrpc.decode_text(jsonrpc.params_of(frame).get("uri"))
+            uri = jsonrpc.decode_text(frame.parameters.get("uri"))
             if not self.may_read(uri or ""):
                 return
         if not self.standalone.put(jsonrpc.encode_frame(frame)):

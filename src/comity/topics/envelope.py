@@ -430,7 +430,7 @@ def decode_params(frame: Frame) -> dict[str, object]:
 
 def to_modern_request(frame: Frame) -> Frame:
     """Return the request in the modern form, with only the parameters that the method defines."""
-    params = jsonrpc.params_of(frame)
+    params = frame.parameters
     kept = {name: params[name] for name in METHOD_PARAMS[str(frame.method)] if name in params}
     meta = eras.meta_of(params)
     traces = {name: meta[name] for name in _TRACES if jsonrpc.decode_text(meta.get(name))}

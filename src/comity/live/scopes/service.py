@@ -174,7 +174,7 @@ class ScopeService:
         return bool(live_server.policy.scope_of) or b'"scope"' in bytes(frame.params)
 
     async def add_data(self, live_server: LiveServer, call: Call, frame: Frame) -> Frame:
-        params = jsonrpc.params_of(frame)
+        params = frame.parameters
         pointer = live_server.policy.scope_of.get(jsonrpc.decode_text(params.get("name")) or "")
         raw = params.get("arguments")
         scope = None
@@ -251,7 +251,7 @@ def describe_scope(
 
 
 def arguments_of(frame: Frame) -> object:
-    raw = jsonrpc.params_of(frame).get("arguments")
+    raw = frame.parameters.get("arguments")
     try:
         return {} if raw is None else jsonrpc.decode_value(raw)
     except MalformedMessage:
