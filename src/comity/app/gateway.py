@@ -236,9 +236,23 @@ class Foundation:
 
 @contextlib.asynccontextmanager
 async def _run_gateway(base: Foundation) -> AsyncGenerator[GatewayParts]:
-    settings = base.settings
-    pools, schemas = make_pools(settings), CachedSchemaChecker()
+    pools, schemas = make_pools(base.settings), CachedSchemaChecker()
     parts = build_gateway(base, pools, schemas)
+    try:
+        async with _run_servers(base, parts):
+            yield parts
+    finally:
+        # Also after a start that failed: its parts have begun tasks that use the store.
+        parts.tool_search.stop()
+        parts.server_policies.stop()
+        await parts.registration_components.close()
+        await parts.webhooks.close()
+        await _close_resources(parts, pools, schemas)
+
+
+@contextlib.asynccontextmanager
+async def _run_servers(base: Foundation, parts: GatewayParts) -> AsyncGenerator[None]:
+    settings = base.settings
     cluster, registration_components = (
         parts.upstream_registry.cluster,
         parts.registration_components,
@@ -266,7 +280,7 @@ async def _run_gateway(base: Foundation) -> AsyncGenerator[GatewayParts]:
             await registration_components.open()
             try:
                 async with parts.webhooks.running():
-                    yield parts
+                    yield
             finally:
                 registration_components.stop()
                 topic_members.stop()
@@ -276,10 +290,6 @@ async def _run_gateway(base: Foundation) -> AsyncGenerator[GatewayParts]:
                 await parts.servers.stop()
     finally:
         check_task.cancel()
-        parts.tool_search.stop()
-        parts.server_policies.stop()
-        await registration_components.close()
-        await _close_resources(parts, pools, schemas)
 
 
 def _periodic_checks(parts: GatewayParts) -> list[Callable[[float], None]]:

@@ -82,6 +82,12 @@ class WebhookComponents:
     methods: McpEventMethods
     routes: ApiRoutes
     audit_log: AuditLog
+    # The tasks that read subscriptions anew. They begin before the gateway runs.
+    rereading: BackgroundTasks
+
+    async def close(self) -> None:
+        self.rereading.cancel()
+        await self.rereading.finish()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -143,7 +149,7 @@ def build_webhooks(
     snapshot.watch(RecordKind.WEBHOOKS, lambda id: rereading.start(reread(id)))
     rereading.start(reread(""))
     methods, routes = McpEventMethods(events, subscribing), WebhooksApi(hooks, subscribing).routes
-    return WebhookComponents(hooks, intake, delivery, methods, routes, audit_log)
+    return WebhookComponents(hooks, intake, delivery, methods, routes, audit_log, rereading)
 
 
 def sender_of(settings: Settings) -> WebhookSender:
