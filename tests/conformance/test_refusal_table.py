@@ -45,7 +45,8 @@ async def refusing(fault: Fault, **more: Any) -> AsyncGenerator[Visitor]:
             at(server.url), registry_documentation_url="https://docs.example.org"
         ) as found:
             refusal = Refusal(fault, BECAUSE, SOON, **more)
-            setattr(found.parts.all_servers_endpoint.call_gate, "examine", lambda *_: refusal)  # noqa: B010  # pyright: ignore[reportUnknownLambdaType]
+            pipeline = found.parts.all_servers_endpoint.call_gate.pipeline
+            setattr(pipeline, "examine", lambda *_: refusal)  # noqa: B010  # pyright: ignore[reportUnknownLambdaType]
             found.path = "/mcp"
             yield found
             assert [each for each in server.heard if each.frame.get("method") == "tools/call"] == []
