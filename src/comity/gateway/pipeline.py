@@ -117,9 +117,6 @@ class CallPipeline:
         self.scope_checker = scope_checker
         self.own_tasks = own_tasks
         self.intent_recorder = intent_recorder
-        self._has_no_checks = (
-            argument_checker is None and intent_recorder is None and scope_checker is None
-        )
 
     def strip_gateway_parts(self, call: Call, frame: Frame) -> Frame:
         """Return a modern request without the parts that are meant for the gateway.
@@ -173,6 +170,14 @@ class CallPipeline:
             found
             if isinstance(found, Refusal)
             else self._finish_examination(found, call, entry, frame)
+        )
+
+    @property
+    def _has_no_checks(self) -> bool:
+        return (
+            self.argument_checker is None
+            and self.intent_recorder is None
+            and self.scope_checker is None
         )
 
     async def _finish_examination(
