@@ -21,6 +21,7 @@ from comity.servers.process.process import Containment, ProcessLimits, ServerCom
 LONG = timedelta(minutes=10)
 SHORT = timedelta(milliseconds=20)
 LIMITS = ProcessLimits()
+_started: list[ServerProcess] = []
 
 
 def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -30,7 +31,14 @@ def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         async def bounded() -> None:
             async with asyncio.timeout(50):
                 before = _open_pipes()
-                await test(**fixtures)
+                _started.clear()
+                try:
+                    await test(**fixtures)
+                except BaseException:
+                    # uvloop closes only after its pipes, which a server that runs on holds open.
+                    for server in _started:
+                        await server.stop(SHORT)
+                    raise
                 # A loop that ends before its pipes are closed leaves their numbers to be closed
                 # a second time, when somebody else has them.
                 while _open_pipes() - before:
@@ -93,9 +101,11 @@ class Witness:
     ) -> ServerProcess:
         argv = (sys.executable, "-S", "-c", code)
         command = ServerCommand(argv, env or {}, containment=containment)
-        return await ServerProcess.start(
+        server = await ServerProcess.start(
             command, self.on_line, self.on_exit, self.overlong.append, limits
         )
+        _started.append(server)
+        return server
 
 
 async def some_turns() -> None:
