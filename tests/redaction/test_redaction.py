@@ -23,7 +23,8 @@ from comity.redaction.redact import (
 from tests.support.cases import loop_over
 
 KNOWN = "canary/known+value&1"
-redactor = Redactor([KNOWN, "48151623", "short", "of many lines\nand-one-more-line"], b"key")
+SECRETS = [KNOWN, "48151623", "short", "of many lines\nand-one-more-line"]
+redactor = Redactor(SECRETS, b"key")
 MARK = redactor.mark(KNOWN)
 
 _json = st.recursive(
@@ -31,6 +32,27 @@ _json = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=90), inner),
     max_leaves=20,
 )
+
+
+@loop_over(
+    "said",
+    [
+        *("a word ", "", KNOWN, quote(KNOWN, safe=""), "48151623", "and-one-more-line"),
+        *("sk-Ab3dEf6hIj9lMn2pQr5t", "AKIAIOSFODNN7EXAMPLE", "ghp_Ab3dEf6hIj9lMn2p", "\u202e"),
+        *("Bearer abc123def456", "DPoP abc123def456", "Basic dXNlcjpwYXNz", "token%3Dhunter2 "),
+        *("redis//:hunter2@db", "password=hunter2 ", "secret: hunter2 ", "--password hunter2 "),
+        *("-----BEGIN PRIVATE KEY-----", "x" * 3000, 48151623, 7, 0.5, None, True, [KNOWN], {}),
+    ],
+)
+@loop_over("name", ["text", "password", "value", "named"])
+def test_an_argument_whose_name_is_known_is_redacted_as_at_the_first_time(
+    name: str, said: object
+) -> None:
+    """A redactor that knows the names looks once whether there can be a secret."""
+    arguments = {name: said, "name": "Authorization"} if name == "value" else {name: said}
+    first = Redactor(SECRETS, b"key").redact(arguments)
+    redactor.redact({each: [""] for each in arguments})
+    assert redactor.redact(arguments) == first
 
 
 def test_a_known_value_is_hidden_wherever_it_stands() -> None:

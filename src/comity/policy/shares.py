@@ -37,10 +37,9 @@ class PrincipalShares:
 
     def acquire(self, principal: str, amount: int = 1) -> bool:
         """Count `amount` more. Returns False and counts nothing if that exceeds the limit."""
-        held = self._count_by_principal.get(principal, 0) + amount
-        if held > self.limit and principal not in _UNLIMITED_PRINCIPALS:
+        if self.is_full(principal, amount):
             return False
-        self._count_by_principal[principal] = held
+        self._count_by_principal[principal] = self._count_by_principal.get(principal, 0) + amount
         return True
 
     def is_full(self, principal: str, amount: int = 1) -> bool:
