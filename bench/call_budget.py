@@ -10,11 +10,11 @@ import contextlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Generator
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
-from typing import Any, Final, cast
+from typing import Any, Final
 from unittest.mock import patch
 
 import msgspec
@@ -25,7 +25,7 @@ from comity.app.gateway import GatewayParts, assemble_gateway
 from comity.app.settings_reader import ConfigSource
 from comity.http.client.dial import OriginDialler
 from comity.http.connection import HttpServerConnection, ListenerGuard, ListenerLimits
-from comity.http.server import _uvicorn_config  # pyright: ignore[reportPrivateUsage]  # as the server does
+from comity.http.server import uvicorn_config
 from comity.mcp.mgp import ServerLifecycleState
 
 WARM_CALLS: Final = 40
@@ -39,7 +39,7 @@ type Counts = dict[str, int]
 
 
 class ByteTransport(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that keeps the bytes written to it. Its other methods do nothing."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 9), "sockname": ("127.0.0.1", 1)})
@@ -52,26 +52,26 @@ class ByteTransport(asyncio.Transport):
         return False
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is ever full."""
+        pass
 
     def get_write_buffer_size(self) -> int:
         return 0
 
     def pause_reading(self) -> None:
-        """Nothing is read."""
+        pass
 
     def resume_reading(self) -> None:
-        """Nothing is read."""
+        pass
 
     def close(self) -> None:
-        """It ends with its test."""
+        pass
 
     def abort(self) -> None:
-        """It ends with its test."""
+        pass
 
 
 class UpstreamBytes(ByteTransport):
-    """The transport to the stub. While `is_quick`, the stub answers by itself."""
+    """The transport to the stub. While `is_quick` is set, the stub answers at once."""
 
     is_quick = True
 
@@ -118,13 +118,11 @@ class CallCounter:
             monitoring.free_tool_id(self.TOOL)
 
     def _on_start(self, code: CodeType, _: int) -> None:
-        if "/bench/" not in code.co_filename and code is not _AS_ON:
+        if "/bench/" not in code.co_filename:
             self.functions[code] += 1
 
     def _on_call(self, code: CodeType, _: int, called: object, first: object) -> None:
-        if "/bench/" in code.co_filename:
-            return
-        if isinstance(called, FunctionType | MethodType):
+        if "/bench/" in code.co_filename or isinstance(called, FunctionType | MethodType):
             return
         self.counts["c_calls"] += 1
         name, owner = getattr(called, "__name__", ""), getattr(called, "__self__", first)
@@ -142,9 +140,6 @@ class CallCounter:
     def result(self) -> Counts:
         kinds = ("c_calls", "tasks", "futures", "decodes", "encodes")
         return {"python": sum(self.functions.values())} | {k: self.counts[k] for k in kinds}
-
-
-_AS_ON = CallCounter.on.__wrapped__.__code__  # type: ignore[attr-defined]  # contextmanager keeps it
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,28 +168,23 @@ PATHS: Final = (
 class CallDriver:
     """One client connection to a gateway whose only server is the stub."""
 
-    def __init__(self, parts: GatewayParts, path: BudgetPath) -> None:
+    def __init__(
+        self, parts: GatewayParts, path: BudgetPath, upstreams: list[UpstreamBytes]
+    ) -> None:
         self.parts = parts
+        self.upstreams = upstreams
         self._path = path
         limits = ListenerLimits()
         app = parts.http_app
         guard = ListenerGuard(limits, ServerState(), app.serve)
         self.client = ByteTransport()
-        self.connection = HttpServerConnection(_uvicorn_config(app, limits), guard)
+        self.connection = HttpServerConnection(uvicorn_config(app, limits), guard)
         self.connection.connection_made(self.client)
-        self.upstreams: list[UpstreamBytes] = []
         self._session = b""
         self._next = 0
 
-    async def dial(self, factory: Any) -> Any:
-        protocol = factory()
-        transport = UpstreamBytes(protocol)
-        protocol.connection_made(transport)
-        self.upstreams.append(transport)
-        return protocol
-
     async def open(self) -> None:
-        """Begin a session where the protocol has them, and wait until the server is ready."""
+        """Begin a session if the protocol version has sessions, and make the warm calls."""
         if not self._path.is_modern:
             hello = (
                 b'{"jsonrpc":"2.0","id":"hi","method":"initialize","params":{"protocolVersion":'
@@ -219,9 +209,9 @@ class CallDriver:
                 await asyncio.sleep(0)
         return b"".join(self.client.written)
 
-    def call(self, text: bytes = b"hello", meta: bytes = b"") -> bytes:
+    def call(self) -> bytes:
         self._next += 1
-        params = b'"name":"%b","arguments":{"text":"%b"}' % (self._path.tool, text)
+        params = b'"name":"%b","arguments":{"text":"hello"}' % self._path.tool
         if self._path.is_modern:
             params += b"," + MODERN_META
         return self._request(
@@ -244,7 +234,10 @@ class CallDriver:
         return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
 
     async def count(self, counter: CallCounter) -> None:
-        """Count one call: from its bytes to its answer, and its way into the audit log."""
+        """Count one call, from the bytes of its request to the bytes of its answer.
+
+        The audit log writes its entries later, in batches, so their writing is not counted.
+        """
         UpstreamBytes.is_quick = False
         await self.parts.audit_log_components.audit_log.flush()
         self.client.written.clear()
@@ -269,21 +262,18 @@ async def driver(path: BudgetPath, folder: Path) -> AsyncGenerator[CallDriver]:
     config = folder / "comity.toml"
     config.write_text(path.config.replace("{folder}", str(folder)), encoding="utf-8")
     settings = ConfigSource(folder, folder, {}, config).load().settings
-    holder: list[CallDriver] = []
-    early: list[UpstreamBytes] = []
+    upstreams: list[UpstreamBytes] = []
 
     async def dial(_: OriginDialler, factory: Any) -> Any:
         protocol = factory()
         transport = UpstreamBytes(protocol)
         protocol.connection_made(transport)
-        (holder[0].upstreams if holder else early).append(transport)
+        upstreams.append(transport)
         return protocol
 
     with patch.object(OriginDialler, "dial", dial):
-        async with assemble_gateway(replace(settings)) as parts:
-            driven = CallDriver(parts, path)
-            driven.upstreams += early
-            holder.append(driven)
+        async with assemble_gateway(settings) as parts:
+            driven = CallDriver(parts, path, upstreams)
             await _until_ready(parts)
             await driven.open()
             yield driven
@@ -303,11 +293,11 @@ async def measure(path: BudgetPath) -> CallCounter:
     return counter
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--functions", action="store_true", help="list the functions of each path")
     parser.add_argument("--only", default="", help="the paths whose name holds this")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args()
     for path in PATHS:
         if chosen.only not in path.name:
             continue
@@ -321,4 +311,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(cast("Sequence[str] | None", None))
+    main()

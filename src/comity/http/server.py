@@ -23,7 +23,7 @@ try:
 except ImportError:  # not built for every platform; the standard loop serves as well, only slower
     from asyncio import new_event_loop as event_loop
 
-__all__ = ["ListenerLimits", "event_loop", "run_http_server"]
+__all__ = ["ListenerLimits", "event_loop", "run_http_server", "uvicorn_config"]
 
 type Application = Callable[..., Any]
 
@@ -62,7 +62,7 @@ async def run_http_server(
     `started` receives the address once connections are accepted.
     """
     limits = limits or ListenerLimits()
-    config = _uvicorn_config(app, limits)
+    config = uvicorn_config(app, limits)
     guard = ListenerGuard(limits, ServerState(), getattr(app, "serve", None))
     loop = asyncio.get_running_loop()
     try:
@@ -88,7 +88,7 @@ async def run_http_server(
                 sweeping.cancel()
 
 
-def _uvicorn_config(app: Application, limits: ListenerLimits) -> Config:
+def uvicorn_config(app: Application, limits: ListenerLimits) -> Config:
     config = Config(
         app,
         interface="asgi3",
