@@ -13,22 +13,26 @@ from pathlib import Path
 import uvloop
 
 from bench import (
+    client_crowd,
     figures,
     governed,
     governed_figures,
+    idle,
     page,
+    peers_page,
     relay,
     search,
     topic_figures,
     topic_servers,
     topics,
 )
+from bench.bodies import BODIES
 from bench.plot import plot
 from bench.progress import say
 from bench.table import table
 
 _SHORT_WITHIN_SECONDS = 180.0
-_WITHIN_SECONDS = 1800.0
+_WITHIN_SECONDS = 4 * 3600.0
 
 
 def main() -> int:
@@ -86,7 +90,42 @@ def _search(chosen: argparse.Namespace) -> list[str]:
     return search.run(chosen, lambda measured: _run(measured, chosen))
 
 
-_BENCHES = {"relay": _relay, "governed": _governed, "topics": _topics, "search": _search}
+def _idle(chosen: argparse.Namespace) -> list[str]:
+    plan = replace(idle.SHORT if chosen.short else idle.Plan(), store=chosen.store)
+    return idle.show(_run(idle.measure(plan), chosen), as_json=chosen.json)
+
+
+def _crowd(chosen: argparse.Namespace) -> list[str]:
+    plan = client_crowd.SHORT if chosen.short else client_crowd.Plan()
+    plan = replace(
+        plan,
+        clients=chosen.clients or plan.clients,
+        sessions=chosen.sessions or plan.sessions,
+        rounds=chosen.rounds or plan.rounds,
+    )
+    found = _run(client_crowd.measure(plan), chosen)
+    shown = json.dumps(client_crowd.as_json(found), indent=2)
+    print(shown if chosen.json else client_crowd.text(found))
+    return []
+
+
+def _peers(chosen: argparse.Namespace) -> list[str]:
+    measured = _run(peers_page.measure(chosen.rounds or 5), chosen)
+    print(json.dumps(measured, indent=2) if chosen.json else peers_page.text(measured))
+    if chosen.docs:
+        peers_page.write_page(measured)
+    return []
+
+
+_BENCHES = {
+    "peers": _peers,
+    "relay": _relay,
+    "governed": _governed,
+    "topics": _topics,
+    "search": _search,
+    "idle": _idle,
+    "crowd": _crowd,
+}
 
 
 def _narrowed[Plan: (relay.Plan, governed.Plan)](plan: Plan, chosen: argparse.Namespace) -> Plan:
@@ -96,6 +135,8 @@ def _narrowed[Plan: (relay.Plan, governed.Plan)](plan: Plan, chosen: argparse.Na
         paths=tuple(chosen.paths or plan.paths),
         relays=tuple(chosen.relays or plan.relays),
         rounds=chosen.rounds or plan.rounds,
+        bodies=tuple(chosen.bodies or plan.bodies),
+        runs=chosen.runs,
     )
 
 
@@ -124,6 +165,11 @@ def _arguments() -> argparse.Namespace:
     _add_common(other, governed.PATHS, governed.RELAYS)
     other.add_argument("--parties", type=int, metavar="N", help="parties of ten grants each")
     other.add_argument("--store", default="", metavar="URL", help="an empty PostgreSQL to use")
+    _add_manner(benches.add_parser("peers", help="other gateways and nginx on one axis"))
+    crowd = benches.add_parser("crowd", help="many clients and idle sessions at once")
+    _add_manner(crowd)
+    crowd.add_argument("--clients", type=int, metavar="N")
+    crowd.add_argument("--sessions", type=int, metavar="N")
     third = benches.add_parser("topics", help="the CPU that giving an envelope to many costs")
     _add_manner(third)
     third.add_argument("--sizes", nargs="+", type=int, metavar="MEMBERS")
@@ -131,6 +177,9 @@ def _arguments() -> argparse.Namespace:
     fourth = benches.add_parser("search", help="how well tools are found, and how fast")
     _add_manner(fourth)
     search.add_options(fourth)
+    fifth = benches.add_parser("idle", help="the CPU that an idle gateway uses")
+    _add_manner(fifth)
+    idle.add_options(fifth)
     return parser.parse_args()
 
 
@@ -140,13 +189,15 @@ def _add_common(
     _add_manner(parser)
     parser.add_argument("--paths", nargs="+", choices=paths, metavar="PATH")
     parser.add_argument("--relays", nargs="+", choices=relays, metavar="RELAY")
+    parser.add_argument("--bodies", nargs="+", choices=BODIES, metavar="BODY")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="measure all N times")
 
 
 def _add_manner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--short", action="store_true", help="a minute; fails on what is wrong")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--rounds", type=int, metavar="N")
-    parser.add_argument("--docs", action="store_true", help="also write docs/operate/bench.md")
+    parser.add_argument("--docs", action="store_true", help="also write the page of the docs")
 
 
 def _load() -> str:

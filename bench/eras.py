@@ -2,46 +2,58 @@
 
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
+
+from bench.bodies import PLAIN, VARIANTS, Body, text_of
 
 type Era = Literal["handshake", "modern"]
 
 HANDSHAKE = "2025-11-25"
 MODERN = "2026-07-28"
+VERSION_BY_ERA: dict[Era, str] = {"handshake": HANDSHAKE, "modern": MODERN}
 
 _CLIENT = {"name": "bench", "version": "1"}
-_ENVELOPE = {
+_ENVELOPE: dict[str, object] = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
     "io.modelcontextprotocol/clientCapabilities": {},
     "io.modelcontextprotocol/clientInfo": _CLIENT,
 }
 
-# Every call has a number of eight digits, so that requests differ and their length does not.
+# Every call has a number of eight digits, so that requests differ.
 FIRST_CALL = 10_000_000
-_PLACE = str(FIRST_CALL)
+_PLACE = str(FIRST_CALL).encode()
+_TEXT = "the text of the call"
 
 
 @dataclass(frozen=True, slots=True)
 class CallTemplate:
-    """A `tools/call` as bytes, into which only its number has to be written, twice."""
+    """The variants of a `tools/call` as bytes, without the number of the call."""
 
-    before: bytes
-    between: bytes
-    after: bytes
+    variants: tuple[tuple[bytes, ...], ...]
 
     def numbered(self, number: int) -> bytes:
-        return b"%b%d%b%d%b" % (self.before, number, self.between, number, self.after)
+        return (b"%d" % number).join(self.variants[number % VARIANTS])
 
     @classmethod
-    def cut(cls, example: bytes) -> "CallTemplate":
-        before, between, after = example.split(_PLACE.encode())
-        return cls(before, between, after)
+    def cut(cls, *examples: bytes) -> "CallTemplate":
+        """Make a template of one example for each variant, all with the number FIRST_CALL."""
+        return cls(tuple(tuple(example.split(_PLACE)) for example in examples))
 
 
-def call_body(era: Era, tool: str = "echo") -> bytes:
-    """The call numbered FIRST_CALL; its text repeats the number, so no cache can answer it."""
-    params: dict[str, object] = {"name": tool, "arguments": {"text": f"call {_PLACE}, please"}}
-    return _message("tools/call", params, era, FIRST_CALL)
+def call_bodies(era: Era, tool: str = "echo", body: Body = PLAIN) -> list[bytes]:
+    """Every variant of the call numbered FIRST_CALL.
+
+    The text repeats the number, so that no cache can answer the call.
+    """
+    return [call_body(era, tool, body, variant) for variant in range(VARIANTS)]
+
+
+def call_body(era: Era, tool: str = "echo", body: Body = PLAIN, variant: int = 0) -> bytes:
+    params: dict[str, object] = {"name": tool, "arguments": {"text": _TEXT}}
+    if body == "progress":
+        params["_meta"] = {"progressToken": FIRST_CALL}
+    message = _message("tools/call", params, era, FIRST_CALL)
+    return message.replace(b'"%b"' % _TEXT.encode(), text_of(body, FIRST_CALL, variant))
 
 
 def initialize_body() -> bytes:
@@ -80,8 +92,12 @@ def http_headers(era: Era, method: str, name: str | None, session: str | None) -
 
 def _message(method: str, params: dict[str, object], era: Era, number: int) -> bytes:
     if era == "modern":
-        params = {"_meta": _ENVELOPE, **params}
+        params = {"_meta": _ENVELOPE} | params | {"_meta": _ENVELOPE | _meta_of(params)}
     return _encode({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+
+
+def _meta_of(params: dict[str, object]) -> dict[str, object]:
+    return cast("dict[str, object]", params.get("_meta", {}))
 
 
 def _encode(message: dict[str, object]) -> bytes:

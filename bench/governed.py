@@ -7,6 +7,7 @@ machine alone, the official SDK's relay, and ContextForge, which governs too.
 
 import asyncio
 import contextlib
+import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import change
+from bench.bodies import BODIES, PLAIN, Body
 from bench.change import Changed
 from bench.contenders import CONTENDERS, STUB, Contender, Way
 from bench.contextforge import ContextForge, is_installed
@@ -23,15 +25,16 @@ from bench.load_http import HttpTarget
 from bench.processes import DidNotStart, Running
 from bench.progress import say
 from bench.realm import Realm, ask, settle
-from bench.relay import Cell, Entrant, meet, split, take_turns
+from bench.relay import Cell, Entrant, measure_cells, meet, split
 
 PATHS = ("http-handshake", "http-modern")
-CONCURRENCIES = (1, 32)
 LARGE, SMALL = "governed", "governed-small"
 # The same process as LARGE, met where the tools of all servers are.
 ALL = "governed-all"
-# The same store, and a tool that is not safe: intent and outcome are durable.
+# The same store, and a dangerous tool that needs no approval: intent and outcome are durable.
 DURABLE = "governed-durable"
+# A relay that makes the same two commits for a call, and does nothing else.
+BARE_DURABLE, BARE_POSTGRES = "bare-durable", "bare-durable-postgres"
 # The store of SMALL once more, with thousands of open asks.
 ASKS = "governed-asks"
 # On PostgreSQL, where there is one.
@@ -39,8 +42,8 @@ POSTGRES, POSTGRES_DURABLE = "postgres", "postgres-durable"
 ON_POSTGRES = (POSTGRES, POSTGRES_DURABLE)
 CONTEXTFORGE = "contextforge"
 RELAYS = (
-    *("bare", "comity", SMALL, ASKS, LARGE, ALL, DURABLE),
-    *(*ON_POSTGRES, "sdk", CONTEXTFORGE),
+    *("bare", "comity", SMALL, ASKS, LARGE, ALL, BARE_DURABLE, DURABLE),
+    *(BARE_POSTGRES, *ON_POSTGRES, "sdk", CONTEXTFORGE),
 )
 OPEN_ASKS = 10_000
 _CALLERS = 64
@@ -55,6 +58,9 @@ class Plan:
     relays: tuple[str, ...] = RELAYS
     rounds: int = 12
     budget: Budget = _SLICE
+    bodies: tuple[Body, ...] = BODIES
+    # How often all of it is measured.
+    runs: int = 1
     parties: int = 10_000
     few_parties: int = 100
     # Where PostgreSQL is, for a run on that; SQLite otherwise.
@@ -67,6 +73,7 @@ SHORT = Plan(
     relays=("bare", LARGE, ALL, "sdk", CONTEXTFORGE),
     rounds=1,
     budget=Budget(calls=100, seconds=0.3),
+    bodies=(PLAIN,),
     parties=1_000,
     fetches=False,
 )
@@ -96,7 +103,7 @@ async def measure(plan: Plan) -> Findings:
                 say(f"{path}: starting {', '.join(plan.relays)}")
                 way = Way(split(path)[1], [upstream], workplace)
                 async with _entrants(plan, way, realms, peer) as (entrants, reasons):
-                    cells += await _measure_path(plan, path, entrants, reasons)
+                    cells += await measure_cells(plan, path, entrants, reasons)
                     if LARGE in cells[-1].slices and path == plan.paths[-1]:
                         say("changing one grant while calls run")
                         changed = await change.measure(realms[LARGE], _target(entrants[LARGE]))
@@ -120,20 +127,8 @@ async def _settle(plan: Plan, workplace: Path) -> dict[str, Realm]:
         await ask(realms[ASKS], OPEN_ASKS)
     for name, like in ((DURABLE, LARGE), (POSTGRES_DURABLE, POSTGRES)):
         if name in plan.relays and like in realms:
-            realms[name] = replace(realms[like], risk="moderate")
+            realms[name] = replace(realms[like], risk="dangerous")
     return realms
-
-
-async def _measure_path(
-    plan: Plan, path: str, entrants: dict[str, Entrant], reasons: dict[str, str]
-) -> list[Cell]:
-    cells = [Cell(path, concurrency, reasons=dict(reasons)) for concurrency in CONCURRENCIES]
-    for cell in cells:
-        began = time.monotonic()
-        await take_turns(cell, entrants, plan.rounds, plan.budget)
-        spent = time.monotonic() - began
-        say(f"{path}: {cell.concurrency} at a time, {plan.rounds} rounds in {spent:.0f} s")
-    return cells
 
 
 @contextlib.asynccontextmanager
@@ -152,6 +147,14 @@ async def _entrants(
         for name in (name for name in plan.relays if name in CONTENDERS):
             relay = CONTENDERS[name]
             started[name] = (relay, stack.enter_context(Running(relay.command(way))))
+        bare_stores = {
+            BARE_DURABLE: f"{way.workplace}/bare-{way.era}.db",
+            BARE_POSTGRES: plan.store,
+        }
+        for name, store in bare_stores.items():
+            if name in plan.relays and store:
+                program = [sys.executable, "-m", "bench.bare_durable", store, *way.upstream]
+                started[name] = (CONTENDERS["bare"], stack.enter_context(Running(program)))
         for name, realm in realms.items():
             running = Running(command(way, realm), surroundings(realm))
             started[name] = (CONTENDERS["comity"], stack.enter_context(running))

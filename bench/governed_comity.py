@@ -5,10 +5,12 @@ import sys
 import tempfile
 
 from bench.contenders import Way
+from bench.eras import VERSION_BY_ERA
 from bench.realm import Realm
 
-# Who has a tool watched so admits that it is not safe.
 _VALIDATED = 'validators = ["network_restricted"]'
+# A dangerous call would wait for a person otherwise.
+_NOT_ASKED = 'require_approval = "never"'
 
 
 def command(way: Way, realm: Realm) -> list[str]:
@@ -16,7 +18,7 @@ def command(way: Way, realm: Realm) -> list[str]:
         "w", dir=way.workplace, suffix=".toml", delete=False
     ) as configuration:
         configuration.write(_settings(way, realm))
-    return [sys.executable, "-m", "comity.cli", "serve", configuration.name, "--port", "0"]
+    return [sys.executable, "-m", "comity.cli", "serve", "-c", configuration.name, "--port", "0"]
 
 
 def surroundings(realm: Realm) -> dict[str, str]:
@@ -34,9 +36,10 @@ url = {json.dumps(realm.store)}
 [[servers]]
 id = "stub"
 url = {json.dumps(way.upstream[0])}
-era = "{way.era}"
+protocol = "{VERSION_BY_ERA[way.era]}"
 
 [servers.tools.echo]
 risk = "{realm.risk}"
-{_VALIDATED if realm.risk != "safe" else ""}
+{_VALIDATED}
+{_NOT_ASKED if realm.risk == "dangerous" else ""}
 """

@@ -5,7 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from bench.eras import CallTemplate, Era, call_body, http_headers, initialize_body, initialized_body
+from bench.bodies import PLAIN, Body
+from bench.eras import (
+    CallTemplate,
+    Era,
+    call_bodies,
+    http_headers,
+    initialize_body,
+    initialized_body,
+)
 from bench.http_answers import Response, WrongAnswer, check_response, read_response
 from bench.load import ANSWER_WITHIN_SECONDS, Budget, Slice, Stretch, timed
 
@@ -63,11 +71,17 @@ class HttpTarget:
     credentials: Sequence[str] = ()
     sessions: list[str | None] = field(default_factory=list[str | None])
 
-    async def measure(self, concurrency: int, budget: Budget, cpu: Callable[[], float]) -> Slice:
+    async def measure(
+        self,
+        concurrency: int,
+        budget: Budget,
+        cpu: Callable[[], float],
+        body: Body = PLAIN,
+    ) -> Slice:
         """Connects, makes one call per connection unmeasured, then measures."""
         await self.open_sessions(concurrency)
         stretch = Stretch()
-        callers = [await self.connect(stretch, order) for order in range(concurrency)]
+        callers = [await self.connect(stretch, order, body) for order in range(concurrency)]
         try:
             await stretch.run(list(callers), Budget(concurrency, 1.0))
             return await timed(stretch, list(callers), budget, cpu)
@@ -75,10 +89,11 @@ class HttpTarget:
             for caller in callers:
                 caller.close()
 
-    async def connect(self, stretch: Stretch, order: int) -> HttpCaller:
+    async def connect(self, stretch: Stretch, order: int, body: Body = PLAIN) -> HttpCaller:
         """A caller on a connection of its own, in the session of that number."""
-        request = self._request(call_body(self.era, self.tool), self.headers_of(order))
-        template = CallTemplate.cut(request)
+        headers = self.headers_of(order)
+        bodies = call_bodies(self.era, self.tool, body)
+        template = CallTemplate.cut(*(self._request(each, headers) for each in bodies))
         loop = asyncio.get_running_loop()
         _, caller = await loop.create_connection(
             lambda: HttpCaller(stretch, template), self.host, self.port

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from bench.eras import CallTemplate, Era, call_body, initialize_body, initialized_body
+from bench.bodies import PLAIN, Body
+from bench.eras import CallTemplate, Era, call_bodies, initialize_body, initialized_body
 from bench.http_answers import WrongAnswer, check_answer
 from bench.load import Budget, Caller, Slice, Stretch, timed
 
@@ -15,15 +16,23 @@ class StdioTarget(asyncio.SubprocessProtocol):
     def __init__(self, command: list[str], era: Era) -> None:
         self._command = command
         self._era: Era = era
-        self._template = CallTemplate.cut(call_body(era) + b"\n")
+        self._template = CallTemplate(())
         self._stretch = Stretch()
         self._callers: dict[int, Caller] = {}
         self._rest = b""
         self._child: asyncio.SubprocessTransport | None = None
         self._pipe: asyncio.WriteTransport | None = None
 
-    async def measure(self, concurrency: int, budget: Budget, cpu: Callable[[], float]) -> Slice:
+    async def measure(
+        self,
+        concurrency: int,
+        budget: Budget,
+        cpu: Callable[[], float],
+        body: Body = PLAIN,
+    ) -> Slice:
         await self._start()
+        bodies = call_bodies(self._era, body=body)
+        self._template = CallTemplate.cut(*(each + b"\n" for each in bodies))
         callers: list[Caller] = [_PipeCaller(self) for _ in range(concurrency)]
         await self._stretch.run(callers, Budget(concurrency, 1.0))
         return await timed(self._stretch, callers, budget, cpu)

@@ -5,18 +5,20 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.figures import figures, ratio
+from bench.bodies import PLAIN
+from bench.figures import figures, merge_runs, ratio
 from bench.plot import plot
 from bench.processes import ROOT
 from bench.relay import RELAYS, Cell
 
-PAGE = ROOT / "docs" / "operate" / "bench.md"
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 _PACKAGES = ("mcp", "fastmcp", "uvicorn", "uvloop", "httptools", "msgspec")
 
 
 def write_page(cells: list[Cell], page: Path = PAGE) -> None:
-    """Puts the figures between their marks, and draws the picture beside the page."""
+    """Puts the figures of plain bodies between their marks, and draws the picture beside it."""
+    cells = [cell for cell in merge_runs(cells) if cell.body == PLAIN]
     replace_between(page, BEGIN, END, [machine(), _costs(cells), _rates(cells), *missing(cells)])
     plot(cells, page.with_name("relay.png"))
 
@@ -31,14 +33,14 @@ def machine() -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     load = os.getloadavg()[1]
     return (
-        f"{os.cpu_count()} cores, load average {load:.1f} over the last five minutes of the run; "
+        f"{os.cpu_count()} cores, load average {load:.1f} over the last five minutes of the run. "
         f"Python {platform.python_version()}, {packages}."
     )
 
 
 def _costs(cells: list[Cell]) -> str:
     relays = [relay for relay in _present(cells) if relay != "direct"]
-    rows = [["CPU of the relay, ms per call", *relays, "comity / bare", "comity / sdk"]]
+    rows = [["CPU of the relay, ms per call", *map(code, relays), "`comity/bare`", "`comity/sdk`"]]
     for cell in cells:
         found = figures(cell)
         costs = [f"{found[relay].cpu_ms:.3f}" if relay in found else "n/a" for relay in relays]
@@ -49,7 +51,7 @@ def _costs(cells: list[Cell]) -> str:
 
 def _rates(cells: list[Cell]) -> str:
     relays = _present(cells)
-    rows = [["calls per second", *relays]]
+    rows = [["calls per second", *map(code, relays)]]
     for cell in cells:
         found = figures(cell)
         rates = [
@@ -72,7 +74,12 @@ def _present(cells: list[Cell]) -> list[str]:
 
 
 def where(cell: Cell) -> str:
-    return f"{cell.path}, {cell.concurrency} at a time"
+    body = "" if cell.body == PLAIN else f", {cell.body}"
+    return f"{cell.path}, {cell.concurrency} at a time{body}"
+
+
+def code(name: str) -> str:
+    return f"`{name}`"
 
 
 def markdown(rows: list[list[str]]) -> str:

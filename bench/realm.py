@@ -32,8 +32,8 @@ class Realm:
     pepper: str
     parties: int
     keys: tuple[str, ...]
-    # How risky its operator says the tool is: from moderate on, calls wait for the journal.
-    risk: str = "safe"
+    # How risky its operator says the tool is. Dangerous calls wait for the audit log.
+    risk: str = "moderate"
 
     @property
     def grants(self) -> int:

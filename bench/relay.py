@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from bench.contenders import CONTENDERS, STUB, Contender, Way
+from bench.bodies import BODIES, PLAIN, Body
+from bench.contenders import CONTENDERS, PEERS, STUB, Contender, Way
 from bench.eras import Era
 from bench.http_answers import WrongAnswer
 from bench.load import Budget, Slice
@@ -41,21 +42,25 @@ class Plan:
     """What is measured, and how long."""
 
     paths: tuple[str, ...] = PATHS
-    relays: tuple[str, ...] = RELAYS
+    relays: tuple[str, ...] = tuple(relay for relay in RELAYS if relay not in PEERS)
     rounds: int = 12
     budget: Budget = _SLICE
+    bodies: tuple[Body, ...] = BODIES
+    # How often all of it is measured.
+    runs: int = 1
 
 
 SHORT = Plan(
     relays=("direct", "bare", "comity", "comity-bridge", "sdk"),
     rounds=5,
     budget=Budget(calls=300, seconds=0.25),
+    bodies=(PLAIN,),
 )
 
 
 class Target(Protocol):
     async def measure(
-        self, concurrency: int, budget: Budget, cpu: Callable[[], float]
+        self, concurrency: int, budget: Budget, cpu: Callable[[], float], body: Body = PLAIN
     ) -> Slice: ...
 
 
@@ -69,7 +74,7 @@ class Entrant:
 
 @dataclass(slots=True)
 class Cell:
-    """What was found on one path at one concurrency."""
+    """What was found on one path at one concurrency with one kind of body, in one run."""
 
     path: str
     concurrency: int
@@ -77,6 +82,8 @@ class Cell:
     slices: dict[str, dict[int, Slice]] = field(default_factory=dict[str, dict[int, Slice]])
     # Why a relay has no figure here.
     reasons: dict[str, str] = field(default_factory=dict[str, str])
+    body: Body = PLAIN
+    run: int = 0
 
 
 async def measure(plan: Plan) -> list[Cell]:
@@ -90,14 +97,39 @@ async def measure(plan: Plan) -> list[Cell]:
 
 async def _measure_path(plan: Plan, path: str, workplace: Path) -> list[Cell]:
     say(f"{path}: starting {', '.join(plan.relays)}")
-    cells = [Cell(path, concurrency) for concurrency in CONCURRENCIES]
     async with _entrants(plan, path, workplace) as (entrants, reasons):
-        for cell in cells:
-            cell.reasons.update(reasons)
-            began = time.monotonic()
-            await take_turns(cell, entrants, plan.rounds, plan.budget)
-            spent = time.monotonic() - began
-            say(f"{path}: {cell.concurrency} at a time, {plan.rounds} rounds in {spent:.0f} s")
+        return await measure_cells(plan, path, entrants, reasons)
+
+
+class Repeated(Protocol):
+    """What a plan says about how often each thing is measured."""
+
+    @property
+    def bodies(self) -> tuple[Body, ...]: ...
+    @property
+    def runs(self) -> int: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def budget(self) -> Budget: ...
+
+
+async def measure_cells(
+    plan: Repeated, path: str, entrants: dict[str, Entrant], reasons: dict[str, str]
+) -> list[Cell]:
+    """Every run, body and concurrency of one path."""
+    cells = [
+        Cell(path, concurrency, reasons=dict(reasons), body=body, run=run)
+        for run in range(plan.runs)
+        for body in plan.bodies
+        for concurrency in CONCURRENCIES
+    ]
+    for cell in cells:
+        began = time.monotonic()
+        await take_turns(cell, entrants, plan.rounds, plan.budget)
+        spent = time.monotonic() - began
+        what = f"{path}, {cell.body}, run {cell.run + 1}: {cell.concurrency} at a time"
+        say(f"{what}, {plan.rounds} rounds in {spent:.0f} s")
     return cells
 
 
@@ -134,7 +166,8 @@ def meet(contender: Contender, running: Running, era: Era) -> Entrant:
     """Waits until a relay is ready; raises DidNotStart."""
     port = running.port()
     contender.wait_until_ready(port)
-    return Entrant(HttpTarget("127.0.0.1", port, contender.door, era), running.cpu_seconds)
+    target = HttpTarget("127.0.0.1", port, contender.door, era, contender.tool)
+    return Entrant(target, running.cpu_seconds)
 
 
 def _direct(way: Way, stack: contextlib.ExitStack) -> Target:
@@ -166,7 +199,7 @@ async def take_turns(cell: Cell, entrants: dict[str, Entrant], rounds: int, budg
 
 async def _take_turn(cell: Cell, name: str, turn: int, entrant: Entrant, budget: Budget) -> None:
     try:
-        found = await entrant.target.measure(cell.concurrency, budget, entrant.cpu)
+        found = await entrant.target.measure(cell.concurrency, budget, entrant.cpu, cell.body)
     except (WrongAnswer, OSError, TimeoutError) as reason:
         cell.slices.pop(name, None)
         cell.reasons[name] = f"{type(reason).__name__}: {reason}"

@@ -11,7 +11,7 @@ from bench.page import machine, markdown, replace_between
 from bench.processes import ROOT
 from bench.search_quality import STRATEGIES, Asked, Findings
 
-PAGE = ROOT / "docs" / "operate" / "search.md"
+PAGE = ROOT / "docs" / "reference" / "tool-search.md"
 BEGIN, END = "<!-- quality: begin -->", "<!-- quality: end -->"
 # The best of any method that was tried before this was built: recall at 5.
 BEFORE = {
@@ -143,13 +143,12 @@ def tables(found: Findings) -> list[str]:
 
 def _coverage(found: Findings) -> list[str]:
     parts = [
-        f"{strategy} {coverage(asked, 5):.3f} at 5 results a query, {coverage(asked, 8):.3f} at 8"
+        f"{strategy} {coverage(asked, 5):.3f} ({coverage(asked, 8):.3f})"
         for strategy in STRATEGIES
         if (asked := found.asked.get(("livemcp.agent", strategy)))
     ]
-    return [f"Tools of a whole task that an agent's queries found: {'; '.join(parts)}."] * bool(
-        parts
-    )
+    found_tools = "Tools of a task found with 5 results per query (8 results)"
+    return [f"{found_tools}: {'; '.join(parts)}."] * bool(parts)
 
 
 def _tokens(found: Findings) -> list[str]:
@@ -194,8 +193,8 @@ def _hopeless(found: Findings) -> list[str]:
         if count:
             right, none = (best_score(asked, hopeless=is_so) for is_so in (False, True))
             said.append(
-                f"{name}, {strategy}: the best score shown is {right:.2f} on the mean where a tool "
-                f"is right, and {none:.2f} for the {count} questions to which none is."
+                f"Mean best score, {name}, {strategy}: {right:.2f} with a matching tool, "
+                f"{none:.2f} for the {count} questions without one."
             )
     return said
 

@@ -58,7 +58,8 @@ class Request(msgspec.Struct):
 
 
 class _EchoArguments(msgspec.Struct):
-    text: str
+    # Raw, so that the answer has the escapes that the call had.
+    text: msgspec.Raw
 
 
 class _EchoParams(msgspec.Struct):
@@ -68,7 +69,6 @@ class _EchoParams(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(Request).decode
 _decode_echo = msgspec.json.Decoder(_EchoParams).decode
-_encode = msgspec.json.Encoder().encode
 
 
 def answer(request: Request, *, modern: bool) -> bytes:
@@ -86,9 +86,12 @@ def _answer_call(request: Request, *, modern: bool) -> bytes:
         params = _decode_echo(request.params)
     except msgspec.DecodeError:
         return _failure(request.id, _INVALID_PARAMS)
+    text = bytes(params.arguments.text)
+    if not text.startswith(b'"'):
+        return _failure(request.id, _INVALID_PARAMS)
     return b'{"jsonrpc":"2.0","id":%b,"result":{"content":[{"type":"text","text":%b}]%b}}' % (
         request.id,
-        _encode(params.arguments.text),
+        text,
         _STAMP if modern else b"",
     )
 

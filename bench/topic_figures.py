@@ -176,9 +176,8 @@ def _notes(found: Findings) -> list[str]:
         few = median(few for few, _ in found.directed.values()) * 1e6
         many = median(many for _, many in found.directed.values()) * 1e6
         notes.append(
-            f"An envelope to one of ten members costs {few:.0f} us, and with {found.idle:,} "
-            f"members beside them whom it does not concern {many:.0f} us: {times:.2f} times as "
-            f"much (goal {GOAL_DIRECTED})."
+            f"An envelope to one of ten members costs {few:.0f} us. With {found.idle:,} other "
+            f"members it costs {many:.0f} us: {times:.2f} times as much (goal {GOAL_DIRECTED})."
         )
     notes += [f"{name}: {reason[:200]}" for name, reason in found.reasons.items()]
     return notes

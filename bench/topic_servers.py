@@ -20,10 +20,10 @@ _TOPICS = """
 [topics]
 access = "public"
 capabilities = ["mcp/*", "chat"]
-members = 100000
-messages = 0
-chats = 0
-journal = "none"
+max_members = 100000
+message_rate = 0
+chat_rate = 0
+audit = "none"
 """
 
 
@@ -59,7 +59,7 @@ def started(name: str, folder: Path) -> contextlib.AbstractContextManager[Server
 def comity(folder: Path, more: str = "", name: str = COMITY) -> Generator[Server]:
     written = folder / f"{name}.toml"
     written.write_text(_TOPICS + more, encoding="utf-8")
-    command = [sys.executable, "-m", "comity.cli", "serve", str(written), "--port", "0"]
+    command = [sys.executable, "-m", "comity.cli", "serve", "-c", str(written), "--port", "0"]
     with Running(command, {"COMITY_PEPPER": "a pepper of all nodes"}) as running:
         yield Server(name, running, lambda port: _door(port, "bench"))
 

@@ -43,7 +43,7 @@ LONGEST = (
     "test_soak",
     "test_matrix",
     "test_pushes_once",
-    "test_live_guides",
+    "test_live_pages",
     "servers/test_supervisor",
     "test_streaming",
     "test_approval_matrix",
@@ -85,6 +85,8 @@ settings.load_profile("comity")
 def pytest_configure(config: pytest.Config) -> None:
     """Gateways of this run, or of this worker of it, leave their records in a folder of its own."""
     folder = os.environ["COMITY_STATE_DIR"] = tempfile.mkdtemp(prefix="comity-state-")
+    # A gateway whose configuration names no store keeps nothing, unless a test wants that.
+    os.environ["DATABASE_URL"] = "memory"
     # A gateway that was started for a client on pipes is not needed any more after its test.
     os.environ["COMITY_IDLE_SECONDS"] = "1"
     config.add_cleanup(lambda: _end_gateways(Path(folder)))

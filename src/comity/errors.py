@@ -403,4 +403,11 @@ class Unavailable(Exception):
 
 
 class Misconfigured(Exception):
-    """The operator wrote something that cannot be; the text says what to do next."""
+    """The operator wrote something that cannot be; the text says what to do next.
+
+    `exit_status` is for a command that the gateway refused, if it is not the usual one.
+    """
+
+    def __init__(self, message: object = "", exit_status: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status

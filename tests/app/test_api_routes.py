@@ -6,8 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from openapi_spec_validator import OpenAPIV31SpecValidator, validate
+
 from comity.approvals.api import STREAM_PATH
 from comity.http.api import ApiRoute, Permission
+from comity.http.api_openapi import PATH as OPENAPI_PATH
+from comity.http.api_openapi import describe_routes
 from comity.http.asgi import OPERATORS
 from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE
 from comity.policy.grants import Effect, Grant
@@ -21,46 +25,50 @@ GRANTS = (
 )
 
 ROUTES = """
-GET  /admin/participants/{party:path}/capabilities ADMIN_READ
-POST /admin/participants/{party:path}/capabilities ADMIN_WRITE
-GET  /api/asks OWN_RECORDS
-GET  /api/asks/{id} OWN_RECORDS
-POST /api/asks/{id}/answer OWN_RECORDS
-POST /api/asks/{id}/link OWN_RECORDS
+GET  /admin/participants/{principal:path}/capabilities ADMIN_READ
+POST /admin/participants/{principal:path}/capabilities ADMIN_WRITE
+GET  /api/approvals OWN_RECORDS
+GET  /api/approvals/{id} OWN_RECORDS
+POST /api/approvals/{id}/answer OWN_RECORDS
+POST /api/approvals/{id}/link OWN_RECORDS
+GET  /api/audit ADMIN_READ
+GET  /api/audit/export ADMIN_READ
+GET  /api/audit/key ADMIN_READ
+GET  /api/audit/timeline/{name} ADMIN_READ
 GET  /api/channels ADMIN_READ
 POST /api/channels/close ADMIN_WRITE
 POST /api/channels/open ADMIN_WRITE
-POST /api/channels/say ADMIN_WRITE
+POST /api/channels/send ADMIN_WRITE
+GET  /api/definitions ADMIN_READ
+POST /api/definitions/accept ADMIN_WRITE
+GET  /api/definitions/{server}/{tool} ADMIN_READ
 GET  /api/features ADMIN_READ
 POST /api/features/disable ADMIN_WRITE
 POST /api/features/enable ADMIN_WRITE
-POST /api/features/forget ADMIN_WRITE
+POST /api/features/reset ADMIN_WRITE
+GET  /api/grant-suggestions ADMIN_READ
+POST /api/grant-suggestions ADMIN_WRITE
 GET  /api/grants ADMIN_READ
 POST /api/grants ADMIN_WRITE
+POST /api/grants/delete ADMIN_WRITE
 GET  /api/grants/explain ADMIN_READ
-POST /api/grants/revoke ADMIN_WRITE
-GET  /api/journal ADMIN_READ
-GET  /api/journal/export ADMIN_READ
-GET  /api/journal/key ADMIN_READ
-GET  /api/journal/story/{name} ADMIN_READ
 GET  /api/keys ADMIN_READ
 POST /api/keys ADMIN_WRITE
 POST /api/keys/{key}/revoke ADMIN_WRITE
 POST /api/keys/{key}/rotate ADMIN_WRITE
 GET  /api/models ADMIN_READ
-GET  /api/models/spent ADMIN_READ
-POST /api/models/{name}/try ADMIN_WRITE
-GET  /api/parties ADMIN_READ
-POST /api/parties ADMIN_WRITE
-POST /api/parties/{party:path}/disable ADMIN_WRITE
-POST /api/parties/{party:path}/enable ADMIN_WRITE
+GET  /api/models/usage ADMIN_READ
+POST /api/models/{name}/test ADMIN_WRITE
+GET  /api/nodes ADMIN_READ
+GET  /api/openapi.json ADMIN_READ
 GET  /api/permissions ADMIN_READ
 POST /api/permissions/approve ADMIN_WRITE
 POST /api/permissions/deny ADMIN_WRITE
-POST /api/permissions/forget ADMIN_WRITE
-GET  /api/pins ADMIN_READ
-POST /api/pins/accept ADMIN_WRITE
-GET  /api/pins/{server}/{tool} ADMIN_READ
+POST /api/permissions/reset ADMIN_WRITE
+GET  /api/principals ADMIN_READ
+POST /api/principals ADMIN_WRITE
+POST /api/principals/{principal:path}/disable ADMIN_WRITE
+POST /api/principals/{principal:path}/enable ADMIN_WRITE
 GET  /api/pushes ADMIN_READ
 POST /api/pushes/{number}/retry ADMIN_WRITE
 GET  /api/search ANY_PRINCIPAL
@@ -73,12 +81,10 @@ POST /api/servers/{server}/start ADMIN_WRITE
 POST /api/servers/{server}/stop ADMIN_WRITE
 GET  /api/state OWN_RECORDS
 GET  /api/state/{server}/{feature} SERVER_READ
-POST /api/state/{server}/{feature}/forget SERVER_WRITE
+POST /api/state/{server}/{feature}/delete SERVER_WRITE
 POST /api/state/{server}/{feature}/rollback SERVER_WRITE
 GET  /api/state/{server}/{feature}/{checkpoint} SERVER_READ
 GET  /api/status ADMIN_READ
-GET  /api/suggestions ADMIN_READ
-POST /api/suggestions ADMIN_WRITE
 GET  /api/tools ANY_PRINCIPAL
 GET  /api/tools/{name} ANY_PRINCIPAL
 GET  /api/topics ADMIN_READ
@@ -88,16 +94,16 @@ POST /api/turns OWN_RECORDS
 GET  /api/turns/{id} OWN_RECORDS
 GET  /api/webhooks ADMIN_READ
 GET  /api/webhooks/{id} ADMIN_READ
-POST /api/webhooks/{id}/remove ADMIN_WRITE
+POST /api/webhooks/{id}/delete ADMIN_WRITE
 POST /api/webhooks/{id}/retry ADMIN_WRITE
 """
 
 # What a principal without any grant is told by the routes that every principal may call.
 TOLD_TO_STRANGERS: dict[tuple[str, str], tuple[object, int, object]] = {
-    ("GET", "/api/asks"): (None, 200, {"asks": []}),
-    ("GET", "/api/asks/{id}"): (None, 400, None),
-    ("POST", "/api/asks/{id}/answer"): ({"verdict": "accept"}, 400, None),
-    ("POST", "/api/asks/{id}/link"): ({}, 400, None),
+    ("GET", "/api/approvals"): (None, 200, {"approvals": []}),
+    ("GET", "/api/approvals/{id}"): (None, 400, None),
+    ("POST", "/api/approvals/{id}/answer"): ({"verdict": "accept"}, 404, None),
+    ("POST", "/api/approvals/{id}/link"): ({}, 400, None),
     ("GET", "/api/search"): ("?query=read", 200, []),
     ("GET", "/api/search/categories"): (None, 200, {"categories": []}),
     ("GET", "/api/state"): (None, 200, {"state": []}),
@@ -122,7 +128,7 @@ class Scene:
 
     async def send(self, route: ApiRoute[Any], party: str, given: object) -> tuple[int, Any]:
         """What a principal is told; `given` is the body, or the end of a path."""
-        path = route.path.replace("{party:path}", "agent:x").replace("{", "").replace("}", "")
+        path = route.path.replace("{principal:path}", "agent:x").replace("{", "").replace("}", "")
         headers = {"content-type": "application/json"}
         headers |= bearer(self.keys[party]) if party else {}
         end = given if isinstance(given, str) else ""
@@ -164,7 +170,7 @@ async def test_no_route_serves_a_principal_without_its_permission() -> None:
             for party in (STRANGER, other):
                 status, told = await scene.send(route, party, {"no such field": 1})
                 assert status == refused, (route.address, party, told)
-                assert f"has no grant of {route.permission.verb} on" in told["error"]["message"]
+                assert f"needs the grant {route.permission.verb} on" in told["error"]["message"]
             status, _ = await scene.send(route, "", {})
             assert status == 401, route.address
 
@@ -193,3 +199,33 @@ async def test_an_address_without_a_route_is_for_operators() -> None:
 def test_every_permission_with_a_verb_names_a_target() -> None:
     targets = {each: each.target_in({"server": "files"}) for each in Permission if each.verb}
     assert set(targets.values()) == {"*", "files/*"}
+
+
+async def test_the_openapi_document_has_every_route_with_its_permission() -> None:
+    async with serving() as scene:
+        route = next(each for each in scene.routes if each.path == OPENAPI_PATH)
+        status, document = await scene.send(route, READER, "")
+        routes = scene.routes
+    assert status == 200
+    validate(document, cls=OpenAPIV31SpecValidator)
+    described = {
+        (method.upper(), path): operation
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    plain = {(each.method, each.path.replace(":path", "")): each for each in routes}
+    assert described.keys() == plain.keys()
+    assert len({each["operationId"] for each in described.values()}) == len(described)
+    for address, operation in described.items():
+        verb = plain[address].permission.verb
+        assert (f"`{verb}`" if verb else "any principal") in operation["description"], address
+
+
+async def test_the_openapi_document_describes_bodies_and_queries() -> None:
+    async with serving() as scene:
+        document: Any = describe_routes(scene.routes)
+    body = document["paths"]["/api/keys"]["post"]["requestBody"]["content"]["application/json"]
+    assert body["schema"]["additionalProperties"] is False
+    assert body["schema"]["required"]
+    query = document["paths"]["/api/search"]["get"]["parameters"]
+    assert {"query"} <= {each["name"] for each in query if each["in"] == "query"}

@@ -28,7 +28,7 @@ from tests.support.cases import loop_over
 
 SECONDS = 60.0
 PEPPER = b"pepper" * 8
-SETTINGS = Settings(cluster=ClusterSettings(url="nats://memory", lease=timedelta(seconds=6)))
+SETTINGS = Settings(cluster=ClusterSettings(url="nats://memory", lease_ttl=timedelta(seconds=6)))
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def fenced(notes: Path) -> ServerSettings:
         command=sys.executable,
         args=("-m", "tests.cluster.fenced_server", str(notes)),
         env={"PYTHONPATH": str(ROOT)},
-        placement="one",
+        replicas="single",
     )
 
 
@@ -149,7 +149,7 @@ async def test_a_server_that_each_node_runs_from_now_on_is_nobodys(
     settings = replace(SETTINGS, servers=(fenced(tmp_path / "notes"),))
     async with some(monkeypatch, settings, 1) as (a,):
         await until(lambda: a.state is ServerLifecycleState.CONNECTED)
-        each = replace(settings.servers[0], placement="each")
+        each = replace(settings.servers[0], replicas="per_node")
         await a.parts.upstream_registry.stop_for_replacement(
             "fenced", ShutdownReason.CONFIGURATION_CHANGE
         )
@@ -184,7 +184,7 @@ def test_gateway_without_an_address_of_nats_has_no_cluster() -> None:
         # An open NATS beyond this machine.
         (with_cluster(url="nats://10.0.0.1:4222"), "allow_open_nats"),
         (with_cluster(dead_after=timedelta(seconds=2)), "three heartbeats"),
-        (with_cluster(lease=timedelta(seconds=5)), "6s at least"),
+        (with_cluster(lease_ttl=timedelta(seconds=5)), "6s at least"),
     ],
 )
 def test_unsafe_cluster_settings_are_refused(settings: Settings, told: str) -> None:

@@ -126,7 +126,7 @@ async def test_idle_sessions_end_and_busy_ones_do_not(monkeypatch: pytest.Monkey
     monkeypatch.setattr("comity.app.gateway.CHECK_INTERVAL_SECONDS", 0.02)
     async with scripted() as server:
         idle = timedelta(milliseconds=100)
-        async with visiting(at(server.url), limits_idle_session=idle) as visitor:
+        async with visiting(at(server.url), limits_session_idle_timeout=idle) as visitor:
             await visitor.greet()
             listening = visitor.other()
             await listening.greet()
@@ -148,7 +148,7 @@ async def test_a_call_past_its_deadline_is_cancelled_and_its_client_told(
             await exchange.left()
 
         deadline = timedelta(milliseconds=100)
-        async with visiting(at(server.url), limits_call_deadline=deadline) as visitor:
+        async with visiting(at(server.url), limits_call_idle_timeout=deadline) as visitor:
             await visitor.greet()
             answer = await (await visitor.call("slow", named="late")).json()
             refusal = answer["result"]["_meta"]["dev.comity/refusal"]
@@ -267,7 +267,7 @@ async def test_the_routes_of_the_journal_find_what_was_kept(tmp_path: Path) -> N
     ):
         journal = kept.audit_log
         await journal.write(AuditEvent(AuditType.TOOL_EXECUTED, "agent:a", journal.clock()))
-        found = await call_route(audit_routes(snapshot.records, kept), "GET", "/api/journal")
+        found = await call_route(audit_routes(snapshot.records, kept), "GET", "/api/audit")
     assert "agent:a" in str(found)
     async with open_audit_reader(settings) as history:
         lines = [line async for line in history.export()]

@@ -166,7 +166,7 @@ async def test_a_call_under_way_is_seen_and_one_given_up_is_counted_once() -> No
             waiting = asyncio.ensure_future(visitor.call("slow", named="late"))
             await server.arrival("tools/call")
             told = await scraped(visitor)
-            assert told[key("comity_calls_underway", server="up", method="tools/call")] == 1
+            assert told[key("comity_calls_active", server="up", method="tools/call")] == 1
             cancelled = {"requestId": "late", "reason": "enough"}
             notice = {"method": "notifications/cancelled", "params": cancelled}
             await visitor.post({"jsonrpc": "2.0", **notice})
@@ -175,7 +175,7 @@ async def test_a_call_under_way_is_seen_and_one_given_up_is_counted_once() -> No
             told = await scraped(visitor)
             labels = {"server": "up", "tool": "slow", "outcome": "cancelled"}
             assert told[key("comity_tool_calls_total", **labels)] == 1
-            assert key("comity_calls_underway", server="up", method="tools/call") not in told
+            assert key("comity_calls_active", server="up", method="tools/call") not in told
 
 
 async def test_a_server_that_is_down_has_its_refused_calls_and_its_state() -> None:
@@ -203,8 +203,8 @@ async def test_offers_sessions_connections_and_the_process_are_told() -> None:
             await visitor.greet()
             told = await scraped(visitor)
             assert told[key("comity_sessions")] == 1
-            assert told[key("comity_calls_parked")] == 0
-            assert told[key("comity_offers", server="up", kind="tools")] == 1
+            assert told[key("comity_calls_waiting_for_input")] == 0
+            assert told[key("comity_catalog_entries", server="up", kind="tools")] == 1
             assert told[key("comity_connections")] >= 1
             assert told[key("comity_connections_total")] >= 3
             assert told[key("process_resident_memory_bytes")] > 1_000_000
@@ -305,29 +305,29 @@ async def test_what_is_known_is_counted_and_has_an_age() -> None:
     records = inline_records()
     snapshot = PolicySnapshot(records, GrantSnapshot(freshness=certainty), certainty)
     before = policy_samples(snapshot)
-    assert before["comity_policy_known"] == 0
+    assert before["comity_policy_loaded"] == 0
     assert "comity_policy_age_seconds" not in before
     await records.grants.put(Grant("agent:a", CALL, "*", Effect.ALLOW))
     await records.parties.put(Principal("agent:a"), Principal("agent:b"))
     await snapshot.refresh()
     now += 3
     assert policy_samples(snapshot) == {
-        "comity_policy_known": 1,
+        "comity_policy_loaded": 1,
         "comity_policy_age_seconds": 3.0,
         "comity_policy_version": 3,
         "comity_records grants": 1,
-        "comity_records parties": 2,
+        "comity_records principals": 2,
         "comity_records keys": 0,
     }
     now += 28
-    assert policy_samples(snapshot)["comity_policy_known"] == 0
+    assert policy_samples(snapshot)["comity_policy_loaded"] == 0
 
 
 async def test_what_is_in_memory_alone_does_not_grow_old() -> None:
     certainty = SnapshotFreshness()
     snapshot = PolicySnapshot(inline_records(), GrantSnapshot(freshness=certainty), certainty)
     await snapshot.refresh()
-    assert policy_samples(snapshot)["comity_policy_known"] == 1
+    assert policy_samples(snapshot)["comity_policy_loaded"] == 1
     assert "comity_policy_age_seconds" not in policy_samples(snapshot)
 
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from comity.app.settings import SERVER_FIELDS, TABLES, ServerSettings, Settings
 from comity.app.settings_reader import (
+    VARIABLES,
     ConfigSource,
     LoadedConfig,
     SettingsChanges,
     compare_settings,
     find_config,
 )
-from comity.app.settings_schema import reference_rows
 from comity.config.fields import fields_of
 from comity.errors import Misconfigured
 from comity.gateway.settings import LimitSettings
@@ -56,7 +56,7 @@ def test_the_file_of_a_desktop_client_is_taken_verbatim(tmp_path: Path) -> None:
     assert (dict(files.env), files.cwd) == ({"LOG": "warn", "PORT": "3000"}, "/srv")
     assert (search.transport, search.url) == ("http", "https://search.example.org/mcp")
     assert dict(search.headers) == {"Authorization": "Bearer t"}
-    assert (search.sharing, search.disabled, search.cwd) == ("shared", False, None)
+    assert (search.process_per, search.disabled, search.cwd) == ("gateway", False, None)
     assert settings.port == 2664
 
 
@@ -94,16 +94,16 @@ allowed_hosts = ["gateway.example.org", "[2001:db8::1]"]
 allowed_origins = ["https://app.example.org"]
 
 [limits]
-frame_bytes = 65536
-call_deadline = "2m"
-idle_session = 90
+max_message_bytes = 65536
+call_idle_timeout = "2m"
+session_idle_timeout = 90
 
 [[servers]]
 id = "sea.almanac"
 command = "python"
 args = ["server.py"]
 transport = "stdio"
-sharing = "session"
+process_per = "session"
 
 [servers.mgp]
 extensions = ["security"]
@@ -125,10 +125,10 @@ def test_comity_toml_holds_settings_and_servers(tmp_path: Path) -> None:
     assert (settings.host, settings.port) == ("0.0.0.0", 0)
     assert settings.allowed_hosts == ("gateway.example.org", "[2001:db8::1]")
     assert settings.allowed_origins == ("https://app.example.org",)
-    assert (settings.limits.frame_bytes, settings.limits.depth) == (65536, 64)
-    assert settings.limits.call_deadline == timedelta(minutes=2)
-    assert settings.limits.idle_session == timedelta(seconds=90)
-    assert (mind.id, mind.sharing, mind.env["KEY"]) == ("sea.almanac", "session", "k")
+    assert (settings.limits.max_message_bytes, settings.limits.max_depth) == (65536, 64)
+    assert settings.limits.call_idle_timeout == timedelta(minutes=2)
+    assert settings.limits.session_idle_timeout == timedelta(seconds=90)
+    assert (mind.id, mind.process_per, mind.env["KEY"]) == ("sea.almanac", "session", "k")
     assert mind.mgp == {"extensions": ["security"], "trust_level": "standard"}
     assert (far.transport, far.headers["X-Key"], far.mgp) == ("http", "k", {})
 
@@ -225,7 +225,7 @@ def test_two_servers_with_one_id_are_refused(tmp_path: Path, first: str, second:
         ({"command": "x", "env": ["A=1"]}, "must be a table"),
         ({"command": "x", "env": {"A": True}}, "must be a text"),
         ({"command": "x", "env": {"A": 1.5}}, "must be a text"),
-        ({"command": "x", "sharing": "all"}, "one of: shared, session"),
+        ({"command": "x", "process_per": "all"}, "one of: gateway, session"),
         ({"command": "x", "disabled": "yes"}, "true or false"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_server_that_cannot_be_is_refused(tmp_path: Path, entry: object, told:
     ("text", "told"),
     [
         ("prot = 1", "comity.toml:1: prot: there is no such key; did you mean 'port'"),
-        ("[limits]\ndeepth = 1", "limits.deepth: .*did you mean 'depth'"),
+        ("[limits]\ndeepth = 1", "limits.deepth: .*did you mean 'max_depth'"),
         ("[limits]\nport = 1", "limits.port: there is no such key"),
         ('[[servers]]\nid = "a"\ncomand = "x"', r"servers\[a\].comand: .*did you mean 'command'"),
         ('[[servers]]\ncommand = "x"', r"servers\[0\]: needs an id"),
@@ -257,7 +257,8 @@ def test_a_server_that_cannot_be_is_refused(tmp_path: Path, entry: object, told:
         ("allowed_hosts = ['http://x']", r"allowed_hosts\[0\]: must be written as gateway"),
         ("allowed_origins = ['x']", r"allowed_origins\[0\]: must be written as https"),
         ("[limits]\ngrace = nan", "limits.grace: there is no such key"),
-        ("[limits]\nkeep_alive = nan", "limits.keep_alive: must be a time"),
+        ("[limits]\nkeep_alive_timeout = nan", "limits.keep_alive_timeout: must be a time"),
+        ('[audit]\ndangerous = "off"', "audit.dangerous: must be one of: deferred, durable"),
         ("port = 1\nport = 2\n", ":2: is not TOML: Cannot overwrite a value, at column 9"),
         ("[", "is not TOML"),
     ],
@@ -268,12 +269,135 @@ def test_a_mistake_in_comity_toml_is_named(tmp_path: Path, text: str, told: str)
 
 
 def test_the_given_environment_sets_host_and_port_over_the_file(tmp_path: Path) -> None:
-    environ = {"COMITY_HOST": "::1", "COMITY_PORT": "81", "HOST": "no", "PORT": "7"}
+    environ = {"COMITY_HOST": "::1", "COMITY_PORT": "81", "HOST": "::", "PORT": "7"}
     settings = from_text(tmp_path, "port = 80", environ=environ)
     assert (settings.host, settings.port) == ("::1", 81)
     for wrong in ("x", "-1", "99999", "9" * 5000):
-        with pytest.raises(Misconfigured, match="COMITY_PORT: must be"):
-            from_text(tmp_path, "", environ={"COMITY_PORT": wrong})
+        for name in ("COMITY_PORT", "PORT"):
+            with pytest.raises(Misconfigured, match=f"^{name}: must be"):
+                from_text(tmp_path, "", environ={name: wrong})
+
+
+def test_common_variables_count_for_settings_that_no_file_has(tmp_path: Path) -> None:
+    environ = {
+        "HOST": "::1",
+        "PORT": "7",
+        "DATABASE_URL": "postgres://db/x",
+        "NATS_URL": "nats://n:4222",
+    }
+    bare = from_text(tmp_path, "", environ=environ)
+    assert (bare.host, bare.port) == ("::1", 7)
+    assert (bare.store.url, bare.cluster.url) == ("postgres://db/x", "nats://n:4222")
+    text = 'port = 0\n[store]\nurl = "sqlite:///${NAME}.db"'
+    written = from_text(tmp_path, text, environ={**environ, "NAME": "a"})
+    assert (written.port, written.store.url) == (0, "sqlite:///a.db")
+
+
+@loop_over(
+    ("environ", "host"),
+    [
+        ({"HOST": "x86_64-conda-linux-gnu"}, "127.0.0.1"),
+        ({"HOST": "laptop.local"}, "127.0.0.1"),
+        ({"HOST": "localhost"}, "localhost"),
+        ({"HOST": "0.0.0.0"}, "0.0.0.0"),
+        ({"HOST": ""}, "127.0.0.1"),
+    ],
+)
+def test_the_variable_host_counts_where_it_is_an_address(
+    tmp_path: Path, environ: dict[str, str], host: str
+) -> None:
+    assert from_text(tmp_path, "", environ=environ).host == host
+
+
+@loop_over(
+    ("name", "text", "setting", "value"),
+    [
+        ("COMITY_LIMITS_MAX_SESSIONS", "12", "limits.max_sessions", 12),
+        ("COMITY_IDENTITY_CLOCK_SKEW", "1m", "identity.clock_skew", timedelta(minutes=1)),
+        ("COMITY_IDENTITY_CLOCK_SKEW", "90", "identity.clock_skew", timedelta(seconds=90)),
+        ("COMITY_IDENTITY_MODE", "required", "identity.mode", "required"),
+        ("COMITY_TELEMETRY_TRACES", "true", "telemetry.traces", True),
+        ("COMITY_TELEMETRY_TRACES", "1", "telemetry.traces", True),
+        ("COMITY_REMOTE_SHUTDOWN", "TRUE", "remote_shutdown", True),
+        (
+            "COMITY_ALLOWED_HOSTS",
+            "a.example, b.example",
+            "allowed_hosts",
+            ("a.example", "b.example"),
+        ),
+        ("COMITY_ALLOWED_HOSTS", '["a.example"]', "allowed_hosts", ("a.example",)),
+    ],
+)
+def test_a_variable_sets_any_setting(
+    tmp_path: Path, name: str, text: str, setting: str, value: object
+) -> None:
+    table, _, key = setting.rpartition(".")
+    settings = from_text(tmp_path, "", environ={name: text})
+    assert getattr(getattr(settings, table) if table else settings, key) == value
+
+
+def test_lists_of_tables_are_written_as_in_the_file(tmp_path: Path) -> None:
+    grant = '[{subject = "person:a", verb = "*", target = "files/*"}]'
+    told = from_text(tmp_path, f"grants = {grant}")
+    assert from_text(tmp_path, "", environ={"COMITY_GRANTS": grant}).grants == told.grants
+
+
+@loop_over(
+    ("environ", "told"),
+    [
+        ({"COMITY_LIMITS_MAX_SESSIONS": "many"}, "COMITY_LIMITS_MAX_SESSIONS: must be a whole"),
+        ({"COMITY_TELEMETRY_TRACES": "perhaps"}, "COMITY_TELEMETRY_TRACES: must be true or"),
+        ({"COMITY_IDENTITY_MODE": "open"}, "COMITY_IDENTITY_MODE: must be one of"),
+        ({"COMITY_LIMITS_MAX_SESIONS": "1"}, "did you mean COMITY_LIMITS_MAX_SESSIONS"),
+        ({"DATABASE_URL": "mysql://s3cret@db/x"}, "DATABASE_URL: must be as sqlite"),
+        ({"NATS_URL": "amqp://s3cret"}, "NATS_URL: must be as nats"),
+        ({"COMITY_PORT_FILE": "/no/such"}, "COMITY_PORT_FILE: /no/such cannot be read"),
+        ({"COMITY_PORT": "1", "COMITY_PORT_FILE": "/x"}, "COMITY_PORT_FILE: COMITY_PORT is set"),
+    ],
+)
+def test_an_error_names_the_variable_and_not_its_value(
+    tmp_path: Path, environ: dict[str, str], told: str
+) -> None:
+    with pytest.raises(Misconfigured, match=told) as refused:
+        from_text(tmp_path, "", environ=environ)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_variable_may_name_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text("postgresql://u:s3cret@db/x\n")
+    file.chmod(0o600)
+    for name in ("COMITY_STORE_URL", "DATABASE_URL"):
+        settings = from_text(tmp_path, "", environ={f"{name}_FILE": str(file)})
+        assert settings.store.url == "postgresql://u:s3cret@db/x"
+    file.chmod(0o644)
+    with pytest.raises(Misconfigured, match=r"^COMITY_STORE_URL_FILE: other users can read"):
+        from_text(tmp_path, "", environ={"COMITY_STORE_URL_FILE": str(file)})
+    file.chmod(0o600)
+    file.write_text("mysql://s3cret")
+    with pytest.raises(Misconfigured, match=r"^COMITY_STORE_URL_FILE: must be as"):
+        from_text(tmp_path, "", environ={"COMITY_STORE_URL_FILE": str(file)})
+
+
+def test_the_variables_of_a_kubernetes_service_are_no_settings(tmp_path: Path) -> None:
+    environ = {
+        "COMITY_PORT": "tcp://10.0.0.1:2664",
+        "COMITY_PORT_2664_TCP_ADDR": "10.0.0.1",
+        "COMITY_SERVICE_HOST": "10.0.0.1",
+        "COMITY_STORE_PORT": "tcp://10.0.0.2:5432",
+        "COMITY_STORE_SERVICE_PORT_DB": "5432",
+        "COMITY_STORE_PORT_5432_TCP": "tcp://10.0.0.2:5432",
+    }
+    assert from_text(tmp_path, "", environ=environ) == from_text(tmp_path, "")
+
+
+def test_each_variable_means_one_setting() -> None:
+    count = sum(len(fields_of(table)) for table in TABLES.values())
+    assert len(VARIABLES) == count
+    # NAME_FILE would be both a setting of its own and the file of another setting.
+    assert not {f"{name}_FILE" for name in VARIABLES} & set(VARIABLES)
+    # The command line reads these.
+    assert not {"COMITY_URL", "COMITY_KEY", "COMITY_PEPPER", "COMITY_STATE_DIR"} & set(VARIABLES)
 
 
 def test_no_secret_is_in_a_repr(tmp_path: Path) -> None:
@@ -317,7 +441,7 @@ prot = 80
 host = 1
 
 [limits]
-call_deadline = "5 minutes"
+call_idle_timeout = "5 minutes"
 
 [[servers]]
 id = "a"
@@ -347,7 +471,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_each_with_its_line(tmp_path: Pa
     assert keys == [
         ["1", "prot"],
         ["2", "host"],
-        ["5", "limits.call_deadline"],
+        ["5", "limits.call_idle_timeout"],
         ["9", "servers[a].comand"],
         ["10", "servers[a].args[1]"],
         ["11", "servers[a].args[2]"],
@@ -385,7 +509,7 @@ def test_json_is_told_of_by_line_as_well(tmp_path: Path) -> None:
         "mcp.json:4: mcpServers.a-b: servers 'a b' and 'a-b' would share the id",
         "mcp.json:5: mcpServers.a-b.url: must be a whole URL",
         "mcp.json:6: mcpServers.a-b.headers.A: the variable NO is not set",
-        "mcp.json:9: mcpServers.c.command: an ${input:...} is asked for by an editor",
+        "mcp.json:9: mcpServers.c.command: an ${input:...} is a prompt of an editor",
         "mcp.json:10: mcpServers.d: must be a table",
     ):
         assert expected in told
@@ -399,27 +523,25 @@ def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
     assert (len(lines), lines[-1]) == (22, "  and 30 more")
 
 
-SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
-
 CARE = """
 [[servers]]
 id = "a"
 command = "x"
-era = "modern"
-containment = "group"
+protocol = "2026-07-28"
+process_cleanup = "group"
 restart_policy = "always"
 max_restarts = 0
 restart_window = "1m"
 backoff_base = "250ms"
 backoff_max = 5
 health_interval = 0
-drain_deadline = "2s"
+drain_timeout = "2s"
 """
 
 
 def test_the_care_for_a_server_is_its_own(tmp_path: Path) -> None:
     (server,) = from_text(tmp_path, CARE).servers
-    assert (server.era, server.containment) == ("modern", "group")
+    assert (server.protocol, server.process_cleanup) == ("2026-07-28", "group")
     assert server.supervision == SupervisionSettings(
         "always",
         0,
@@ -429,8 +551,11 @@ def test_the_care_for_a_server_is_its_own(tmp_path: Path) -> None:
         timedelta(),
         timedelta(seconds=2),
     )
-    in_json = one(tmp_path, {"command": "x", "era": "handshake", "backoff_max": "1m"})
-    assert (in_json.era, in_json.supervision.backoff_max) == ("handshake", timedelta(minutes=1))
+    in_json = one(tmp_path, {"command": "x", "protocol": "2025-11-25", "backoff_max": "1m"})
+    assert (in_json.protocol, in_json.supervision.backoff_max) == (
+        "2025-11-25",
+        timedelta(minutes=1),
+    )
 
 
 MGP_TABLE: dict[str, object] = {
@@ -468,8 +593,8 @@ def test_the_table_of_mgp_is_read_by_its_own_spellings_and_kept(tmp_path: Path) 
         ({"max_restarts": -1}, "max_restarts: must be between 0"),
         ({"health_interval": "-1s"}, "health_interval: must be a time"),
         ({"health_interval": False}, "health_interval: must be a time"),
-        ({"drain_deadline": 0}, "drain_deadline: must be a time"),
-        ({"era": "old"}, "era: must be one of: auto, handshake, modern"),
+        ({"drain_timeout": 0}, "drain_timeout: must be a time"),
+        ({"protocol": "old"}, "protocol: must be one of: auto, 2025-11-25, 2026-07-28"),
         ({"mgp": {"restart_policy": "no"}}, "mgp.restart_policy: must be one of"),
         ({"mgp": {"backoff_base_ms": "1s"}}, "mgp.backoff_base_ms: must be a whole number"),
         ({"mgp": {"trust_level": "best"}}, "mgp.trust_level: must be one of: trusted, standard"),
@@ -477,7 +602,7 @@ def test_the_table_of_mgp_is_read_by_its_own_spellings_and_kept(tmp_path: Path) 
         ({"mgp": {"permissions_required": [""]}}, r"permissions_required\[0\]: must be written as"),
         (
             {"mgp": {"max_restarts": 1}, "max_restarts": 1},
-            "mgp.max_restarts: stands outside of this table too",
+            "mgp.max_restarts: is also set outside of this table",
         ),
     ],
 )
@@ -509,12 +634,6 @@ def test_every_default_would_be_accepted_from_a_file(tmp_path: Path) -> None:
     assert from_text(tmp_path, text) == Settings(servers=(plain,))
 
 
-def test_every_setting_is_documented() -> None:
-    """To write the rows anew: `python -m comity.app.settings_schema rows`."""
-    lines = SETTINGS_PAGE.read_text("utf-8").splitlines()
-    assert [line for line in lines if line.startswith("| `")] == reference_rows()
-
-
 MGP_SERVER = '[[servers]]\nid = "{0}"\ncommand = "{0}-from-{1}"\n'
 
 
@@ -525,6 +644,8 @@ class Places:
         self.cwd = tmp_path / "project"
         self.home = tmp_path / "home"
         self.user = self.home / ".config" / "mgp" / "servers.toml"
+        self.own = self.home / ".config" / "comity" / "comity.toml"
+        self.own.parent.mkdir(parents=True)
         self.cwd.mkdir()
         self.user.parent.mkdir(parents=True)
 
@@ -533,7 +654,7 @@ class Places:
 
     def write_own(self) -> Path:
         return self.write(
-            self.cwd / "comity.toml", MGP_SERVER.format("own", "own") + "[limits]\ndepth = 9"
+            self.cwd / "comity.toml", MGP_SERVER.format("own", "own") + "[limits]\nmax_depth = 9"
         )
 
     def write_client(self, name: str) -> Path:
@@ -565,9 +686,46 @@ def test_the_first_file_that_is_there_is_taken_and_the_others_are_named(places: 
         taken = len(found.files)
         assert taken == (2 if file.name == "mgp.toml" else 1)
         assert found.skipped_files == tuple(files[number + taken :])
-        assert ConfigSource(places.cwd, places.home, {}).watched_paths == tuple(files)
+        watched = ConfigSource(places.cwd, places.home, {}).watched_paths
+        assert watched == (*files, places.own, Path("/etc/comity/comity.toml"))
         file.unlink()
     assert places.find().files == (places.user,)
+
+
+def test_the_users_own_file_comes_after_the_folder_and_before_the_shared_one(
+    places: Places, tmp_path: Path
+) -> None:
+    local = places.write_mgp(places.cwd / "mgp.toml", "local")
+    shared = places.write_mgp(places.user, "shared")
+    own = places.write(places.own, MGP_SERVER.format("own", "own"))
+    found = places.find()
+    assert (found.files, found.skipped_files) == ((local, shared), (own,))
+    local.unlink()
+    found = places.find()
+    assert (found.files, found.skipped_files) == ((own,), (shared,))
+    other = tmp_path / "xdg" / "comity" / "comity.toml"
+    other.parent.mkdir(parents=True)
+    places.write(other, MGP_SERVER.format("other", "other"))
+    assert places.find(XDG_CONFIG_HOME=str(tmp_path / "xdg")).files == (other,)
+
+
+def test_the_default_store_belongs_to_one_configuration(places: Places, tmp_path: Path) -> None:
+    own = places.write_own()
+    state = str(tmp_path / "state")
+    url = places.find(XDG_STATE_HOME=state).settings.store.url
+    assert url.startswith(f"sqlite:///{state}/comity/stores/comity-")
+    assert places.find(XDG_STATE_HOME=state).settings.store.url == url
+    moved = places.write(tmp_path / "comity.toml", own.read_text("utf-8"))
+    other = find_config(places.cwd, places.home, {"XDG_STATE_HOME": state}, moved)
+    assert other.settings.store.url not in ("", url)
+    assert not (tmp_path / "state").exists()
+
+
+def test_no_default_store_is_taken_where_one_is_named_or_nodes_share_one(places: Places) -> None:
+    places.write_own()
+    assert places.find(DATABASE_URL="memory").settings.store.url == ""
+    assert places.find(COMITY_STORE_URL="sqlite:///x.db").settings.store.url == "sqlite:///x.db"
+    assert places.find(NATS_URL="nats://127.0.0.1:4222").settings.store.url == ""
 
 
 def test_a_project_stands_over_its_user_server_by_server(places: Places) -> None:
@@ -610,7 +768,7 @@ def test_our_own_file_comes_before_the_variable_of_mgp(places: Places, tmp_path:
     override = places.write_mgp(tmp_path / "else.toml", "override")
     found = places.find(MGP_CONFIG_PATH=str(override))
     assert (found.files, found.skipped_files) == ((own,), (override,))
-    assert found.describe()[-1] == f"passed over {override}, as {own} comes first"
+    assert found.describe()[-1] == f"skipped {override}, because {own} has priority"
 
 
 def test_a_file_that_is_named_is_the_only_one(places: Places) -> None:
@@ -629,6 +787,17 @@ def test_where_there_is_nothing_it_is_said_what_was_looked_for(places: Places) -
         places.find()
     for name in ("comity.toml", "mcp.json", ".mcp.json", "mgp.toml", "servers.toml", "comity init"):
         assert name in str(problem.value)
+
+
+def test_default_policies_in_a_file_of_mgp_have_the_names_of_mgp(places: Places) -> None:
+    shared = places.cwd / "mgp.toml"
+    for written, policy in (("opt-in", "deny"), ("opt-out", "allow")):
+        text = MGP_SERVER.format("a", "b") + f'default_policy = "{written}"\n'
+        places.write(shared, text)
+        assert places.find().settings.servers[0].default_policy == policy
+    places.write(shared, MGP_SERVER.format("a", "b") + 'default_policy = "allow"\n')
+    with pytest.raises(Misconfigured, match="must be one of: opt-in, opt-out"):
+        places.find()
 
 
 def test_files_that_mgp_shares_may_hold_what_we_do_not_know(places: Places, tmp_path: Path) -> None:
@@ -671,14 +840,14 @@ def test_a_home_that_may_not_be_looked_into_is_as_good_as_empty(
         places.find()
 
 
-STORE = '[store]\nurl = "{0}"\nsnapshot_max_age = "5s"\n'
+STORE = '[store]\nurl = "{0}"\npolicy_max_staleness = "5s"\n'
 
 
 def test_store_address_is_read_with_its_variables_and_never_shown(tmp_path: Path) -> None:
     text = STORE.format("postgresql://me:${PASSWORD}@db.example.org/comity")
     settings = from_text(tmp_path, text, environ={"PASSWORD": "s3cret"})
     assert settings.store.url == "postgresql://me:s3cret@db.example.org/comity"
-    assert settings.store.snapshot_max_age == timedelta(seconds=5)
+    assert settings.store.policy_max_staleness == timedelta(seconds=5)
     assert "s3cret" not in repr(settings)
 
 
@@ -698,7 +867,7 @@ def test_store_address_in_the_environment_wins_over_the_file(tmp_path: Path) -> 
         ("sqlite:///here.db?mode=ro", {}, "url: must be as sqlite"),
         ("${STORE}", {}, "url: the variable STORE is not set"),
         ("${STORE}", {"STORE": "redis://s3cret"}, "url: must be as sqlite"),
-        ("", {"COMITY_STORE_URL": "nats://s3cret"}, "url: must be as sqlite"),
+        ("", {"COMITY_STORE_URL": "nats://s3cret"}, "COMITY_STORE_URL: must be as sqlite"),
     ],
 )
 def test_unknown_store_address_is_refused_and_not_quoted(
@@ -791,19 +960,19 @@ def test_what_is_done_to_the_old_makes_the_new_and_touches_no_other(
 def test_nothing_follows_from_the_same(settings: Settings) -> None:
     again = replace(settings, servers=tuple(reversed(settings.servers)))
     assert compare_settings(settings, again) == SettingsChanges()
-    assert str(SettingsChanges()) == "no server is other than it was"
+    assert str(SettingsChanges()) == "no server changed"
 
 
 def test_what_only_a_restart_can_change_is_named_as_it_is_written() -> None:
     new = Settings(
         port=1,
-        limits=LimitSettings(depth=9, call_cap=timedelta(1)),
+        limits=LimitSettings(max_depth=9, call_total_timeout=timedelta(1)),
         telemetry=TelemetrySettings(traces=True),
     )
     assert compare_settings(Settings(), new).needs_restart == (
         "port",
-        "limits.depth",
-        "limits.call_cap",
+        "limits.max_depth",
+        "limits.call_total_timeout",
         "telemetry.traces",
     )
 

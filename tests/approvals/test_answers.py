@@ -129,7 +129,7 @@ def test_no_reason_repeats_what_was_filled_in() -> None:
 def test_a_notice_is_never_answered() -> None:
     assert {
         answer_problem(ask(ApprovalKind.NOTICE), each, {}, NOW) for each in ApprovalDecision
-    } == {"a notice wants no answer"}
+    } == {"a notification needs no answer"}
 
 
 def test_a_mark_is_equal_for_equal_and_tells_nothing() -> None:
@@ -443,7 +443,7 @@ def test_a_confirmation_has_the_usual_options_where_it_names_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [each for each in ApprovalState if each is not ApprovalState.USED]
+    "state", [each for each in ApprovalState if each is not ApprovalState.CONSUMED]
 )
 def test_what_was_not_accepted_and_taken_up_is_no_answer(state: ApprovalState) -> None:
     assert response_to(callback(), ended(state)) == "cancel"
@@ -452,19 +452,22 @@ def test_what_was_not_accepted_and_taken_up_is_no_answer(state: ApprovalState) -
 
 
 def test_an_acceptance_is_a_confirmation_and_a_choice_is_what_was_chosen() -> None:
-    assert response_to(callback(), ended(ApprovalState.USED)) == "confirm"
-    assert response_to(callback(), ended(ApprovalState.USED, choice="cancel")) == "cancel"
+    assert response_to(callback(), ended(ApprovalState.CONSUMED)) == "confirm"
+    assert response_to(callback(), ended(ApprovalState.CONSUMED, choice="cancel")) == "cancel"
     assert (
-        response_to(callback(CallbackType.SELECTION, "a"), ended(ApprovalState.USED, choice="a"))
+        response_to(
+            callback(CallbackType.SELECTION, "a"), ended(ApprovalState.CONSUMED, choice="a")
+        )
         == "a"
     )
     assert (
-        response_to(callback(CallbackType.INPUT), ended(ApprovalState.USED, text="blue")) == "blue"
+        response_to(callback(CallbackType.INPUT), ended(ApprovalState.CONSUMED, text="blue"))
+        == "blue"
     )
 
 
 def test_only_who_accepted_has_said_what_is_answered() -> None:
-    odd = ended(ApprovalState.USED, ApprovalDecision.DEFER, choice="a")
+    odd = ended(ApprovalState.CONSUMED, ApprovalDecision.DEFER, choice="a")
     assert response_to(callback(CallbackType.SELECTION, "a"), odd) is None
 
 

@@ -1,4 +1,4 @@
-"""Approval requests under /api/asks, and the stream of their changes."""
+"""Approval requests under /api/approvals, and the stream of their changes."""
 
 import asyncio
 import json
@@ -33,28 +33,31 @@ async def test_whoever_may_answer_sees_it_and_nobody_else(scene: Scene) -> None:
     ask = await scene.ask()
     elsewhere = await scene.ask(2, server="mail", tool="send")
     ana, ben = scene.person(), scene.person(BEN)
-    status, found = await ana.http("GET", "/api/asks")
+    status, found = await ana.http("GET", "/api/approvals")
     assert status == 200
-    assert [each["id"] for each in found["asks"]] == [ask.id]
-    (view,) = found["asks"]
-    assert view["what"] == "agent:ci wants to call files__write"
+    assert [each["id"] for each in found["approvals"]] == [ask.id]
+    (view,) = found["approvals"]
+    assert view["summary"] == "agent:ci wants to call files__write"
     assert (view["may_answer"], view["risk"]) == (True, "dangerous")
-    assert view["likeness"].startswith("nothing by this party")
-    assert (await ben.http("GET", "/api/asks"))[1] == {"asks": []}
-    assert (await ben.http("GET", f"/api/asks/{ask.id}"))[0] == 400
-    _, unknown = await ben.http("GET", "/api/asks/" + "0" * 26)
-    _, hidden = await ben.http("GET", f"/api/asks/{ask.id}")
+    assert view["similar"].startswith("No earlier decisions")
+    assert (await ben.http("GET", "/api/approvals"))[1] == {"approvals": []}
+    assert (await ben.http("GET", f"/api/approvals/{ask.id}"))[0] == 404
+    _, unknown = await ben.http("GET", "/api/approvals/" + "0" * 26)
+    _, hidden = await ben.http("GET", f"/api/approvals/{ask.id}")
     assert hidden["error"]["message"] == unknown["error"]["message"]
-    _, both = await scene.person(ADMIN).http("GET", "/api/asks")
-    assert {each["id"] for each in both["asks"]} == {ask.id, elsewhere.id}
+    _, both = await scene.person(ADMIN).http("GET", "/api/approvals")
+    assert {each["id"] for each in both["approvals"]} == {ask.id, elsewhere.id}
 
 
 async def test_who_asked_sees_its_own_and_cannot_answer_it(scene: Scene) -> None:
     ask = await scene.ask()
     agent = scene.governed.guest("agent:ci")
-    _, found = await agent.http("GET", f"/api/asks/{ask.id}")
-    assert (found["may_answer"], found["why_not"]) == (False, "only a person can answer this")
-    status, _ = await agent.http("POST", f"/api/asks/{ask.id}/answer", {"verdict": "accept"})
+    _, found = await agent.http("GET", f"/api/approvals/{ask.id}")
+    assert (found["may_answer"], found["refusal_reason"]) == (
+        False,
+        "only a person can answer this",
+    )
+    status, _ = await agent.http("POST", f"/api/approvals/{ask.id}/answer", {"verdict": "accept"})
     assert status == 400
     assert await states(scene) == [ApprovalState.PENDING]
 
@@ -62,8 +65,8 @@ async def test_who_asked_sees_its_own_and_cannot_answer_it(scene: Scene) -> None
 @pytest.mark.parametrize(
     ("verdict", "state"),
     [
-        ("accept", ApprovalState.ACCEPTED),
-        ("decline", ApprovalState.DECLINED),
+        ("accept", ApprovalState.APPROVED),
+        ("decline", ApprovalState.DENIED),
         ("cancel", ApprovalState.CANCELLED),
         ("defer", ApprovalState.DEFERRED),
     ],
@@ -73,11 +76,11 @@ async def test_an_authority_says_its_word_once(
 ) -> None:
     ask, ana = await scene.ask(), scene.person()
     word = {"verdict": verdict, "reason": "as agreed"}
-    status, found = await ana.http("POST", f"/api/asks/{ask.id}/answer", word)
+    status, found = await ana.http("POST", f"/api/approvals/{ask.id}/answer", word)
     assert (status, found["state"]) == (200, state)
     (said,) = found["answers"]
     assert (said["by"], said["verdict"], said["reason"]) == (ANA, verdict, "as agreed")
-    again = await ana.http("POST", f"/api/asks/{ask.id}/answer", word)
+    again = await ana.http("POST", f"/api/approvals/{ask.id}/answer", word)
     assert again[0] == 400
 
 
@@ -85,9 +88,9 @@ async def test_an_answer_is_in_the_journal_with_whose_it_was(scene: Scene) -> No
     ask, ana = await scene.ask(), scene.person()
     heard: list[Any] = []
     scene.governed.visitor.parts.audit_log_components.audit_log.listeners.append(heard.append)
-    await ana.http("POST", f"/api/asks/{ask.id}/answer", {"verdict": "accept"})
-    (answered,) = [each for each in heard if each.type == AuditType.ASK_ANSWERED]
-    assert (answered.actor, answered.details["ask"]) == (ANA, ask.id)
+    await ana.http("POST", f"/api/approvals/{ask.id}/answer", {"verdict": "accept"})
+    (answered,) = [each for each in heard if each.type == AuditType.APPROVAL_ANSWERED]
+    assert (answered.actor, answered.details["approval"]) == (ANA, ask.id)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +110,14 @@ async def test_an_answer_is_in_the_journal_with_whose_it_was(scene: Scene) -> No
 )
 async def test_what_is_no_answer_changes_nothing(scene: Scene, body: dict[str, Any]) -> None:
     ask, admin = await scene.ask(), scene.person(ADMIN)
-    assert (await admin.http("POST", f"/api/asks/{ask.id}/answer", body))[0] == 400
+    assert (await admin.http("POST", f"/api/approvals/{ask.id}/answer", body))[0] == 400
     assert await states(scene) == [ApprovalState.PENDING]
 
 
 async def test_always_makes_a_grant_that_names_the_ask(scene: Scene) -> None:
     ask, admin = await scene.ask(), scene.person(ADMIN)
     word = {"verdict": "accept", "remember": True}
-    status, found = await admin.http("POST", f"/api/asks/{ask.id}/answer", word)
+    status, found = await admin.http("POST", f"/api/approvals/{ask.id}/answer", word)
     assert status == 200
     made = found["remembered"]
     assert (made["subject"], made["target"], made["effect"]) == ("agent:ci", "files/write", "allow")
@@ -126,26 +129,26 @@ async def test_always_is_not_for_who_may_only_answer(scene: Scene) -> None:
     """An answer never widens anything. (D-102)"""
     ask, ana = await scene.ask(), scene.person()
     word = {"verdict": "accept", "remember": True}
-    assert (await ana.http("POST", f"/api/asks/{ask.id}/answer", word))[0] == 400
+    assert (await ana.http("POST", f"/api/approvals/{ask.id}/answer", word))[0] == 400
     assert await states(scene) == [ApprovalState.PENDING]
     assert await scene.governed.visitor.parts.snapshot.records.grants.page() == []
-    await ana.http("POST", f"/api/asks/{ask.id}/answer", {"verdict": "accept"})
+    await ana.http("POST", f"/api/approvals/{ask.id}/answer", {"verdict": "accept"})
     assert await scene.governed.visitor.parts.snapshot.records.grants.page() == []
 
 
 async def test_always_waits_until_enough_have_approved(scene: Scene) -> None:
     ask, admin = await scene.ask(quorum=2), scene.person(ADMIN)
     word = {"verdict": "accept", "remember": True}
-    _, found = await admin.http("POST", f"/api/asks/{ask.id}/answer", word)
+    _, found = await admin.http("POST", f"/api/approvals/{ask.id}/answer", word)
     assert (found["state"], found["remembered"]) == ("pending", None)
 
 
 async def test_a_key_that_is_bound_to_less_answers_nothing(scene: Scene) -> None:
     ask = await scene.ask()
     bound = scene.person(ANA, "ToolInvoke(read)")
-    assert (await bound.http("GET", "/api/asks"))[1] == {"asks": []}
-    told = await bound.http("POST", f"/api/asks/{ask.id}/answer", {"verdict": "accept"})
-    assert told[0] == 400
+    assert (await bound.http("GET", "/api/approvals"))[1] == {"approvals": []}
+    told = await bound.http("POST", f"/api/approvals/{ask.id}/answer", {"verdict": "accept"})
+    assert told[0] == 404
     assert await states(scene) == [ApprovalState.PENDING]
 
 
@@ -153,18 +156,18 @@ async def test_the_riskiest_come_first_and_states_are_chosen(scene: Scene) -> No
     first = await scene.ask(1, risk="safe")
     second = await scene.ask(2, risk="dangerous")
     ana = scene.person()
-    _, found = await ana.http("GET", "/api/asks")
-    assert [each["id"] for each in found["asks"]] == [second.id, first.id]
-    await ana.http("POST", f"/api/asks/{second.id}/answer", {"verdict": "decline"})
+    _, found = await ana.http("GET", "/api/approvals")
+    assert [each["id"] for each in found["approvals"]] == [second.id, first.id]
+    await ana.http("POST", f"/api/approvals/{second.id}/answer", {"verdict": "decline"})
     for query, ids in (
         ("", {first.id}),
-        ("?state=declined", {second.id}),
-        ("?state=pending,declined", {first.id, second.id}),
+        ("?state=denied", {second.id}),
+        ("?state=pending,denied", {first.id, second.id}),
         ("?state=all", {first.id, second.id}),
     ):
-        _, found = await ana.http("GET", f"/api/asks{query}")
-        assert {each["id"] for each in found["asks"]} == ids, query
-    assert (await ana.http("GET", "/api/asks?state=odd"))[0] == 400
+        _, found = await ana.http("GET", f"/api/approvals{query}")
+        assert {each["id"] for each in found["approvals"]} == ids, query
+    assert (await ana.http("GET", "/api/approvals?state=odd"))[0] == 400
 
 
 async def test_many_asks_come_page_by_page(scene: Scene) -> None:
@@ -173,8 +176,8 @@ async def test_many_asks_come_page_by_page(scene: Scene) -> None:
     found: list[str] = []
     query, count = "", 0
     while count == 0 or query:
-        _, page = await ana.http("GET", f"/api/asks{query}")
-        found += [each["id"] for each in page["asks"]]
+        _, page = await ana.http("GET", f"/api/approvals{query}")
+        found += [each["id"] for each in page["approvals"]]
         query, count = f"?cursor={page['next']}" if "next" in page else "", count + 1
     assert count == 2
     assert sorted(found) == sorted(ask.id for ask in asks)
@@ -183,60 +186,64 @@ async def test_many_asks_come_page_by_page(scene: Scene) -> None:
 async def test_an_ask_is_found_by_enough_of_its_id(scene: Scene) -> None:
     ask = await scene.ask()
     ana = scene.person()
-    _, found = await ana.http("GET", f"/api/asks/{ask.id[:12].upper()}")
+    _, found = await ana.http("GET", f"/api/approvals/{ask.id[:12].upper()}")
     assert found["id"] == ask.id
     other = await scene.ask(2)
     common = next(n for n in range(26) if ask.id[n] != other.id[n])
     if common >= 4:
-        status, told = await ana.http("GET", f"/api/asks/{ask.id[:common]}")
-        assert (status, "say more" in told["error"]["message"]) == (400, True)
-    assert (await ana.http("GET", f"/api/asks/{ask.id[:2]}"))[0] == 400
-    assert (await ana.http("GET", "/api/asks/zzzzzzzz"))[0] == 400
+        status, told = await ana.http("GET", f"/api/approvals/{ask.id[:common]}")
+        assert (status, "give more" in told["error"]["message"]) == (400, True)
+    assert (await ana.http("GET", f"/api/approvals/{ask.id[:2]}"))[0] == 400
+    assert (await ana.http("GET", "/api/approvals/zzzzzzzz"))[0] == 404
     # Who may not see it cannot tell by trying which ids there are.
-    assert (await scene.person(BEN).http("GET", f"/api/asks/{ask.id[:12]}"))[0] == 400
+    assert (await scene.person(BEN).http("GET", f"/api/approvals/{ask.id[:12]}"))[0] == 404
 
 
 async def test_a_grant_that_is_taken_back_closes_the_inbox_at_once(scene: Scene) -> None:
-    grant = Grant(BEN, "ask/answer", "files/write", Effect.ALLOW)
+    grant = Grant(BEN, "approval/answer", "files/write", Effect.ALLOW)
     await scene.governed.grant(grant)
     ask, ben = await scene.ask(), scene.person(BEN)
-    assert len((await ben.http("GET", "/api/asks"))[1]["asks"]) == 1
+    assert len((await ben.http("GET", "/api/approvals"))[1]["approvals"]) == 1
     await scene.governed.grant_only([])
-    assert (await ben.http("GET", "/api/asks"))[1] == {"asks": []}
-    told = await ben.http("POST", f"/api/asks/{ask.id}/answer", {"verdict": "accept"})
-    assert told[0] == 400
+    assert (await ben.http("GET", "/api/approvals"))[1] == {"approvals": []}
+    told = await ben.http("POST", f"/api/approvals/{ask.id}/answer", {"verdict": "accept"})
+    assert told[0] == 404
 
 
 async def test_a_link_is_made_by_an_operator_for_somebody_who_may_answer(scene: Scene) -> None:
     ask, admin, ana = await scene.ask(), scene.person(ADMIN), scene.person()
     heard: list[Any] = []
     scene.governed.visitor.parts.audit_log_components.audit_log.listeners.append(heard.append)
-    status, made = await admin.http("POST", f"/api/asks/{ask.id}/link", {"party": ANA})
+    status, made = await admin.http("POST", f"/api/approvals/{ask.id}/link", {"principal": ANA})
     assert status == 200
-    assert f"/asks/{ask.id}?t=" in made["url"]
+    assert f"/approvals/{ask.id}?t=" in made["url"]
     (noted,) = [each for each in heard if each.type == AuditType.KEY_ISSUED]
-    assert (noted.actor, noted.details["party"]) == (ADMIN, ANA)
+    assert (noted.actor, noted.details["principal"]) == (ADMIN, ANA)
     assert "?t=" not in str(noted.details)
-    assert (await ana.http("POST", f"/api/asks/{ask.id}/link", {"party": ANA}))[0] == 400
+    assert (await ana.http("POST", f"/api/approvals/{ask.id}/link", {"principal": ANA}))[0] == 400
     scene.person(BEN)
     for party in (BEN, "person:nobody", "agent:ci", ADMIN + "x"):
-        told = await admin.http("POST", f"/api/asks/{ask.id}/link", {"party": party})
+        told = await admin.http("POST", f"/api/approvals/{ask.id}/link", {"principal": party})
         assert told[0] == 400, party
-    await ana.http("POST", f"/api/asks/{ask.id}/answer", {"verdict": "accept"})
-    ended = await admin.http("POST", f"/api/asks/{ask.id}/link", {"party": ANA})
+    await ana.http("POST", f"/api/approvals/{ask.id}/answer", {"verdict": "accept"})
+    ended = await admin.http("POST", f"/api/approvals/{ask.id}/link", {"principal": ANA})
     assert ended[0] == 400
 
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("POST", "/api/asks"), ("DELETE", "/api/asks/x"), ("GET", "/api/asks/x/answer")],
+    [
+        ("POST", "/api/approvals"),
+        ("DELETE", "/api/approvals/x"),
+        ("GET", "/api/approvals/x/answer"),
+    ],
 )
 async def test_there_is_nothing_else_there(scene: Scene, method: str, path: str) -> None:
     assert (await scene.person(ADMIN).http(method, path, {}))[0] == 404
 
 
 async def test_whoever_shows_nothing_does_not_come_in(scene: Scene) -> None:
-    reply = await scene.governed.visitor.send("GET", path="/api/asks")
+    reply = await scene.governed.visitor.send("GET", path="/api/approvals")
     assert reply.status == 401
     neighbour = await scene.person(BEN).http("GET", "/api/asksother")
     assert neighbour[0] == 403
@@ -245,7 +252,7 @@ async def test_whoever_shows_nothing_does_not_come_in(scene: Scene) -> None:
 # The stream.
 
 
-STREAM = "/api/asks/stream"
+STREAM = "/api/approvals/stream"
 
 
 class Watching:
@@ -290,11 +297,11 @@ async def test_what_is_open_comes_first_and_then_each_change(scene: Scene) -> No
     assert [said.get("id") for said in await watching.until("current")] == [first.id, None]
     second = await scene.ask(2)
     event, said = await watching.next()
-    assert (event, said["id"], said["state"]) == ("ask", second.id, "pending")
+    assert (event, said["id"], said["state"]) == ("approval", second.id, "pending")
     assert said["may_answer"] is True
-    await scene.person().http("POST", f"/api/asks/{second.id}/answer", {"verdict": "decline"})
+    await scene.person().http("POST", f"/api/approvals/{second.id}/answer", {"verdict": "decline"})
     event, said = await watching.next()
-    assert (event, said["id"], said["state"]) == ("ask", second.id, "declined")
+    assert (event, said["id"], said["state"]) == ("approval", second.id, "denied")
 
 
 async def test_nobody_is_told_of_what_it_may_not_see(scene: Scene) -> None:
@@ -303,10 +310,10 @@ async def test_nobody_is_told_of_what_it_may_not_see(scene: Scene) -> None:
     watching = await watch(scene, ben)
     assert await watching.until("current") == [{"open": 0}]
     await scene.ask(2)
-    await scene.governed.grant(Grant(BEN, "ask/answer", "files/write", Effect.ALLOW))
+    await scene.governed.grant(Grant(BEN, "approval/answer", "files/write", Effect.ALLOW))
     third = await scene.ask(3)
     event, said = await watching.next()
-    assert (event, said["id"]) == ("ask", third.id)
+    assert (event, said["id"]) == ("approval", third.id)
 
 
 async def test_a_stream_ends_when_its_credentials_do(scene: Scene) -> None:
@@ -350,7 +357,7 @@ async def test_who_hears_that_all_may_have_changed_is_told_to_read_again(scene: 
     stream = scene.governed.visitor.parts.approval_components.stream
     assert stream is not None
     stream.on_id_changed("")
-    assert await watching.next() == ("lost", {"read": "/api/asks"})
+    assert await watching.next() == ("lost", {"read": "/api/approvals"})
 
 
 async def test_silence_is_filled_with_signs_of_life(

@@ -11,13 +11,12 @@ from comity.approvals.client_prompts import (
     TaskPrompt,
 )
 from comity.approvals.model import ApprovalDecision, ApprovalKind, ApprovalRequest, ApprovalState
-from comity.approvals.pending_calls import PendingCalls
+from comity.approvals.pending_calls import ApprovedCallSteps, PendingCalls
 from comity.approvals.presentation import ApprovalLinks
 from comity.approvals.service import ApprovalService
 from comity.approvals.settings import ApprovalSettings
 from comity.approvals.wiring import build_pending_calls
 from comity.audit.events import AuditResult, AuditType
-from comity.gateway.pipeline import CallPipeline
 from comity.mcp import eras, jsonrpc, protocol
 from comity.mcp.actors import Actor
 from comity.mcp.eras import LASTS
@@ -88,7 +87,7 @@ async def test_who_may_answer_for_itself_is_asked_in_its_own_client_and_the_call
         assert bed.runs == 1
         used = await bed.asks.get(ask.id)
         assert used is not None
-        assert (used.state, used.answers[0].by) == (ApprovalState.USED, BEA.party)
+        assert (used.state, used.answers[0].by) == (ApprovalState.CONSUMED, BEA.party)
         told = await bed.told()
         assert told.count("TOOL_EXECUTED") == 1
         # What only asked is no execution.
@@ -107,9 +106,9 @@ async def test_nothing_of_our_round_reaches_the_server() -> None:
 @pytest.mark.parametrize(
     ("response", "state"),
     [
-        ({"action": "decline"}, ApprovalState.DECLINED),
+        ({"action": "decline"}, ApprovalState.DENIED),
         ({"action": "cancel"}, ApprovalState.CANCELLED),
-        ({"action": "accept", "content": {"decision": "decline"}}, ApprovalState.DECLINED),
+        ({"action": "accept", "content": {"decision": "decline"}}, ApprovalState.DENIED),
     ],
     ids=str,
 )
@@ -159,7 +158,7 @@ async def test_request_state_is_bound_to_its_party_arguments_and_definition() ->
         state = (await _round(bed))["requestState"]
         for thief in (AGENT, ANA, OTHER):
             call = await _again(bed, state, APPROVE, actor=thief)
-            assert "somebody else" in (await call.error()).message
+            assert "another client" in (await call.error()).message
         call = await _again(bed, state, APPROVE, arguments={"path": "/"})
         assert "nothing that waits" in (await call.error()).message
         bed.tools.version = "second"
@@ -172,7 +171,7 @@ async def test_request_state_is_bound_to_its_party_arguments_and_definition() ->
 async def test_a_forged_state_answers_nothing() -> None:
     async with asking(Script(modern=True, handshake=False)) as bed:
         asked = await _round(bed)
-        other = PendingCalls(bed.approvals, bed.admission, bed.grants, bed.front.catalog)
+        other = PendingCalls(bed.approvals, bed.last_steps, bed.grants, bed.front.catalog)
         bed.holding.key, real = other.key, bed.holding.key
         forged = (await bed.call_modern(BEA, {"path": "/"}, FORM).result())["requestState"]
         bed.holding.key = real
@@ -198,7 +197,7 @@ async def test_an_agent_is_never_asked_for_itself_whatever_it_was_granted() -> N
         bed.grants.own.add(BEA.party)
         asked = await bed.call_modern(BEA, capabilities=FORM).result()
         stolen = await _again(bed, asked["requestState"], APPROVE, actor=AGENT)
-        assert "somebody else" in (await stolen.error()).message
+        assert "another client" in (await stolen.error()).message
         assert bed.runs == 0
 
 
@@ -210,14 +209,14 @@ async def test_a_grant_to_answer_that_was_revoked_meanwhile_answers_nothing() ->
         assert kind_of(error) == "access_denied"
         assert bed.runs == 0
         await bed.told()
-        (blocked,) = [event for event in bed.events if event.type == AuditType.ASK_ANSWERED]
+        (blocked,) = [event for event in bed.events if event.type == AuditType.APPROVAL_ANSWERED]
         assert blocked.result == AuditResult.BLOCKED
 
 
 async def test_after_a_restart_the_round_goes_on() -> None:
     async with asking() as bed:
         asked = await _round(bed)
-        fresh = PendingCalls(bed.approvals, bed.admission, bed.grants, bed.front.catalog)
+        fresh = PendingCalls(bed.approvals, bed.last_steps, bed.grants, bed.front.catalog)
         fresh.key = bed.holding.key
         bed.admission.approvals = fresh
         result = await (await _again(bed, asked["requestState"], APPROVE)).result()
@@ -269,7 +268,7 @@ async def test_who_may_not_answer_is_shown_a_page_and_to_visit_it_answers_nothin
         result = await bed.call_modern(AGENT, capabilities=PAGE).result()
         params = cast("Any", result["inputRequests"])["approval"]["params"]
         ask = await bed.open_ask()
-        assert (params["mode"], params["url"]) == ("url", f"/asks/{ask.id}")
+        assert (params["mode"], params["url"]) == ("url", f"/approvals/{ask.id}")
         # Not even in the words of a form.
         call = await _again(bed, result["requestState"], APPROVE, actor=AGENT, capabilities=PAGE)
         await call.asking
@@ -420,7 +419,7 @@ async def test_a_task_is_its_partys_alone(method: str) -> None:
         id = await _begun(bed, session)
         for params in (_of(id), _of(id[:-1] + "0"), _of("~:x"), _of("~:x:y")):
             error = await bed.ask(session, OTHER, method, params).error()
-            assert "no such task" in error.message
+            assert "unknown task" in error.message
         assert (await bed.open_ask()).state is ApprovalState.PENDING
 
 
@@ -430,7 +429,7 @@ async def test_nothing_that_is_said_to_a_task_answers_the_ask() -> None:
         responses = {"approval": {"action": "accept", "content": {"decision": "approve"}}}
         said: Params = {"taskId": id, "inputResponses": responses}
         error = await bed.ask(None, AGENT, "tasks/update", said).error()
-        assert "asks its client for nothing" in error.message
+        assert "needs no input" in error.message
         assert not (await bed.open_ask()).answers
         assert bed.runs == 0
 
@@ -483,7 +482,7 @@ async def test_a_tool_that_is_a_task_itself_is_held_like_any_other() -> None:
 
 
 async def test_nobody_has_too_many_tasks() -> None:
-    async with asking(options=ApprovalSettings(most_of_one=1000)) as bed:
+    async with asking(options=ApprovalSettings(max_open_per_principal=1000)) as bed:
         session = await bed.front.client()
         calls = [
             bed.call(session, arguments={"path": str(n)}, task={})
@@ -504,11 +503,11 @@ async def test_a_task_is_forgotten_after_its_time() -> None:
         id = await _begun(bed, session)
         await bed.answer(ApprovalDecision.DECLINE)
         await until(lambda: not len(bed.own_tasks.background_tasks))
-        bed.time.passes(2 * bed.options.expires + LASTS)
+        bed.time.passes(2 * bed.options.request_ttl + LASTS)
         await _begun(bed, session)
         assert len(bed.own_tasks) == 1
         error = await bed.ask(session, AGENT, eras.GET, _of(id)).error()
-        assert "no such task" in error.message
+        assert "unknown task" in error.message
 
 
 async def test_where_names_are_plain_a_task_is_its_partys_all_the_same() -> None:
@@ -518,7 +517,7 @@ async def test_where_names_are_plain_a_task_is_its_partys_all_the_same() -> None
         bed.holding.client_prompts = [bed.own_tasks]
         session = await bed.front.client()
         id = await _begun(bed, session)
-        assert "no such task" in (await bed.ask(session, OTHER, eras.GET, _of(id)).error()).message
+        assert "unknown task" in (await bed.ask(session, OTHER, eras.GET, _of(id)).error()).message
         assert (await bed.ask(session, AGENT, eras.GET, _of(id)).result())["taskId"] == id
 
 
@@ -551,7 +550,7 @@ async def test_a_client_that_can_show_a_page_is_given_one_and_told_when_it_is_do
     async with asking() as bed:
         session, call, question, params = await _elicited(bed)
         ask = await bed.open_ask()
-        assert (params["mode"], params["url"]) == ("url", f"/asks/{ask.id}")
+        assert (params["mode"], params["url"]) == ("url", f"/approvals/{ask.id}")
         _answer(bed, session, question, {"action": "accept"})
         await settled()
         assert bed.runs == 0
@@ -672,7 +671,7 @@ def _holding(pepper: bytes = PEPPER) -> PendingCalls:
     approvals = ApprovalService(inline_records().approval_requests, grants)
     return build_pending_calls(
         approvals,
-        CallPipeline(),
+        ApprovedCallSteps(None, None),
         grants,
         cast("Any", None),
         pepper=pepper,

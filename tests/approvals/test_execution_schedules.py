@@ -35,10 +35,14 @@ from comity.approvals.model import (
     add_answer,
     apply_event,
 )
-from comity.approvals.pending_calls import ApprovedCall, PendingCall, PendingCalls
+from comity.approvals.pending_calls import (
+    ApprovedCall,
+    ApprovedCallSteps,
+    PendingCall,
+    PendingCalls,
+)
 from comity.approvals.service import ApprovalService, ApprovalSettings
 from comity.errors import MalformedMessage
-from comity.gateway.pipeline import CallPipeline
 from comity.mcp import protocol
 from comity.mcp.actors import Actor, PrincipalKind
 from comity.mcp.entries import CatalogEntry
@@ -157,10 +161,10 @@ SEEDS = at_length(2_000, 500)
 SEEDS_OF_A_FLAW = 200
 START = datetime(2026, 11, 15, 8, 30, tzinfo=UTC)
 OPTIONS = ApprovalSettings(
-    expires=timedelta(seconds=30),
-    lasts=timedelta(seconds=8),
-    hold=timedelta(seconds=6),
-    declined_for=timedelta(seconds=5),
+    request_ttl=timedelta(seconds=30),
+    approval_ttl=timedelta(seconds=8),
+    client_wait=timedelta(seconds=6),
+    denial_cooldown=timedelta(seconds=5),
 )
 ANA = Actor("person:ana@example.org", PrincipalKind.PERSON)
 BEA = Actor("person:bea@example.org", PrincipalKind.PERSON)
@@ -240,14 +244,14 @@ class Asks:
     def use(self, id: str, call: str, at: datetime) -> ApprovalRequest | None:
         ask = self.all.get(id)
         is_late = ask is None or ask.expires_at <= at
-        return None if is_late else self._step(id, ApprovalEvent.USED, at, call)
+        return None if is_late else self._step(id, ApprovalEvent.CONSUMED, at, call)
 
     def restore(self, id: str, call: str) -> ApprovalRequest | None:
         ask = self.all.get(id)
         if ask is None or ask.call != call:
             return None
         is_asked_again = any(each.digest == ask.digest for each in self.page(LIVE_STATES))
-        return None if is_asked_again else self._step(id, ApprovalEvent.RESTORED, ask.created_at)
+        return None if is_asked_again else self._step(id, ApprovalEvent.RELEASED, ask.created_at)
 
     def end(self, id: str, state: ApprovalState, at: datetime) -> ApprovalRequest | None:
         return self._step(id, EVENT_BY_END_STATE[state], at)
@@ -322,10 +326,10 @@ class NaiveStore(Store):
     @override
     async def consume(self, id: str, call: str, at: datetime) -> ApprovalRequest | None:
         ask = await self.get(id)
-        if ask is None or ask.state is not ApprovalState.ACCEPTED or ask.expires_at <= at:
+        if ask is None or ask.state is not ApprovalState.APPROVED or ask.expires_at <= at:
             return None
         await self._do(self.asks.use, id, call, at)
-        return replace(ask, state=ApprovalState.USED, call=call)
+        return replace(ask, state=ApprovalState.CONSUMED, call=call)
 
 
 @dataclass
@@ -349,11 +353,8 @@ class World:
         self.nodes = [
             ApprovalService(self.store, judge, None, OPTIONS, self.clock) for _ in range(2)
         ]
-        admission = CallPipeline(tools=cast("Any", self))
-        admission.intent_recorder = cast("Any", self)
-        self.holdings = [
-            PendingCalls(node, admission, judge, cast("Any", self)) for node in self.nodes
-        ]
+        steps = ApprovedCallSteps(cast("Any", self), cast("Any", self))
+        self.holdings = [PendingCalls(node, steps, judge, cast("Any", self)) for node in self.nodes]
 
     def clock(self) -> datetime:
         return START + timedelta(seconds=self.loop.time())
@@ -459,7 +460,7 @@ class World:
                     self.may_call = not self.may_call
                 case 2:
                     for ask in await self.store.page(
-                        (ApprovalState.PENDING, ApprovalState.ACCEPTED)
+                        (ApprovalState.PENDING, ApprovalState.APPROVED)
                     ):
                         await self.nodes[0].withdraw(ask, "not wanted any more")
                 case _:
@@ -516,7 +517,7 @@ def unfounded(world: World) -> list[Execution]:
 
 def _is_founded(execution: Execution, world: World) -> bool:
     ask = world.asks.all.get(execution.ask)
-    if ask is None or (ask.state, ask.call) != (ApprovalState.USED, execution.call):
+    if ask is None or (ask.state, ask.call) != (ApprovalState.CONSUMED, execution.call):
         return False
     people = {each.by for each in ask.answers if each.verdict is ApprovalDecision.ACCEPT}
     if not people <= {ANA.party, BEA.party} - {ask.asker} or len(people) < ask.quorum:

@@ -48,13 +48,13 @@ def words(*verdicts: ApprovalDecision) -> tuple[ApprovalAnswer, ...]:
 
 def test_ended_request_changes_only_when_its_use_is_taken_back() -> None:
     following = {(state, what) for state, what in TRANSITIONS if state in ENDED}
-    assert following == {(ApprovalState.USED, ApprovalEvent.RESTORED)}
+    assert following == {(ApprovalState.CONSUMED, ApprovalEvent.RELEASED)}
 
 
 def test_every_live_request_can_expire_and_be_withdrawn() -> None:
     for state, end in product(LIVE_STATES, (ApprovalEvent.EXPIRED, ApprovalEvent.WITHDRAWN)):
         assert model.next_state(state, end) in ENDED
-    assert model.next_state(ApprovalState.ACCEPTED, ApprovalEvent.CANCELLED) is None
+    assert model.next_state(ApprovalState.APPROVED, ApprovalEvent.CANCELLED) is None
 
 
 def test_each_ending_leads_to_the_state_of_its_name() -> None:
@@ -79,11 +79,11 @@ def test_ended_request_has_the_time_of_its_end(
 def test_what_follows_is_what_a_table_says(spoken: list[ApprovalDecision], quorum: int) -> None:
     found = model.event_of_answers(words(*spoken), quorum)
     if ApprovalDecision.DECLINE in spoken:
-        assert found is ApprovalEvent.DECLINED
+        assert found is ApprovalEvent.DENIED
     elif ApprovalDecision.CANCEL in spoken:
         assert found is ApprovalEvent.CANCELLED
     elif spoken.count(ApprovalDecision.ACCEPT) >= quorum:
-        assert found is ApprovalEvent.ACCEPTED
+        assert found is ApprovalEvent.APPROVED
     else:
         assert found in (None, ApprovalEvent.DEFERRED)
         assert (found is ApprovalEvent.DEFERRED) == (spoken[-1:] == [ApprovalDecision.DEFER])
@@ -91,7 +91,7 @@ def test_what_follows_is_what_a_table_says(spoken: list[ApprovalDecision], quoru
 
 @given(verdicts, st.integers(1, 4))
 def test_who_speaks_first_does_not_decide(spoken: list[ApprovalDecision], quorum: int) -> None:
-    decided = {ApprovalEvent.ACCEPTED, ApprovalEvent.DECLINED, ApprovalEvent.CANCELLED}
+    decided = {ApprovalEvent.APPROVED, ApprovalEvent.DENIED, ApprovalEvent.CANCELLED}
     orders = list(permutations(spoken))[:24]
     found = {model.event_of_answers(words(*order), quorum) for order in orders}
     assert len(found & decided) <= 1
@@ -108,8 +108,8 @@ def test_nobody_counts_twice(spoken: list[tuple[str, ApprovalDecision]]) -> None
     people = [each.by for each in ask.answers]
     assert len(people) == len(set(people))
     yes = {each.by for each in ask.answers if each.verdict is ApprovalDecision.ACCEPT}
-    assert (ask.state is ApprovalState.ACCEPTED) <= (len(yes) == 2)
-    assert ask.expires_at == (UNTIL if ask.state is ApprovalState.ACCEPTED else ASK.expires_at)
+    assert (ask.state is ApprovalState.APPROVED) <= (len(yes) == 2)
+    assert ask.expires_at == (UNTIL if ask.state is ApprovalState.APPROVED else ASK.expires_at)
 
 
 @loop_over("verdict", ApprovalDecision)
@@ -168,9 +168,11 @@ def test_approvers_are_named_by_their_grant_and_not_by_name(quorum: int, who: st
     ask = replace(ASK, quorum=quorum)
     assert (
         model.describe_approvers(ask)
-        == f"{who} with the grant ask/answer for {ASK.server}/{ASK.tool}"
+        == f"{who} with the grant approval/answer for {ASK.server}/{ASK.tool}"
     )
-    assert model.describe_approvers(replace(ask, server="")) == f"{who} with the grant ask/answer"
+    assert (
+        model.describe_approvers(replace(ask, server="")) == f"{who} with the grant approval/answer"
+    )
 
 
 # To what an answer is bound.

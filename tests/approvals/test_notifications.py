@@ -119,15 +119,15 @@ async def notified(*asks: ApprovalRequest) -> Told:
 async def test_a_new_ask_is_told_in_words_and_fields_with_a_link_for_each_named_authority() -> None:
     told = await notified(an_ask())
     (body,) = told.bodies
-    assert body["type"] == "ask.opened"
+    assert body["type"] == "approval.requested"
     assert body["text"] == (
         "agent:ci wants to call files__write (dangerous); "
         "it can be answered until 2026-11-15 12:15:00 UTC"
     )
-    assert body["ask"]["about"]["arguments"] == {"path": "/a"}
-    assert body["url"] == "https://comity.example.org/asks/ask1"
+    assert body["approval"]["about"]["arguments"] == {"path": "/a"}
+    assert body["url"] == "https://comity.example.org/approvals/ask1"
     ((link),) = body["links"]
-    assert link["party"] == ANA
+    assert link["principal"] == ANA
     token = link["url"].partition("?t=")[2]
     sealed = ApprovalLinks(b"pepper").unseal(token, "ask1", NOW)
     assert sealed is not None
@@ -138,13 +138,13 @@ async def test_an_end_is_told_without_a_link() -> None:
     told = Told()
     found = notices(told)
     word = ApprovalAnswer(ANA, ApprovalDecision.DECLINE, NOW, "no")
-    found.on_request_changed(an_ask(state=ApprovalState.DECLINED, answers=(word,)))
+    found.on_request_changed(an_ask(state=ApprovalState.DENIED, answers=(word,)))
     found.on_request_changed(an_ask(state=ApprovalState.EXPIRED))
     await until_told(found)
-    assert [each["type"] for each in told.bodies] == ["ask.answered", "ask.ended"]
+    assert [each["type"] for each in told.bodies] == ["approval.answered", "approval.ended"]
     assert [each["links"] for each in told.bodies] == [[], []]
     assert len({each["id"] for each in told.bodies}) == 2
-    assert f"{ANA} declined it: no." in told.bodies[0]["text"]
+    assert f"{ANA} denied it: no." in told.bodies[0]["text"]
 
 
 async def test_what_does_not_arrive_is_tried_again_ever_later() -> None:
@@ -164,7 +164,7 @@ async def test_it_is_given_up_after_some_tries(caplog: pytest.LogCaptureFixture)
     found.on_request_changed(an_ask())
     await until_told(found)
     assert told.tried == TRIES
-    assert "tried 5 times" in caplog.text
+    assert "failed 5 times" in caplog.text
 
 
 async def test_what_does_not_fit_is_dropped_and_nobody_waits(
@@ -177,7 +177,7 @@ async def test_what_does_not_fit_is_dropped_and_nobody_waits(
     assert len(found) == 3
     await until_told(found)
     assert len(told.bodies) == 3
-    assert caplog.text.count("are not sent") == 1
+    assert caplog.text.count("are dropped") == 1
     found.on_request_changed(an_ask())
     await until_told(found)
     assert len(told.bodies) == 4
@@ -187,7 +187,7 @@ async def test_what_would_be_too_long_is_told_without_its_arguments() -> None:
     told = await notified(
         an_ask(about={"tool": "files__write", "arguments": {"text": "x" * 100_000}})
     )
-    assert told.bodies[0]["ask"]["is_shortened"] is True
+    assert told.bodies[0]["approval"]["is_shortened"] is True
     assert "xxxx" not in json.dumps(told.bodies[0])
 
 
@@ -210,7 +210,9 @@ async def test_whoever_is_named_later_gets_a_link_too() -> None:
     inbox, judge = an_inbox()
     authorities = ApproverDirectory(judge, inbox)
     assert await authorities.approvers_of(an_ask()) == [ANA]
-    judge.replace(GrantSet.from_grants([*GRANTS, Grant(BEN, "ask/*", "files/write", Effect.ALLOW)]))
+    judge.replace(
+        GrantSet.from_grants([*GRANTS, Grant(BEN, "approval/*", "files/write", Effect.ALLOW)])
+    )
     assert await authorities.approvers_of(an_ask()) == [ANA, BEN]
     # Nobody gets one for what it asks itself.
     assert await authorities.approvers_of(an_ask(asker=ANA)) == [BEN]
@@ -218,7 +220,11 @@ async def test_whoever_is_named_later_gets_a_link_too() -> None:
 
 @pytest.mark.parametrize("state", ApprovalState)
 def test_every_state_has_a_type_and_words(state: ApprovalState) -> None:
-    assert notice_type(an_ask(state=state)) in ("ask.opened", "ask.answered", "ask.ended")
+    assert notice_type(an_ask(state=state)) in (
+        "approval.requested",
+        "approval.answered",
+        "approval.ended",
+    )
     assert notice_text(an_ask(state=state))
 
 
@@ -249,8 +255,8 @@ async def test_a_link_that_was_posted_after_a_failure_answers_the_ask(
     decided: dict[str, Any] = {
         "identity_mode": "required",
         "grants": (Grant(ANA, ANSWER_VERB, "files/*", Effect.ALLOW),),
-        "asks_webhook": receiver.url,
-        "asks_webhook_secret_file": str(secret),
+        "approvals_webhook": receiver.url,
+        "approvals_webhook_secret_file": str(secret),
     }
     async with visiting(register=given_out.register, **decided) as visitor:
         approvals = visitor.parts.approval_components.approvals
@@ -262,10 +268,10 @@ async def test_a_link_that_was_posted_after_a_failure_answers_the_ask(
         token = whole.partition("?t=")[2].partition('"')[0]
         form = {"content-type": "application/x-www-form-urlencoded"}
         answer = f"t={token}&verdict=accept".encode()
-        reply = await visitor.send("POST", form.items(), answer, f"/asks/{ask.id}")
+        reply = await visitor.send("POST", form.items(), answer, f"/approvals/{ask.id}")
         assert reply.status == 200
         await asyncio.to_thread(receiver.wait_for, 4)
-        assert b'"type":"ask.answered"' in receiver.heard[-1][2]
+        assert b'"type":"approval.answered"' in receiver.heard[-1][2]
 
 
 def test_no_webhook_is_asked_for_by_nobody() -> None:
@@ -277,14 +283,16 @@ def test_a_webhook_without_a_secret_of_its_own_is_refused(secret: Path, tmp_path
     inbox, grants = an_inbox()
     url = "https://hooks.example.org/x"
     with pytest.raises(Misconfigured, match="openssl rand"):
-        make_notifier(Settings(asks=ApprovalSettings(webhook=url)), inbox, grants)
+        make_notifier(Settings(approvals=ApprovalSettings(webhook=url)), inbox, grants)
     absent = str(tmp_path / "absent")
     with pytest.raises(Misconfigured, match="cannot be read"):
         make_notifier(
-            Settings(asks=ApprovalSettings(webhook=url, webhook_secret_file=absent)), inbox, grants
+            Settings(approvals=ApprovalSettings(webhook=url, webhook_secret_file=absent)),
+            inbox,
+            grants,
         )
     secret.chmod(0o644)
-    shared = Settings(asks=ApprovalSettings(webhook=url, webhook_secret_file=str(secret)))
+    shared = Settings(approvals=ApprovalSettings(webhook=url, webhook_secret_file=str(secret)))
     with pytest.raises(Misconfigured, match="other users can read"):
         make_notifier(shared, inbox, grants)
     secret.chmod(0o600)

@@ -47,7 +47,7 @@ def token_in(page: str) -> str:
 
 async def test_a_link_shows_what_is_asked_and_decides_nothing(scene: Scene) -> None:
     ask = await scene.ask()
-    link = f"/asks/{ask.id}?t={scene.token(ask)}"
+    link = f"/approvals/{ask.id}?t={scene.token(ask)}"
     for _ in range(3):
         reply = await scene.look(link)
         assert reply.status == 200
@@ -66,24 +66,24 @@ async def test_a_link_shows_what_is_asked_and_decides_nothing(scene: Scene) -> N
 
 
 @pytest.mark.parametrize(
-    ("verdict", "ends"), [("accept", ApprovalState.ACCEPTED), ("decline", ApprovalState.DECLINED)]
+    ("verdict", "ends"), [("accept", ApprovalState.APPROVED), ("decline", ApprovalState.DENIED)]
 )
 async def test_a_button_answers_as_the_party_of_the_link(
     scene: Scene, verdict: str, ends: ApprovalState
 ) -> None:
     ask = await scene.ask()
     fields = {"t": scene.token(ask), "verdict": verdict, "reason": " as agreed "}
-    reply = await scene.fill_in(f"/asks/{ask.id}", fields)
+    reply = await scene.fill_in(f"/approvals/{ask.id}", fields)
     assert reply.status == 200
     assert "<form" not in await text(reply)
     found = await scene.approvals.store.get(ask.id)
     assert found is not None
     assert found.state is ends
     assert [(each.by, each.reason) for each in found.answers] == [(ANA, "as agreed")]
-    again = await scene.fill_in(f"/asks/{ask.id}", fields)
+    again = await scene.fill_in(f"/approvals/{ask.id}", fields)
     assert again.status == 400
     assert "already" in await text(again)
-    late = await text(await scene.look(f"/asks/{ask.id}?t={scene.token(ask)}"))
+    late = await text(await scene.look(f"/approvals/{ask.id}?t={scene.token(ask)}"))
     assert "<form" not in late
 
 
@@ -91,7 +91,12 @@ async def test_without_a_link_or_a_key_nobody_is_told_anything(scene: Scene) -> 
     ask = await scene.ask()
     pages = [
         await text(await scene.look(path))
-        for path in (f"/asks/{ask.id}", f"/asks/{'0' * 26}", "/asks/", "/asks/x/y")
+        for path in (
+            f"/approvals/{ask.id}",
+            f"/approvals/{'0' * 26}",
+            "/approvals/",
+            "/approvals/x/y",
+        )
     ]
     assert len(set(pages)) == 1
     assert SAYS_WHO in pages[0]
@@ -101,27 +106,27 @@ async def test_without_a_link_or_a_key_nobody_is_told_anything(scene: Scene) -> 
 
 async def test_a_key_shows_the_ask_to_whoever_may_answer_it(scene: Scene) -> None:
     ask, ana = await scene.ask(), scene.person()
-    shown = await text(await scene.fill_in(f"/asks/{ask.id}", {"key": ana.key}))
+    shown = await text(await scene.fill_in(f"/approvals/{ask.id}", {"key": ana.key}))
     assert "files__write" in shown
     assert ana.key not in shown
     token = token_in(shown)
-    reply = await scene.fill_in(f"/asks/{ask.id}", {"t": token, "verdict": "accept"})
+    reply = await scene.fill_in(f"/approvals/{ask.id}", {"t": token, "verdict": "accept"})
     assert reply.status == 200
-    assert await state(scene, ask) is ApprovalState.ACCEPTED
+    assert await state(scene, ask) is ApprovalState.APPROVED
 
 
 async def test_a_key_that_ends_in_between_answers_nothing(scene: Scene) -> None:
     ask, ana = await scene.ask(), scene.person()
-    shown = await text(await scene.fill_in(f"/asks/{ask.id}", {"key": ana.key}))
+    shown = await text(await scene.fill_in(f"/approvals/{ask.id}", {"key": ana.key}))
     scene.governed.given_out.revoke(ana.key)
     fields = {"t": token_in(shown), "verdict": "accept"}
-    assert (await scene.fill_in(f"/asks/{ask.id}", fields)).status == 403
+    assert (await scene.fill_in(f"/approvals/{ask.id}", fields)).status == 403
     assert await state(scene, ask) is ApprovalState.PENDING
 
 
 async def test_a_key_that_is_bound_to_less_answers_nothing(scene: Scene) -> None:
     ask, bound = await scene.ask(), scene.person(ANA, "ToolInvoke(read)")
-    reply = await scene.fill_in(f"/asks/{ask.id}", {"key": bound.key})
+    reply = await scene.fill_in(f"/approvals/{ask.id}", {"key": bound.key})
     assert reply.status == 403
     assert "files__write" not in await text(reply)
 
@@ -129,31 +134,32 @@ async def test_a_key_that_is_bound_to_less_answers_nothing(scene: Scene) -> None
 async def test_whoever_may_only_look_has_no_buttons(scene: Scene) -> None:
     ask = await scene.ask()
     agent = scene.governed.guest("agent:ci")
-    shown = await text(await scene.fill_in(f"/asks/{ask.id}", {"key": agent.key}))
+    shown = await text(await scene.fill_in(f"/approvals/{ask.id}", {"key": agent.key}))
     assert "only a person can answer this" in shown
     assert "<form" not in shown
     ben = scene.person(BEN)
-    hidden = await scene.fill_in(f"/asks/{ask.id}", {"key": ben.key})
-    absent = await scene.fill_in(f"/asks/{'0' * 26}", {"key": ben.key})
+    hidden = await scene.fill_in(f"/approvals/{ask.id}", {"key": ben.key})
+    absent = await scene.fill_in(f"/approvals/{'0' * 26}", {"key": ben.key})
     assert await text(hidden) == await text(absent)
 
 
 async def test_wrong_keys_are_counted_until_the_address_has_to_wait(scene: Scene) -> None:
     ask = await scene.ask()
     statuses = [
-        (await scene.fill_in(f"/asks/{ask.id}", {"key": f"guess {n}"})).status for n in range(40)
+        (await scene.fill_in(f"/approvals/{ask.id}", {"key": f"guess {n}"})).status
+        for n in range(40)
     ]
     assert statuses[0] == 401
     assert statuses[-1] == 429
     whole = scene.governed.given_out.give(ANA)
     wrong = whole[:-1] + ("a" if whole[-1] != "a" else "b")
-    assert (await scene.fill_in(f"/asks/{ask.id}", {"key": wrong})).status == 429
+    assert (await scene.fill_in(f"/approvals/{ask.id}", {"key": wrong})).status == 429
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "é", "a" * 5000])
 async def test_what_is_no_key_is_asked_for_again(scene: Scene, wrong: str) -> None:
     ask = await scene.ask()
-    reply = await scene.fill_in(f"/asks/{ask.id}", {"key": wrong})
+    reply = await scene.fill_in(f"/approvals/{ask.id}", {"key": wrong})
     shown = await text(reply)
     assert (reply.status, SAYS_WHO in shown) == (401, True)
     assert "files__write" not in shown
@@ -167,23 +173,23 @@ async def test_a_link_is_for_its_own_ask_party_and_time(scene: Scene) -> None:
     for token in (scene.token(other), past, tampered, "x", scene.token(ask, "person:nobody")):
         fields = {"t": token, "verdict": "accept"}
         for reply in (
-            await scene.look(f"/asks/{ask.id}?t={token}"),
-            await scene.fill_in(f"/asks/{ask.id}", fields),
+            await scene.look(f"/approvals/{ask.id}?t={token}"),
+            await scene.fill_in(f"/approvals/{ask.id}", fields),
         ):
             assert reply.status == 403
             assert "files__write" not in await text(reply)
-    unentitled = await scene.look(f"/asks/{ask.id}?t={scene.token(ask, BEN)}")
+    unentitled = await scene.look(f"/approvals/{ask.id}?t={scene.token(ask, BEN)}")
     assert unentitled.status == 403
     assert await state(scene, ask) is ApprovalState.PENDING
 
 
 @pytest.mark.parametrize("change", ["disabled", "an agent", "not granted any more"])
 async def test_a_link_ends_with_what_its_party_was(scene: Scene, change: str) -> None:
-    grant = Grant(BEN, "ask/answer", "files/*", Effect.ALLOW)
+    grant = Grant(BEN, "approval/answer", "files/*", Effect.ALLOW)
     await scene.governed.grant(grant)
     scene.person(BEN)
     ask = await scene.ask()
-    link = f"/asks/{ask.id}?t={scene.token(ask, BEN)}"
+    link = f"/approvals/{ask.id}?t={scene.token(ask, BEN)}"
     assert "<form" in await text(await scene.look(link))
     parties = scene.governed.given_out.parties
     if change == "disabled":
@@ -194,7 +200,7 @@ async def test_a_link_ends_with_what_its_party_was(scene: Scene, change: str) ->
         await scene.governed.grant_only([])
     assert "Approve" not in await text(await scene.look(link))
     fields = {"t": scene.token(ask, BEN), "verdict": "accept"}
-    assert (await scene.fill_in(f"/asks/{ask.id}", fields)).status >= 400
+    assert (await scene.fill_in(f"/approvals/{ask.id}", fields)).status >= 400
     assert await state(scene, ask) is ApprovalState.PENDING
 
 
@@ -216,7 +222,7 @@ async def test_no_page_of_elsewhere_presses_the_button(
 ) -> None:
     ask = await scene.ask()
     fields = {"t": scene.token(ask), "verdict": "accept"}
-    reply = await scene.fill_in(f"/asks/{ask.id}", fields, **headers)
+    reply = await scene.fill_in(f"/approvals/{ask.id}", fields, **headers)
     assert reply.status in (400, 403)
     assert await state(scene, ask) is ApprovalState.PENDING
 
@@ -224,9 +230,9 @@ async def test_no_page_of_elsewhere_presses_the_button(
 async def test_the_page_can_be_framed_kept_and_scripted_by_nobody(scene: Scene) -> None:
     ask = await scene.ask()
     for reply in (
-        await scene.look(f"/asks/{ask.id}"),
-        await scene.look(f"/asks/{ask.id}?t={scene.token(ask)}"),
-        await scene.fill_in(f"/asks/{ask.id}", {"key": "wrong"}),
+        await scene.look(f"/approvals/{ask.id}"),
+        await scene.look(f"/approvals/{ask.id}?t={scene.token(ask)}"),
+        await scene.fill_in(f"/approvals/{ask.id}", {"key": "wrong"}),
     ):
         said = reply.headers
         policy = said["content-security-policy"]
@@ -245,7 +251,7 @@ async def test_the_page_can_be_framed_kept_and_scripted_by_nobody(scene: Scene) 
 async def test_what_strangers_wrote_is_text_and_nothing_else(scene: Scene, trick: str) -> None:
     about = {"tool": trick, "risk": trick, "arguments": {trick: trick}, "arguments_digest": trick}
     ask = await scene.ask(about=about, asker=f"agent:{trick}", trace=trick)
-    shown = await text(await scene.look(f"/asks/{ask.id}?t={scene.token(ask)}"))
+    shown = await text(await scene.look(f"/approvals/{ask.id}?t={scene.token(ask)}"))
     assert trick not in shown
     assert shown.count("<script") == 0
     assert shown.count("<img") == 0
@@ -253,7 +259,7 @@ async def test_what_strangers_wrote_is_text_and_nothing_else(scene: Scene, trick
 
 async def test_what_wants_more_than_yes_or_no_has_no_buttons(scene: Scene) -> None:
     ask = await scene.ask(kind=ApprovalKind.INPUT, message="Which day?")
-    shown = await text(await scene.look(f"/asks/{ask.id}?t={scene.token(ask)}"))
+    shown = await text(await scene.look(f"/approvals/{ask.id}?t={scene.token(ask)}"))
     assert "Which day?" in shown
     assert "<form" not in shown
 
@@ -262,18 +268,20 @@ async def test_a_form_that_says_neither_is_asked_to_choose(scene: Scene) -> None
     ask = await scene.ask()
     for verdict in ("", "maybe", "defer"):
         fields = {"t": scene.token(ask), "verdict": verdict}
-        assert (await scene.fill_in(f"/asks/{ask.id}", fields)).status == 400
-    assert (await scene.governed.visitor.send("PUT", path=f"/asks/{ask.id}")).status == 405
+        assert (await scene.fill_in(f"/approvals/{ask.id}", fields)).status == 400
+    assert (await scene.governed.visitor.send("PUT", path=f"/approvals/{ask.id}")).status == 405
     assert await state(scene, ask) is ApprovalState.PENDING
 
 
 async def test_more_people_are_waited_for_where_they_are_needed(scene: Scene) -> None:
     ask = await scene.ask(quorum=2)
     scene.person(ADMIN)
-    first = await scene.fill_in(f"/asks/{ask.id}", {"t": scene.token(ask), "verdict": "accept"})
-    assert "More people have to approve" in await text(first)
+    first = await scene.fill_in(
+        f"/approvals/{ask.id}", {"t": scene.token(ask), "verdict": "accept"}
+    )
+    assert "More people must approve" in await text(first)
     second = {"t": scene.token(ask, ADMIN), "verdict": "accept"}
-    assert "may run once" in await text(await scene.fill_in(f"/asks/{ask.id}", second))
+    assert "may run once" in await text(await scene.fill_in(f"/approvals/{ask.id}", second))
 
 
 async def test_a_key_reaches_neither_log_nor_journal(
@@ -284,9 +292,9 @@ async def test_a_key_reaches_neither_log_nor_journal(
     heard: list[Any] = []
     journal = scene.governed.visitor.parts.audit_log_components.audit_log
     journal.listeners.append(heard.append)
-    shown = await text(await scene.fill_in(f"/asks/{ask.id}", {"key": ana.key}))
-    await scene.fill_in(f"/asks/{ask.id}", {"key": ana.key[:-1] + "!"})
-    await scene.fill_in(f"/asks/{ask.id}", {"t": token_in(shown), "verdict": "accept"})
+    shown = await text(await scene.fill_in(f"/approvals/{ask.id}", {"key": ana.key}))
+    await scene.fill_in(f"/approvals/{ask.id}", {"key": ana.key[:-1] + "!"})
+    await scene.fill_in(f"/approvals/{ask.id}", {"t": token_in(shown), "verdict": "accept"})
     async with asyncio.timeout(20):
         await journal.flush()
     told = caplog.text + repr(heard)
@@ -298,7 +306,7 @@ async def test_in_local_mode_a_link_of_the_operator_needs_no_key() -> None:
     async with visiting() as visitor:
         approvals = visitor.parts.approval_components.approvals
         ask = await approvals.open(a_question(approvals))
-        page = f"/asks/{ask.id}"
+        page = f"/approvals/{ask.id}"
         without = await text(await visitor.send("GET", path=page))
         assert "comity approve" in without
         assert ask.message not in without
@@ -318,7 +326,7 @@ async def test_in_local_mode_a_link_of_the_operator_needs_no_key() -> None:
         assert (await visitor.send("POST", form.items(), fields, page)).status == 200
         found = await approvals.store.get(ask.id)
         assert found is not None
-        assert (found.state, found.answers[0].by) == (ApprovalState.ACCEPTED, LOCAL.party)
+        assert (found.state, found.answers[0].by) == (ApprovalState.APPROVED, LOCAL.party)
 
 
 def test_the_policy_names_the_very_style_of_the_page() -> None:

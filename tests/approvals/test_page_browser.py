@@ -65,7 +65,7 @@ async def an_ask(scene: Scene) -> ApprovalRequest:
 
 
 def at(scene: Scene, ask: ApprovalRequest, token: str = "") -> str:
-    place = f"{scene.governed.visitor.place.address}/asks/{ask.id}"
+    place = f"{scene.governed.visitor.place.address}/approvals/{ask.id}"
     return f"{place}?t={token}" if token else place
 
 
@@ -105,7 +105,7 @@ async def test_a_person_reads_and_approves(
     await page.click("text=Approve")
     await page.wait_for_selector("text=You approved it")
     await page.screenshot(path=tmp_path / f"done-{size['width']}-{scheme}.png", full_page=True)
-    assert await state(scene, ask) is ApprovalState.ACCEPTED
+    assert await state(scene, ask) is ApprovalState.APPROVED
     assert complaints == []
     assert {url.partition("?")[0] for url in asked} == {at(scene, ask)}
 
@@ -128,4 +128,4 @@ async def test_a_person_shows_a_key_first_and_denies(
     assert ana.key not in await page.content()
     await page.click("text=Deny")
     await page.wait_for_selector("text=You denied it")
-    assert await state(scene, ask) is ApprovalState.DECLINED
+    assert await state(scene, ask) is ApprovalState.DENIED

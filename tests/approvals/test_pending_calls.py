@@ -38,7 +38,7 @@ from tests.support.carriers import SILENCE, Params, Script, params_of, settled, 
 from tests.support.desks import Asked
 from tests.support.refused import kind_of
 
-AT_ONCE = ApprovalSettings(hold=timedelta(milliseconds=1))
+AT_ONCE = ApprovalSettings(client_wait=timedelta(milliseconds=1))
 
 
 async def waiting_call(bed: Bed) -> tuple[Session, Asked]:
@@ -58,9 +58,15 @@ async def test_a_call_that_is_approved_runs_once() -> None:
         await bed.answer()
         assert await call.result() == DONE
         assert bed.runs == 1
-        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.USED
+        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.CONSUMED
         assert await bed.told() == [
-            *("JOURNAL_OPENED", "ASK_OPENED", "ASK_ANSWERED", "CALL_INTENDED", "ASK_USED"),
+            *(
+                "AUDIT_LOG_OPENED",
+                "APPROVAL_REQUESTED",
+                "APPROVAL_ANSWERED",
+                "CALL_INTENDED",
+                "APPROVAL_CONSUMED",
+            ),
             "TOOL_EXECUTED",
         ]
         intent = next(event for event in bed.events if event.type is AuditType.CALL_INTENDED)
@@ -79,17 +85,17 @@ async def test_a_call_that_is_declined_never_runs_nor_asks_again_for_a_while() -
         assert "person:ana@example.org declined this call: not today" in error.message
         assert kind_of(await bed.call(session).error()) == "declined"
         assert await bed.asks.count(list(ApprovalState)) == 1
-        bed.time.passes(bed.options.declined_for)
+        bed.time.passes(bed.options.denial_cooldown)
         bed.call(session)
         await bed.open_ask()
         assert bed.runs == 0
 
 
 async def test_a_call_that_nobody_answers_expires() -> None:
-    async with asking(options=ApprovalSettings(hold=timedelta(hours=1))) as bed:
+    async with asking(options=ApprovalSettings(client_wait=timedelta(hours=1))) as bed:
         call = bed.call(await bed.front.client())
         ask = await bed.open_ask()
-        bed.time.passes(bed.options.expires)
+        bed.time.passes(bed.options.request_ttl)
         bed.approvals.on_changed(ask.id)
         error = await call.error()
         assert kind_of(error) == "declined"
@@ -105,7 +111,7 @@ async def test_an_approval_that_nobody_used_in_time_is_void() -> None:
         session = await bed.front.client()
         await bed.call(session).error()
         first = await bed.answer()
-        bed.time.passes(bed.options.lasts)
+        bed.time.passes(bed.options.approval_ttl)
         assert kind_of(await bed.call(session).error()) == "pending_approval"
         assert (await bed.open_ask()).id != first.id
         assert bed.runs == 0
@@ -133,7 +139,7 @@ async def _decline_all(bed: Bed) -> None:
 
 
 async def test_two_hundred_equal_calls_at_once_with_one_approval_run_once() -> None:
-    async with asking(options=ApprovalSettings(hold=timedelta(hours=1))) as bed:
+    async with asking(options=ApprovalSettings(client_wait=timedelta(hours=1))) as bed:
         session = await bed.front.client()
         calls = [bed.call(session) for _ in range(200)]
         for call in calls:
@@ -169,8 +175,8 @@ async def test_who_waits_too_long_is_told_to_call_again_and_that_runs_once() -> 
         assert refusal["retryable"] is True
         details = refusal["details"]
         assert isinstance(details, dict)
-        assert details["ask_id"] == ask.id
-        assert details["url"] == f"/asks/{ask.id}"
+        assert details["approval_id"] == ask.id
+        assert details["url"] == f"/approvals/{ask.id}"
         again = await bed.call(session).refusal()
         assert again["details"] == details
         await bed.answer()
@@ -180,7 +186,7 @@ async def test_who_waits_too_long_is_told_to_call_again_and_that_runs_once() -> 
 
 
 async def test_who_has_as_many_asks_as_it_may_is_still_told_of_those() -> None:
-    async with asking(options=replace(AT_ONCE, most_of_one=1)) as bed:
+    async with asking(options=replace(AT_ONCE, max_open_per_principal=1)) as bed:
         session = await bed.front.client()
         first = await bed.call(session).refusal()
         assert kind_of(await bed.call(session, arguments={"path": "/"}).error()) == ("exhausted")
@@ -216,7 +222,7 @@ async def test_deadline_of_a_call_runs_only_after_its_approval() -> None:
 
 
 async def test_a_call_that_waits_for_longer_than_any_may_is_known_not_to_have_run() -> None:
-    async with asking(options=ApprovalSettings(hold=timedelta(hours=9))) as bed:
+    async with asking(options=ApprovalSettings(client_wait=timedelta(hours=9))) as bed:
         _, call = await waiting_call(bed)
         bed.front.clock.passes(301)
         bed.front.underway.check(10_000)
@@ -300,7 +306,7 @@ async def test_a_client_that_withdraws_before_the_answer_runs_nothing_until_it_c
         assert bed.runs == 0
         assert await bed.call(session).result() == DONE
         assert bed.runs == 1
-        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.USED
+        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.CONSUMED
 
 
 async def test_a_client_that_withdraws_amid_the_last_step_leaves_the_answer_to_its_next_call() -> (
@@ -314,7 +320,7 @@ async def test_a_client_that_withdraws_amid_the_last_step_leaves_the_answer_to_i
         await bed.nothing_waits()
         restore()
         assert bed.runs == 0
-        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.ACCEPTED
+        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.APPROVED
         assert await bed.call(session).result() == DONE
         assert bed.runs == 1
         told = await bed.told()
@@ -378,7 +384,7 @@ def _disable_tool(bed: Bed) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "state"),
     [
-        (_remove_tool, "tool_not_found", ApprovalState.ACCEPTED),
+        (_remove_tool, "tool_not_found", ApprovalState.APPROVED),
         (_revoke_grant, "access_denied", ApprovalState.WITHDRAWN),
         (_disable_tool, TOOL_DISABLED.error_type, ApprovalState.WITHDRAWN),
     ],
@@ -408,7 +414,7 @@ async def test_without_the_journal_nothing_runs_and_the_answer_stands() -> None:
         bed.journal.insist = away  # type: ignore[method-assign]
         ask = await bed.answer()
         assert kind_of(await call.error()) == JOURNAL_AWAY.error_type
-        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.ACCEPTED
+        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.APPROVED
         assert bed.runs == 0
         bed.journal.insist = insist
         assert await bed.call(session).result() == DONE
@@ -423,7 +429,7 @@ async def test_a_call_that_was_never_sent_leaves_its_answer_as_it_was() -> None:
         ask = await bed.answer()
         assert "no way there" in (await call.error()).message
         await bed.nothing_waits()
-        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.ACCEPTED
+        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.APPROVED
         assert "TOOL_EXECUTED" not in await bed.told()
         for carrier in bed.script.carriers:
             carrier.breaks = None
@@ -458,7 +464,7 @@ async def test_a_gateway_that_ends_amid_the_last_step_runs_nothing_and_the_answe
         ask = await bed.answer()
         assert kind_of(await call.error()) == "pending_approval"
         await bed.nothing_waits()
-        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.ACCEPTED
+        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.APPROVED
         assert bed.runs == 0
 
 
@@ -553,7 +559,7 @@ async def test_the_next_round_of_an_approved_call_is_not_asked_about(
         assert (await call.result())["content"] == DONE["content"]
         assert bed.runs == 2
         told = await bed.told()
-        assert (told.count("ASK_OPENED"), told.count("CALL_INTENDED")) == (1, 2)
+        assert (told.count("APPROVAL_REQUESTED"), told.count("CALL_INTENDED")) == (1, 2)
         # The same once more is another execution.
         bed.call_modern(capabilities=CAN_BE_ASKED, **members)
         await bed.open_ask()
@@ -605,7 +611,7 @@ async def test_a_bridged_servers_own_question_goes_on_without_another_ask() -> N
         assert (await again.result())["content"] == DONE["content"]
         # To its server it was one call all the time.
         assert bed.runs == 1
-        assert (await bed.told()).count("ASK_OPENED") == 1
+        assert (await bed.told()).count("APPROVAL_REQUESTED") == 1
 
 
 async def test_a_call_that_is_declined_has_no_next_round() -> None:

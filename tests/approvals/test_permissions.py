@@ -151,7 +151,7 @@ async def test_each_permission_that_waits_is_one_ask_in_words() -> None:
         "Server srv needs the permission camera (dangerous): to see through a camera"
     )
     assert ask.expires_at == NOW + OPEN_FOR
-    assert "nobody here knows" in found["odd"].message
+    assert "unknown permission" in found["odd"].message
     assert "its own documentation" in found["com.example.own"].message
 
 
@@ -181,7 +181,7 @@ async def test_neither_a_start_anew_nor_a_gateway_anew_asks_twice() -> None:
 
 async def test_who_accepts_grants_it_in_its_own_name() -> None:
     office, ask = await camera_request()
-    assert (await office.answer(ask)).state is ApprovalState.ACCEPTED
+    assert (await office.answer(ask)).state is ApprovalState.APPROVED
     grant = office.written["server:srv", PERMISSION_VERB, "camera"]
     assert (grant.effect, grant.granted_by, grant.justification) == (
         Effect.ALLOW,
@@ -189,7 +189,7 @@ async def test_who_accepts_grants_it_in_its_own_name() -> None:
         "why",
     )
     assert (grant.expires_at, office.decision("camera")) == (None, PermissionOutcome.APPROVED)
-    assert await office.state(ask) is ApprovalState.USED
+    assert await office.state(ask) is ApprovalState.CONSUMED
     await office.look()
     assert await office.open() == {}
 
@@ -242,7 +242,8 @@ async def test_only_a_person_who_administers_answers(actor: Actor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "state"), [(Effect.ALLOW, ApprovalState.USED), (Effect.DENY, ApprovalState.DECLINED)]
+    ("effect", "state"),
+    [(Effect.ALLOW, ApprovalState.CONSUMED), (Effect.DENY, ApprovalState.DENIED)],
 )
 async def test_another_door_ends_the_ask_as_it_decided(
     effect: Effect, state: ApprovalState
@@ -320,7 +321,7 @@ async def test_what_was_accepted_before_an_end_is_written_down_after_it() -> Non
     office.begin()
     await office.meet("camera")
     assert office.written["server:srv", PERMISSION_VERB, "camera"].granted_by == ANA.party
-    assert await office.state(ask) is ApprovalState.USED
+    assert await office.state(ask) is ApprovalState.CONSUMED
 
 
 async def test_where_the_grant_cannot_be_written_it_is_tried_again() -> None:
@@ -328,9 +329,9 @@ async def test_where_the_grant_cannot_be_written_it_is_tried_again() -> None:
     office.is_away = True
     with pytest.raises(Unavailable):
         await office.answer(ask)
-    assert await office.state(ask) is ApprovalState.ACCEPTED
+    assert await office.state(ask) is ApprovalState.APPROVED
     await office.look()
     office.is_away = False
     await office.look()
     assert office.decision("camera") is PermissionOutcome.APPROVED
-    assert await office.state(ask) is ApprovalState.USED
+    assert await office.state(ask) is ApprovalState.CONSUMED

@@ -58,7 +58,7 @@ def text_of(ask: ApprovalRequest, likeness: str = "") -> dict[str, str]:
 
 def test_everything_that_would_run_is_named() -> None:
     told = text_of(an_ask())
-    assert told["Asked by"] == "agent:ci"
+    assert told["Requested by"] == "agent:ci"
     assert (told["Server"], told["Tool"], told["Risk"]) == ("files", "write", "dangerous")
     assert '"path": "/a"' in told["Arguments"]
     assert told["Definition"] == "d" * 64
@@ -107,7 +107,7 @@ def test_what_is_too_long_to_be_read_is_cut_and_it_is_said_so() -> None:
 def test_arguments_that_were_not_kept_are_named_by_their_digest() -> None:
     ask = an_ask()
     told = text_of(replace(ask, about={**ask.about, "arguments": None}))
-    assert told["Arguments"].startswith("not kept to be shown")
+    assert told["Arguments"].startswith("not stored")
     assert told["Digest"] == "a" * 64
 
 
@@ -135,47 +135,45 @@ def test_an_id_is_shortened_as_far_as_it_stays_the_only_one() -> None:
 
 def approved(number: int, **changed: Any) -> ApprovalRequest:
     answers = (ApprovalAnswer(ANA, ApprovalDecision.ACCEPT, NOW),)
-    return an_ask(number, state=ApprovalState.USED, answers=answers, **changed)
+    return an_ask(number, state=ApprovalState.CONSUMED, answers=answers, **changed)
 
 
 def test_it_is_said_how_often_the_like_was_approved_and_what_is_different() -> None:
     before = presentation.collect_similar([approved(n) for n in range(2, 24)])
     assert presentation.describe_similar(an_ask(arguments={"path": "/etc/passwd"}), before) == (
-        "same tool and party approved 22 times in the last day; "
+        "same tool and principal approved 22 times in the last 24 h; "
         "this one differs from the last approved one in path"
     )
     again = replace(an_ask(), digest="digest 5")
-    assert presentation.describe_similar(again, before).endswith("these very arguments among them")
+    assert presentation.describe_similar(again, before).endswith("with the same arguments")
     other = replace(an_ask(), asker="agent:other")
     assert presentation.describe_similar(other, before).startswith(
-        "nothing by this party on this tool"
+        "No earlier decisions for this agent and tool"
     )
 
 
 def test_what_was_declined_is_counted_apart() -> None:
     declined = an_ask(
         3,
-        state=ApprovalState.DECLINED,
+        state=ApprovalState.DENIED,
         answers=(ApprovalAnswer(ANA, ApprovalDecision.DECLINE, NOW),),
     )
     expired = an_ask(4, state=ApprovalState.EXPIRED)
     before = presentation.collect_similar([declined, expired])
     told = presentation.describe_similar(an_ask(), before)
-    assert told == "same tool and party declined 1 time in the last day"
+    assert told == "same tool and principal denied 1 time in the last 24 h"
     both = presentation.describe_similar(
         an_ask(), presentation.collect_similar([declined, approved(2)])
     )
-    assert "approved 1 time and declined 1 time" in both
+    assert "approved 1 time and denied 1 time" in both
 
 
 def test_what_became_of_it_is_told_with_whose_word_it_was() -> None:
     ask = an_ask(
-        state=ApprovalState.DECLINED,
+        state=ApprovalState.DENIED,
         answers=(ApprovalAnswer(ANA, ApprovalDecision.DECLINE, NOW, "not on a Friday"),),
     )
-    assert presentation.describe_state(ask) == (
-        f"It was declined. {ANA} declined it: not on a Friday."
-    )
+    assert presentation.describe_state(ask) == (f"Denied. {ANA} denied it: not on a Friday.")
     assert "State" not in text_of(an_ask())
 
 
@@ -258,9 +256,9 @@ def test_a_secret_is_in_no_repr() -> None:
 
 
 def test_a_signature_is_over_the_time_and_the_body() -> None:
-    said = sign_notice(b"secret", NOW, b'{"type":"ask.opened"}')
+    said = sign_notice(b"secret", NOW, b'{"type":"approval.requested"}')
     moment, _, signed = said.partition(",")
     assert moment == f"t={int(NOW.timestamp())}"
-    over = moment.removeprefix("t=").encode() + b'.{"type":"ask.opened"}'
+    over = moment.removeprefix("t=").encode() + b'.{"type":"approval.requested"}'
     assert signed == "v1=" + hmac.new(b"secret", over, hashlib.sha256).hexdigest()
-    assert sign_notice(b"secret", LATER, b'{"type":"ask.opened"}') != said
+    assert sign_notice(b"secret", LATER, b'{"type":"approval.requested"}') != said

@@ -23,7 +23,7 @@ from comity.mcp import jsonrpc, protocol
 
 KEY = b"k" * 32
 _NO_WAY: set[PromptMode] = set()
-WAY = ApprovalInstructions("a person", "https://x/asks/1", "`comity approve 1`")
+WAY = ApprovalInstructions("a person", "https://x/approvals/1", "`comity approve 1`")
 NOW = datetime(2026, 11, 15, 8, 30, tzinfo=UTC)
 ASK = ApprovalRequest(
     *("06gtask", ApprovalKind.CONFIRM, "agent:ci", "files", "delete", "digest"),
@@ -105,19 +105,19 @@ def test_nothing_but_the_very_word_approves(said: object) -> None:
 def test_news_of_a_call_that_waits_says_who_can_approve_it_and_how(why_not_you: str) -> None:
     news = prompt_messages.waiting_progress("t", 1, ASK, WAY._replace(refusal_reason=why_not_you))
     params = news.parameters
-    assert jsonrpc.decode_value(params["_meta"]) == {"dev.comity/ask": {"id": ASK.id}}
+    assert jsonrpc.decode_value(params["_meta"]) == {"dev.comity/approval": {"id": ASK.id}}
     message = jsonrpc.decode_text(params["message"]) or ""
-    assert "A person can approve it at https://x/asks/1 or by `comity approve 1`." in message
+    assert "A person can approve it at https://x/approvals/1 or by `comity approve 1`." in message
     assert message.endswith("." if not why_not_you else "You cannot: it is your own request.")
 
 
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        (ApprovalState.DECLINED, "person:ana declined this call: no"),
+        (ApprovalState.DENIED, "person:ana declined this call: no"),
         (ApprovalState.CANCELLED, "person:ana declined this call: no"),
         (ApprovalState.EXPIRED, "in time"),
-        (ApprovalState.WITHDRAWN, "no longer to be had"),
+        (ApprovalState.WITHDRAWN, "no longer possible"),
     ],
 )
 def test_why_a_call_does_not_run_is_said(state: ApprovalState, says: str) -> None:

@@ -180,7 +180,7 @@ async def test_what_a_person_says_reaches_the_server(process: bool) -> None:
     await study.answer(ask)
     assert await study.told() == [("cb", "confirm")]
     assert call.held_since is None
-    assert (await study.state(ask, ApprovalState.USED)).call == ask.about["call"]
+    assert (await study.state(ask, ApprovalState.CONSUMED)).call == ask.about["call"]
 
 
 async def test_a_modern_server_is_answered_in_its_envelope() -> None:
@@ -212,7 +212,7 @@ async def test_without_an_answer_in_time_it_is_cancelled() -> None:
 
 async def test_where_nobody_can_be_asked_the_server_hears_no() -> None:
     study = await Study().open()
-    study.approvals.settings = ApprovalSettings(most_open=0)
+    study.approvals.settings = ApprovalSettings(max_open=0)
     call, frame = study.call()
     study.call_back(frame)
     assert await study.told() == [("cb", "cancel")]
@@ -437,7 +437,7 @@ async def test_a_question_says_who_asks_and_amid_what() -> None:
     study, call, _ = await calling()
     ask = study.inquiries.make_request(ASKED, call)
     assert ask.message == (
-        "Server srv asks, amid a call of delete by agent:ci: "
+        "Server srv asks during a call of delete by agent:ci: "
         '\N{LEFT DOUBLE QUOTATION MARK}Which\\x1b" one?\N{RIGHT DOUBLE QUOTATION MARK}'
     )
     assert (ask.asker, ask.own, ask.expires_at) == ("agent:ci", False, NOW + timedelta(minutes=2))
@@ -465,7 +465,7 @@ async def test_what_was_filled_in_is_delivered_once_and_kept_no_longer() -> None
     _, delivered = begun(study, call)
     (ask,) = await study.asked()
     await study.answer(ask, text="hunter2")
-    used = await study.state(ask, ApprovalState.USED)
+    used = await study.state(ask, ApprovalState.CONSUMED)
     await settled()
     (ended,) = delivered
     assert ended is not None
@@ -481,7 +481,7 @@ async def test_what_nobody_takes_up_any_more_is_erased_when_its_time_is_over() -
     study, call, _ = await calling()
     ask = await study.approvals.open(study.inquiries.make_request(ASKED, call))
     await study.answer(ask, text="hunter2")
-    study.now += study.approvals.settings.lasts
+    study.now += study.approvals.settings.approval_ttl
     assert await study.approvals.expire_overdue() == 1
     kept = await study.asks.get(ask.id)
     assert kept is not None
@@ -501,7 +501,7 @@ async def test_a_store_that_cannot_erase_is_told_of_in_the_log(
     _, delivered = begun(study, call)
     (ask,) = await study.asked()
     await study.answer(ask, text="hunter2")
-    await study.state(ask, ApprovalState.USED)
+    await study.state(ask, ApprovalState.CONSUMED)
     await settled()
     assert len(delivered) == 1
     assert "could not be erased yet" in caplog.text
@@ -531,11 +531,11 @@ async def test_deadlines_go_on_with_the_last_answer() -> None:
         begun(study, call, another(number))
     first, second = await study.asked(2)
     await study.answer(first, text="a")
-    await study.state(first, ApprovalState.USED)
+    await study.state(first, ApprovalState.CONSUMED)
     await settled()
     assert call.held_since is not None
     await study.answer(second, text="b")
-    await study.state(second, ApprovalState.USED)
+    await study.state(second, ApprovalState.CONSUMED)
     await settled()
     assert call.held_since is None
 
@@ -589,7 +589,7 @@ async def test_a_person_fills_in_what_a_client_cannot_be_asked(process: bool) ->
     with pytest.raises(MalformedMessage, match="too long"):
         await study.answer(ask, name="0123456789")
     await study.answer(ask, name="blue")
-    await study.state(ask, ApprovalState.USED)
+    await study.state(ask, ApprovalState.CONSUMED)
     await settled()
     (answer,) = answers(study)
     assert answer.id == "q"
@@ -721,12 +721,12 @@ async def test_a_call_without_a_session_is_held_like_any_other() -> None:
     (ask,) = await study.asked()
     assert call.held_since is not None
     await study.answer(ask, name="blue")
-    await study.state(ask, ApprovalState.USED)
+    await study.state(ask, ApprovalState.CONSUMED)
     await settled()
     assert call.held_since is None
 
 
-@pytest.mark.parametrize(("elicitations", "heard"), [("client", None), ("inbox", {"form": {}})])
+@pytest.mark.parametrize(("elicitations", "heard"), [("client", None), ("people", {"form": {}})])
 async def test_a_server_over_http_hears_whether_its_clients_can_be_asked(
     elicitations: str, heard: dict[str, Any] | None
 ) -> None:
@@ -736,7 +736,7 @@ async def test_a_server_over_http_hears_whether_its_clients_can_be_asked(
         async def tools(exchange: Exchange) -> None:
             await exchange.result({"tools": [{"name": "plain", "inputSchema": {"type": "object"}}]})
 
-        async with visiting(at(server.url), asks_elicitations=elicitations) as visitor:
+        async with visiting(at(server.url), approvals_elicitations=elicitations) as visitor:
             merged = visitor.other("/mcp")
             await merged.greet()
             await merged.call("up__plain")

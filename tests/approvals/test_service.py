@@ -71,17 +71,17 @@ async def test_what_was_decided_in_a_day_is_counted_and_no_longer(house: House) 
     house.now += timedelta(minutes=1)
     ask = await house.ask(10)
     assert (await house.inbox.describe_similar(ask)).startswith(
-        "same tool and party approved 3 times"
+        "same tool and principal approved 3 times"
     )
     house.now += timedelta(days=1)
-    assert (await house.inbox.describe_similar(ask)).startswith("nothing by this party")
+    assert (await house.inbox.describe_similar(ask)).startswith("No earlier decisions")
 
 
 async def test_what_was_decided_is_looked_up_only_now_and_then(house: House) -> None:
     ask = await house.ask(10)
     await house.inbox.describe_similar(ask)
     await house.approve(1)
-    assert (await house.inbox.describe_similar(ask)).startswith("nothing by this party")
+    assert (await house.inbox.describe_similar(ask)).startswith("No earlier decisions")
     house.now += timedelta(seconds=6)
     assert "approved 1 time" in await house.inbox.describe_similar(ask)
 
@@ -90,7 +90,7 @@ async def test_a_link_ends_with_its_ask_and_is_for_who_may_answer(house: House) 
     ask = await house.ask(1)
     url = await house.inbox.create_link(BEN, ask, ANA.party)
     page, _, token = url.partition("?t=")
-    assert page == f"https://comity.example.org/asks/{ask.id}"
+    assert page == f"https://comity.example.org/approvals/{ask.id}"
     link = ApprovalLinks(b"pepper").unseal(token, ask.id, house.now)
     assert link is not None
     assert link.expires_at == ask.expires_at
@@ -130,12 +130,12 @@ def approvals(*grants: Grant, approve_own: bool) -> ApprovalService:
     ("grants", "without", "with_it"),
     [
         ((FULL,), False, True),
-        ((Grant(ME.party, "ask/answer_own", "*", Effect.ALLOW),), True, True),
-        ((Grant(ME.party, "ask/*", "*", Effect.ALLOW),), False, False),
+        ((Grant(ME.party, "approval/answer_own", "*", Effect.ALLOW),), True, True),
+        ((Grant(ME.party, "approval/*", "*", Effect.ALLOW),), False, False),
         ((Grant(ME.party, "*", "files/*", Effect.ALLOW),), False, False),
         # Everybody's grant makes nobody an operator.
         ((Grant("*", "*", "*", Effect.ALLOW),), False, False),
-        ((FULL, Grant(ME.party, "ask/answer_own", "*", Effect.DENY)), False, False),
+        ((FULL, Grant(ME.party, "approval/answer_own", "*", Effect.DENY)), False, False),
         ((), False, False),
     ],
     ids=["everything", "just that", "all of asks", "one server", "everybody", "denied", "nothing"],

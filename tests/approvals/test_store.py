@@ -122,7 +122,7 @@ async def test_the_database_lets_nobody_become_another_asker_once_it_was_answere
             await run_on(product, f"UPDATE comity_approvals SET {change}")  # noqa: S608
 
 
-@pytest.mark.parametrize("change", ["call = 'a'", "state = 'used'", "quorum = 0"])
+@pytest.mark.parametrize("change", ["call = 'a'", "state = 'consumed'", "quorum = 0"])
 async def test_the_database_itself_keeps_a_used_ask_and_its_call_together(
     product: DatabaseBackend, asks: SqlAsks, change: str
 ) -> None:
@@ -138,7 +138,7 @@ async def test_the_database_itself_has_one_live_ask_for_a_digest(
     await asks.end("0a", ApprovalState.WITHDRAWN, NOW)
     await asks.open(replace(ASK, id="0b"))
     with pytest.raises(IntegrityError):
-        await run_on(product, "UPDATE comity_approvals SET state = 'accepted' WHERE id = '0a'")
+        await run_on(product, "UPDATE comity_approvals SET state = 'approved' WHERE id = '0a'")
 
 
 async def test_what_was_written_stays_when_the_power_goes(product: DatabaseBackend) -> None:
@@ -190,7 +190,7 @@ async def test_of_sixty_executors_in_four_processes_one_succeeds(
                 assert len(calls) == 1
                 used = await asks.get(ask.id)
                 assert used is not None
-                assert (used.state, [used.call]) == (ApprovalState.USED, calls)
+                assert (used.state, [used.call]) == (ApprovalState.CONSUMED, calls)
         await product.close()
 
 
@@ -242,11 +242,11 @@ async def _filled(product: DatabaseBackend) -> None:
     own: dict[str, Any] = {column.name: "" for column in ASKS.columns}
     own |= {"kind": "confirm", "about": "{}", "options": "[]", "quorum": 1, "own": False}
     own |= {"created_at": NOW, "schema": None, "ended_at": None}
-    states = (*["pending"] * 8, "deferred", "accepted", *["used"] * 10, *["expired"] * 20)
+    states = (*["pending"] * 8, "deferred", "approved", *["consumed"] * 10, *["expired"] * 20)
     rows: list[dict[str, Any]] = []
     for number in range(4 * MANY):
         state = states[number % 40]
-        call = f"call-{number}" if state == "used" else ""
+        call = f"call-{number}" if state == "consumed" else ""
         expires = NOW + timedelta(seconds=number)
         named = {"id": f"{number:06}", "digest": f"d{number}", "asker": "agent:ci"}
         rows.append({**own, **named, "state": state, "call": call, "expires_at": expires})

@@ -262,7 +262,7 @@ class Inbox(RuleBasedStateMachine):
             if each.executions:
                 ask = self.kept(each)
                 yes = {word.by for word in ask.answers if word.verdict is ApprovalDecision.ACCEPT}
-                assert (ask.state, ask.call) == (ApprovalState.USED, each.call)
+                assert (ask.state, ask.call) == (ApprovalState.CONSUMED, each.call)
                 assert len(yes) >= ask.quorum
                 assert ask.own or ask.asker not in yes
                 assert all(by.startswith("person:") for by in yes)
@@ -288,7 +288,7 @@ class NaiveAsks(SqlAsks):
     @override
     async def consume(self, id: str, call: str, at: datetime) -> ApprovalRequest | None:
         used, ask = await super().consume(id, call, at), await self.get(id)
-        return ask if ask is not None and ask.state is ApprovalState.USED else used
+        return ask if ask is not None and ask.state is ApprovalState.CONSUMED else used
 
 
 class NaiveInbox(Inbox):

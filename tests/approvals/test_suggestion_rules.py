@@ -128,7 +128,7 @@ def test_one_no_in_the_window_is_enough_whoever_asked() -> None:
     assert weighed.suggestions == ()
     (held,) = weighed.withheld
     assert (held.subject, held.tool, held.decisions) == ("agent:x", "read_file", 20)
-    assert held.why == "a person has said no to such a call as well"
+    assert held.why == "a person denied such a call, too"
 
 
 def test_a_no_to_other_arguments_or_another_tool_is_another_matter() -> None:
@@ -167,11 +167,11 @@ def test_decisions_about_another_matter_do_not_count(past: list[PastCall]) -> No
 
 def test_a_tool_that_may_not_be_generalised_is_held_back_with_the_reason() -> None:
     def never(server: str, tool: str) -> CurrentTool:
-        return CurrentTool("d1", "what it does cannot be undone")
+        return CurrentTool("d1", "its effect cannot be undone")
 
     weighed = weigh(_past(20), never)
     assert weighed.suggestions == ()
-    assert [each.why for each in weighed.withheld] == ["what it does cannot be undone"]
+    assert [each.why for each in weighed.withheld] == ["its effect cannot be undone"]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def _said(verdict: ApprovalDecision, by: str = ANA) -> ApprovalAnswer:
 
 
 ACCEPTED = _said(ApprovalDecision.ACCEPT)
-USED = {"state": ApprovalState.USED, "answers": (ACCEPTED,)}
+USED = {"state": ApprovalState.CONSUMED, "answers": (ACCEPTED,)}
 TWO_PEOPLE = (_said(ApprovalDecision.DEFER, "person:c"), ACCEPTED, replace(ACCEPTED, by=BEN))
 
 
@@ -292,7 +292,7 @@ TWO_PEOPLE = (_said(ApprovalDecision.DEFER, "person:c"), ACCEPTED, replace(ACCEP
         *(
             (_ask(state=state, answers=(_said(decision),)), CallOutcome.DECLINED, (ANA,))
             for state, decision in (
-                (ApprovalState.DECLINED, ApprovalDecision.DECLINE),
+                (ApprovalState.DENIED, ApprovalDecision.DECLINE),
                 (ApprovalState.CANCELLED, ApprovalDecision.CANCEL),
             )
         ),
@@ -538,8 +538,8 @@ def test_a_dry_run_tells_what_would_have_been_let_go_and_what_not() -> None:
     ("became", "count", "told"),
     [
         (CallOutcome.REFUSED, 1, "1 that was never asked"),
-        (CallOutcome.UNANSWERED, 1, "1 that nobody answered"),
-        (CallOutcome.UNANSWERED, 2, "2 that nobody answered"),
+        (CallOutcome.UNANSWERED, 1, "1 without an answer"),
+        (CallOutcome.UNANSWERED, 2, "2 without an answer"),
         (CallOutcome.DECLINED, 1, "1 that was declined"),
         (CallOutcome.DECLINED, 3, "3 that were declined"),
     ],
@@ -578,7 +578,7 @@ def test_a_call_of_the_journal_is_one_that_nobody_was_asked_about() -> None:
         otherwise(EVENT, type=AuditType.VALIDATION_FAILED),
         otherwise(EVENT, details={}),
         otherwise(EVENT, details={"arguments": "cut"}),
-        otherwise(EVENT, details={**EVENT.details, "ask": "a1"}),
+        otherwise(EVENT, details={**EVENT.details, "approval": "a1"}),
         otherwise(EVENT, details={**EVENT.details, "answered_by": "a1"}),
         otherwise(EVENT, details={**EVENT.details, "outcome": "pending_approval"}),
     ],

@@ -213,7 +213,7 @@ async def test_nobody_accepts_what_it_asked_for_itself_unless_that_was_granted()
             if may:
                 assert (await scene.precedents.accept(OPERATOR, id)).where is not None
             else:
-                with pytest.raises(MalformedMessage, match="for itself"):
+                with pytest.raises(MalformedMessage, match="for yourself"):
                     await scene.precedents.accept(OPERATOR, id)
 
 
@@ -226,7 +226,7 @@ async def test_only_what_is_suggested_now_can_be_accepted(scene: Scene) -> None:
         assert refused.value.fault is NOTHING_HERE
     # Somebody has said no in the meantime.
     await Decisions(now=NOW, days=0.01).put(scene.records, 1, verdict=ApprovalDecision.DECLINE)
-    with pytest.raises(MalformedMessage, match="not any more"):
+    with pytest.raises(MalformedMessage, match="not suggested"):
         await scene.precedents.accept(OPERATOR, id)
 
 
@@ -268,7 +268,7 @@ async def test_whoever_may_not_read_grants_is_told_nothing(scene: Scene) -> None
 # The API.
 
 
-PATH = "/api/suggestions"
+PATH = "/api/grant-suggestions"
 ASKED = Grant("agent:x", CALL, "files/*", Effect.ASK)
 TOOLS: list[dict[str, Any]] = [
     {"name": "read", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}},
@@ -296,7 +296,7 @@ async def gateway() -> AsyncGenerator[Governed]:
             visiting(
                 at(upstream.url, "files"),
                 register=given_out.register,
-                asks_hold=timedelta(milliseconds=1),
+                approvals_client_wait=timedelta(milliseconds=1),
                 **chosen,
             )
         )
@@ -332,7 +332,7 @@ async def test_a_suggestion_is_listed_with_words_evidence_and_a_dry_run(
     status, told = await gateway.guest(ADMIN).http("GET", PATH)
     assert status == 200
     (found,) = told["suggestions"]
-    assert found["words"] == (
+    assert found["description"] == (
         "always allow `files__read` under /project for agent:x: 12 of 12 approved by two people "
         "within a day"
     )
@@ -340,9 +340,9 @@ async def test_a_suggestion_is_listed_with_words_evidence_and_a_dry_run(
     assert found["evidence"]["approved"] == 12
     assert found["evidence"]["people"] == [ANA, BEN]
     assert found["dry_run"]["sentence"] == "would have allowed 12; would not have covered 0"
-    (held,) = told["held_back"]
+    (held,) = told["withheld"]
     assert (held["name"], held["approved"]) == ("files__delete", 12)
-    assert "may destroy" in held["why"]
+    assert "may destroy" in held["reason"]
 
 
 async def test_what_was_accepted_lets_calls_go_and_asks_about_the_rest(
@@ -356,7 +356,7 @@ async def test_what_was_accepted_lets_calls_go_and_asks_about_the_rest(
     order = {"id": told["suggestions"][0]["id"], "decision": "accept", "reason": "they only read"}
     status, done = await admin.http("POST", PATH, order)
     assert status == 200
-    assert (done["grant"]["granted_by"], done["grant"]["where_words"]) == (ADMIN, "under /project")
+    assert (done["grant"]["granted_by"], done["grant"]["where_text"]) == (ADMIN, "under /project")
     assert await _call(agent, "/project/other.txt")
     assert await _call(agent, "/project/deep/er.txt")
     assert await _open_asks(gateway) == 1
@@ -365,8 +365,8 @@ async def test_what_was_accepted_lets_calls_go_and_asks_about_the_rest(
     assert not await _call(agent, "/project/x", "delete")
     assert await _open_asks(gateway) == 6
     assert (await admin.http("GET", PATH))[1]["suggestions"] == []
-    gone = {"subject": "agent:x", "target": "files/read", "standing": True}
-    assert (await admin.http("POST", "/api/grants/revoke", gone))[1]["revoked"]
+    gone = {"subject": "agent:x", "target": "files/read", "conditional": True}
+    assert (await admin.http("POST", "/api/grants/delete", gone))[1]["deleted"]
     assert not await _call(agent, "/project/once more.txt")
 
 

@@ -12,6 +12,7 @@ OPENED = {
     "app/idle_shutdown.py": "a lock",
     "app/stdio_bridge.py": "a lock, the log of a gateway",
     "audit/chain_writer.py": "a lock",
+    "app/local_bus.py": "the port and the log of the NATS server",
     "audit/signing.py": "signed checkpoints, which are public",
     "catalog/semantic/minilm.py": "a model",
     "catalog/semantic/vectors.py": "vectors of tool descriptions",
@@ -20,6 +21,7 @@ OPENED = {
     "cli/main.py": "/dev/null",
     "clients/files.py": "configuration of MCP clients",
     "config/loader.py": "configuration",
+    "http/tls.py": "a certificate, which is public; OpenSSL opens the key",
     "sdk/commands.py": "templates and new projects",
     "sdk/functions.py": "the code of a server",
     "sdk/mgp_server_lifecycle.py": "/dev/null",
@@ -29,6 +31,7 @@ OPENED = {
     "servers/registration/wiring.py": "the code of a generated tool",
     "storage/sqlite.py": "the database",
     "telemetry/process.py": "/proc",
+    "toolkit/shared_counters.py": "counts of calls",
 }
 METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "mkstemp", "NamedTemporaryFile"}
 

@@ -1,4 +1,4 @@
-"""The journal at /api/journal: who reads it, and what is told of each entry, call and chain."""
+"""The journal at /api/audit: who reads it, and what is told of each entry, call and chain."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ CALLS = Grant("agent:ci", "tools/call", "files/*", Effect.ALLOW)
 
 @pytest.fixture
 async def scene() -> AsyncGenerator[Governed]:
-    async with governed(grants=(*ADMINISTERS, CALLS), journal_arguments="all") as scene:
+    async with governed(grants=(*ADMINISTERS, CALLS), audit_arguments="all") as scene:
         guest = scene.guest("agent:ci")
         await guest.modern(
             "tools/call", {"name": "files__read", "arguments": {"password": "hush-hush"}}
@@ -29,7 +29,7 @@ async def scene() -> AsyncGenerator[Governed]:
 
 
 async def read(scene: Governed, place: str = "", **query: str) -> Any:
-    asked = f"/api/journal{place}" + (f"?{urlencode(query)}" if query else "")
+    asked = f"/api/audit{place}" + (f"?{urlencode(query)}" if query else "")
     status, found = await scene.guest(ADMIN).http("GET", asked)
     assert status == 200, found
     return found
@@ -79,13 +79,13 @@ async def test_pages_follow_one_another_in_both_orders(scene: Governed) -> None:
 
 async def test_the_story_of_a_call_is_told(scene: Governed) -> None:
     (found,) = await entries(scene, type="tool_executed")
-    story = await read(scene, f"/story/{found['trace']}")
+    story = await read(scene, f"/timeline/{found['trace']}")
     assert story["headline"].startswith("agent:ci called files/read: it succeeded")
-    assert story["happened"][0]["words"]
+    assert story["events"][0]["text"]
     assert story["unknown"] == []
     assert {each["trace"] for each in story["entries"]} == {found["trace"]}
     status, said = await scene.guest(ADMIN).http(
-        "GET", f"/api/journal/story/{quote('no/such', safe='')}"
+        "GET", f"/api/audit/timeline/{quote('no/such', safe='')}"
     )
     assert (status, "nothing" in json.dumps(said)) == (404, True)
 
@@ -107,10 +107,10 @@ async def test_an_export_is_proved_page_by_page(scene: Governed) -> None:
 
 async def test_audit_log_is_read_by_operators_and_changed_by_nobody(scene: Governed) -> None:
     for place in ("", "/export", "/key", "/story/x"):
-        status, _ = await scene.guest("agent:ci").http("GET", f"/api/journal{place}")
+        status, _ = await scene.guest("agent:ci").http("GET", f"/api/audit{place}")
         assert status == 403
     for verb in ("POST", "PUT", "DELETE"):
-        status, _ = await scene.guest(ADMIN).http(verb, "/api/journal", {})
+        status, _ = await scene.guest(ADMIN).http(verb, "/api/audit", {})
         assert status in (404, 405)
     told = await read(scene, "/key")
     assert set(told) == {"node", "key", "signed_to", "waiting"}
@@ -134,5 +134,5 @@ async def test_audit_log_is_read_by_operators_and_changed_by_nobody(scene: Gover
     ],
 )
 async def test_what_cannot_be_answered_is_refused(scene: Governed, place: str, status: int) -> None:
-    answered, _ = await scene.guest(ADMIN).http("GET", f"/api/journal{place}")
+    answered, _ = await scene.guest(ADMIN).http("GET", f"/api/audit{place}")
     assert answered == status

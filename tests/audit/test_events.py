@@ -81,7 +81,7 @@ def test_an_event_is_said_as_the_document_has_it() -> None:
 
 
 def test_what_there_is_none_of_is_not_said() -> None:
-    bare = AuditEvent(AuditType.JOURNAL_OPENED, "system:gateway", NOW)
+    bare = AuditEvent(AuditType.AUDIT_LOG_OPENED, "system:gateway", NOW)
     said = audit.params_of(bare)
     assert (said["target"], said["details"], said["trace_id"]) == ({}, {}, "")
     assert "call_id" not in json.loads(audit.body_of(bare))
@@ -165,7 +165,7 @@ def without(name: str) -> dict[str, Any]:
     ids=lambda body: ascii(body[:60]),
 )
 def test_what_is_no_entry_is_refused(body: bytes) -> None:
-    with pytest.raises(MalformedMessage, match="no entry of a journal"):
+    with pytest.raises(MalformedMessage, match="invalid audit entry"):
         audit.event_of(body)
 
 

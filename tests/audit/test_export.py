@@ -57,7 +57,7 @@ def test_checkpoints_and_segments_come_back_as_they_were() -> None:
 
 def test_header_and_end_say_so() -> None:
     header = export.row_of(export.encode_header(AT, ["a", "b"]))
-    assert header.comity_journal == export.VERSION
+    assert header.comity_audit_log == export.VERSION
     assert msgspec.json.decode(export.encode_header(AT, ["a", "b"]))["nodes"] == ["a", "b"]
     assert export.row_of(export.end_line(12)).end == 12
 
@@ -186,9 +186,9 @@ def _event(
 async def told(records: RecordStores) -> AuditReader:
     """A call that waited for an answer in one trace, and used it in another."""
     events = [
-        _event(AuditType.ASK_OPENED, 0, TRACE, ask=ASK),
+        _event(AuditType.APPROVAL_REQUESTED, 0, TRACE, approval=ASK),
         _event(AuditType.KEY_ISSUED, 1, "c" * 32),
-        _event(AuditType.ASK_ANSWERED, 2, TRACE, ask=ASK),
+        _event(AuditType.APPROVAL_ANSWERED, 2, TRACE, approval=ASK),
         _event(AuditType.CALL_INTENDED, 3, OTHER, "run-1", answered_by=ASK),
         _event(AuditType.TOOL_EXECUTED, 4, OTHER, "run-1"),
     ]
@@ -262,14 +262,14 @@ async def test_a_beginning_that_several_asks_share_is_refused(
             *(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1)),
         )
     )
-    with pytest.raises(MalformedMessage, match="several asks begin with"):
+    with pytest.raises(MalformedMessage, match="several approval requests begin with"):
         await told.about(ASK[:8])
     assert [line.seq for line in await told.about(ASK)] == [1, 3]
 
 
 @pytest.mark.parametrize("name", ["", "nothing", ASK[:3], "f" * 32, "1" * 26])
 async def test_where_nothing_is_that_is_said(told: AuditReader, name: str) -> None:
-    with pytest.raises(MalformedMessage, match="nothing is written down"):
+    with pytest.raises(MalformedMessage, match="the audit log has no entry"):
         await told.about(name)
 
 

@@ -75,7 +75,7 @@ async def test_every_entry_is_linked_to_the_one_before_it() -> None:
         before = line.hash
     types = [each.type for each in await events(store)]
     written = [AuditType.TOOL_EXECUTED] * 10
-    assert types == [AuditType.JOURNAL_OPENED, *written, AuditType.JOURNAL_CLOSED]
+    assert types == [AuditType.AUDIT_LOG_OPENED, *written, AuditType.AUDIT_LOG_CLOSED]
 
 
 async def test_those_who_come_while_a_commit_runs_share_the_next_one() -> None:
@@ -220,7 +220,7 @@ async def test_a_store_that_is_away_at_the_end_does_not_hold_up_the_way_out(
     async with asyncio.timeout(10):
         async with kept(store) as journal:
             journal.enqueue(happened("agent:lost"))
-    assert "the journal lacks 3 entries" in caplog.text
+    assert "3 audit entries could not be written" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def policy(decision: PermissionOutcome) -> PermissionDecision:
 
 def by_ana(decision: PermissionOutcome, seconds: float | None = None) -> PermissionDecision:
     ends = None if seconds is None else NOON + timedelta(seconds=seconds)
-    return PermissionDecision(decision, ANA.party, "an operator said so", ends)
+    return PermissionDecision(decision, ANA.party, "an operator decided it", ends)
 
 
 APPROVED, DENIED, DEFERRED = (
@@ -422,7 +422,7 @@ def test_what_cannot_be_known_for_a_while_is_no_change(monkeypatch: pytest.Monke
     noted = RecordedPermissions(monkeypatch)
     noted.decide(policy(APPROVED))
     noted.take()
-    unknown = PermissionDecision(DEFERRED, GATEWAY, "what is allowed is not known just now")
+    unknown = PermissionDecision(DEFERRED, GATEWAY, "permissions are not loaded")
     for now in (unknown, policy(APPROVED)):
         noted.decide(now)
     assert not noted.take()
@@ -524,10 +524,10 @@ async def test_keys_and_their_holders_are_told_and_never_what_opens_a_door() -> 
     second = await keys.rotate(ANA.party, first.record.id, timedelta(minutes=1))
     await keys.disable(ANA.party, "agent:ci", True)
     added, issued, again, revoked, changed = events = noted.take()
-    assert added.details == {"party": "agent:ci", "kind": "agent", "change": "added"}
+    assert added.details == {"principal": "agent:ci", "kind": "agent", "change": "added"}
     assert issued.details == {
         "key": first.record.id,
-        "party": "agent:ci",
+        "principal": "agent:ci",
         "label": "for [secret]",
         "permissions": ["AdminRead"],
         "expires_at": "2026-01-01T13:00:00.000Z",
@@ -535,7 +535,7 @@ async def test_keys_and_their_holders_are_told_and_never_what_opens_a_door() -> 
     assert (again.type, again.details["replaces"]) == (AuditType.KEY_ISSUED, first.record.id)
     assert (revoked.type, revoked.details["key"]) == (AuditType.KEY_REVOKED, first.record.id)
     assert revoked.details["counts_until"] == "2026-01-01T12:01:00.000Z"
-    assert changed.details == {"party": "agent:ci", "kind": "agent", "change": "disabled"}
+    assert changed.details == {"principal": "agent:ci", "kind": "agent", "change": "disabled"}
     assert {event.actor for event in events} == {ANA.party}
     for whole in (first.whole, second.whole):
         assert whole.rpartition("_")[2] not in str(events)
@@ -604,7 +604,7 @@ def test_each_source_type_and_result_has_its_own_rate() -> None:
     for _ in range(MAX_EVENTS_AT_ONCE + 1):
         noted.journal.record(AuditType.FEATURE_USED, "server:a", rate_key="a", result=blocked)
     noted.journal.record(AuditType.FEATURE_USED, "server:a", rate_key="a", result=success)
-    noted.journal.record(AuditType.FEATURES_TOLD, "server:a", rate_key="a", result=blocked)
+    noted.journal.record(AuditType.FEATURES_DECLARED, "server:a", rate_key="a", result=blocked)
     noted.journal.record(AuditType.FEATURE_USED, "server:b", rate_key="b", result=blocked)
     assert len(noted.take()) == MAX_EVENTS_AT_ONCE + 3
     noted.journal.forget_rate("a")
@@ -618,8 +618,8 @@ def test_an_event_that_may_be_left_out_waits_for_no_room() -> None:
     while noted.journal.has_room:
         noted.journal.record(AuditType.KEY_ISSUED, "agent:ci")
     noted.take()
-    noted.journal.record(AuditType.TOPIC_SAID, "agent:ci", if_room=True)
-    noted.journal.record(AuditType.TOPIC_SAID, "agent:ci", if_room=True, rate_key="agent:ci")
+    noted.journal.record(AuditType.TOPIC_MESSAGE, "agent:ci", if_room=True)
+    noted.journal.record(AuditType.TOPIC_MESSAGE, "agent:ci", if_room=True, rate_key="agent:ci")
     assert not noted.take()
     noted.journal.record(AuditType.KEY_ISSUED, "agent:ci")
     assert len(noted.take()) == 1

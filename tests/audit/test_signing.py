@@ -56,19 +56,19 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> Non
         load_or_make(file)
 
 
-@pytest.mark.parametrize("said", ["", "no key", "comity-journal-key-1:", "ab" * 32, "\xff"])
+@pytest.mark.parametrize("said", ["", "no key", "comity-audit-key-1:", "ab" * 32, "\xff"])
 def test_a_file_that_holds_something_else_is_refused_and_kept(tmp_path: Path, said: str) -> None:
     file = tmp_path / "journal.key"
     file.write_text(said, encoding="latin-1")
     file.chmod(0o600)
-    with pytest.raises(Misconfigured, match="holds no key"):
+    with pytest.raises(Misconfigured, match="holds no audit log key"):
         load_or_make(file)
     assert file.read_text(encoding="latin-1") == said
 
 
 def test_a_folder_that_cannot_be_is_told_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Misconfigured, match="the key of the journal"):
+    with pytest.raises(Misconfigured, match="the key of the audit log"):
         load_or_make(tmp_path / "file" / "journal.key")
 
 

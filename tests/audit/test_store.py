@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sqlite3
 import stat
 from contextlib import closing
 from datetime import timedelta
@@ -19,7 +20,6 @@ from comity.audit.events import AuditType
 from comity.audit.store import SqlJournal
 from comity.errors import Misconfigured, Unavailable
 from comity.storage import postgres, sqlite
-from comity.storage.sqlite import BUSY_SECONDS
 from tests.contracts.stores import run_on
 from tests.contracts.test_journal_store import (
     CALL,
@@ -118,9 +118,9 @@ async def test_a_chain_that_another_went_on_with_is_opened_again(store: Store) -
             body=theirs.body,
             hash=theirs.hash,
         )
-        with pytest.raises(Misconfigured, match="opened again"):
+        with pytest.raises(Misconfigured, match="must be reopened"):
             await records.audit_log.append(chained(head, *several(count)))
-        with pytest.raises(Misconfigured, match="opened again"):
+        with pytest.raises(Misconfigured, match="must be reopened"):
             await records.audit_log.append(chained(after([theirs]), CALL))
         assert await records.audit_log.open("n") == after([theirs])
         lines = chained(after([theirs]), *several(count))
@@ -142,7 +142,7 @@ async def test_no_entry_is_altered_or_removed(store: Store, statement: str) -> N
     records = await store.open()
     lines = await written(records, 3)
     await records.audit_log.drop(ChainSegment("n", 1, 1, chain.GENESIS, lines[0].hash, NOW))
-    with pytest.raises(DBAPIError, match="the journal is only ever added to"):
+    with pytest.raises(DBAPIError, match="the audit log is append-only"):
         await store.run(statement)
     assert await records.audit_log.page("n") == lines[1:]
 
@@ -196,7 +196,7 @@ async def test_a_cut_connection_is_unavailable_until_it_is_opened_again(
     more = chained(after(lines), *several(20))
     with pytest.raises(Unavailable, match="does not answer"):
         await records.audit_log.append(more)
-    with pytest.raises(Misconfigured, match="opened again"):
+    with pytest.raises(Misconfigured, match="must be reopened"):
         await records.audit_log.append(more)
     assert await records.audit_log.open("n") == after(lines)
     await records.audit_log.append(more)
@@ -280,7 +280,8 @@ class BriefJournal(SqlJournal):
 
     def __init__(self) -> None:
         database, product = inline_parts()
-        super().__init__(database, SqliteChain(product.path, BUSY_SECONDS, remembered=4))
+        self.path = product.path
+        super().__init__(database, SqliteChain(product.path, 0.2, remembered=4))
 
 
 async def filled(store: SqlJournal, count: int) -> list[AuditRecord]:
@@ -298,6 +299,49 @@ async def test_the_oldest_are_forgotten_and_on_record_as_a_segment() -> None:
         ChainSegment("n", 1, 5, chain.GENESIS, lines[4].hash, lines[4].at)
     ]
     assert await store.open("n") == after(lines)
+    await store.close()
+
+
+async def test_entries_of_a_temporary_store_are_written_when_somebody_reads_them() -> None:
+    store = BriefJournal()
+    lines = await filled(store, 10)
+    with closing(sqlite3.connect(store.path)) as file:
+        assert file.execute("SELECT count(*) FROM comity_audit_entries").fetchone() == (0,)
+        assert await store.page("n") == lines[5:]
+        more = chained(after(lines), *several(2))
+        await store.append(more)
+        found, pages = await asyncio.gather(store.page("n"), store.page("n"))
+        assert found == pages == [*lines[5:], *more]
+        assert file.execute("SELECT count(*) FROM comity_audit_entries").fetchone() == (7,)
+    await store.close()
+
+
+async def test_entries_stay_in_memory_while_the_file_is_locked() -> None:
+    store = BriefJournal()
+    lines = await filled(store, 3)
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as blocker:
+        blocker.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="locked"):
+            await store.page("n")
+        more = chained(after(lines), *several(2))
+        await store.append(more)
+        blocker.execute("ROLLBACK")
+    assert await store.page("n") == [*lines, *more]
+    assert await store.open("n") == after([*lines, *more])
+    await store.close()
+
+
+async def test_an_entry_that_was_dropped_is_not_written_again() -> None:
+    store = BriefJournal()
+    lines = await filled(store, 10)
+    await store.drop(ChainSegment("n", 6, 9, lines[4].hash, lines[8].hash, NOW))
+    more = chained(after(lines), *several(5))
+    await store.append(more[:1])
+    assert [each.seq for each in await store.page("n")] == [10, 11]
+    assert max(each.last for each in await store.segments("n")) == 9
+    await store.append(more[1:])
+    assert [each.seq for each in await store.page("n")] == [12, 13, 14, 15]
+    assert max(each.last for each in await store.segments("n")) == 11
     await store.close()
 
 

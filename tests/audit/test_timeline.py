@@ -27,18 +27,18 @@ def at(
 
 ASKED = at(
     0,
-    AuditType.ASK_OPENED,
+    AuditType.APPROVAL_REQUESTED,
     AuditResult.PENDING,
     call="",
-    ask=ASK,
+    approval=ASK,
     message="Write a file?",
     quorum=1,
 )
 ANSWERED = at(
     34,
-    AuditType.ASK_ANSWERED,
+    AuditType.APPROVAL_ANSWERED,
     by="person:ana@example.org",
-    ask=ASK,
+    approval=ASK,
     verdict="accept",
     reason="fine",
 )
@@ -51,7 +51,7 @@ INTENDED = at(
     arguments_digest="ab" * 32,
     answered_by=ASK,
 )
-USED = at(34.1, AuditType.ASK_USED, ask=ASK, call="run-1")
+USED = at(34.1, AuditType.APPROVAL_CONSUMED, approval=ASK, call="run-1")
 ENDED = at(34.5, AuditType.TOOL_EXECUTED, outcome="ok", duration_ms=402.5, arguments={"path": "x"})
 
 
@@ -62,18 +62,18 @@ def words(story: CallTimeline) -> str:
 def test_an_approved_call_is_told_from_the_question_to_the_result() -> None:
     story = build_timeline([ASKED, ANSWERED, INTENDED, USED, ENDED])
     assert story.headline == (
-        "agent:ci called files/write: it succeeded after 402 ms, after person:ana@example.org said "
-        "yes to it (34.0 s)"
+        "agent:ci called files/write: it succeeded after 402 ms, after person:ana@example.org "
+        "approved it (34.0 s)"
     )
     told = words(story)
     for said in (
-        f"a person must say yes; asked as {ASK}",
+        f"a person must approve; request {ASK}",
         "Write a file?",
-        "person:ana@example.org said yes",
-        "because: fine",
-        "agent:ci calls files/write (moderate); written down before it leaves",
+        "person:ana@example.org approved",
+        "reason: fine",
+        "agent:ci calls files/write (moderate); recorded before it is sent",
         '"password": "[secret:0a1b2c3d]"',
-        f"by the answer {ASK}",
+        f"with approval {ASK}",
         "agent:ci has the result of files/write after 402 ms",
     ):
         assert said in told
@@ -87,22 +87,22 @@ def test_what_is_safe_is_told_by_its_end_alone() -> None:
         [at(0, AuditType.TOOL_EXECUTED, duration_ms=3, arguments_digest="ab" * 32)]
     )
     assert story.headline == "agent:ci called files/write: it succeeded after 3.0 ms"
-    assert "no copy is kept, digest abab" in words(story)
+    assert "not stored, digest abab" in words(story)
 
 
 @pytest.mark.parametrize(
     ("type", "said"),
     [
-        (AuditType.TOOL_BLOCKED, "refused, and it never left"),
-        (AuditType.VALIDATION_FAILED, "its arguments were refused, and it never left"),
-        (AuditType.CODE_REJECTED, "the code in it was refused, and it never left"),
+        (AuditType.TOOL_BLOCKED, "refused; it was not sent"),
+        (AuditType.VALIDATION_FAILED, "its arguments were refused; it was not sent"),
+        (AuditType.CODE_REJECTED, "the code in it was refused; it was not sent"),
     ],
 )
 def test_a_refusal_is_told_with_its_reason(type: AuditType, said: str) -> None:
     story = build_timeline([at(0, type, AuditResult.BLOCKED, reason="nobody granted it")])
     assert story.headline.endswith(": refused")
     assert said in words(story)
-    assert "because: nobody granted it" in words(story)
+    assert "reason: nobody granted it" in words(story)
     assert story.happened[0].is_bad
 
 
@@ -127,34 +127,34 @@ def test_what_nobody_knows_is_part_of_the_story() -> None:
         ),
     ):
         story = build_timeline([INTENDED, end])
-        assert story.headline.endswith("whether it ran is not known")
+        assert story.headline.endswith("it is unknown whether the tool ran")
         assert story.unknown == ("whether files/write ran in the call run-1",)
     open_end = build_timeline([INTENDED])
     assert open_end.unknown == ("how the call run-1 of files/write ended",)
-    assert open_end.headline.endswith("how it ended is not told")
+    assert open_end.headline.endswith("the result is not recorded")
 
 
 @loop_over(
     ("event", "said"),
     [
         (
-            at(1, AuditType.ASK_ENDED, AuditResult.BLOCKED, ask=ASK, state="expired"),
-            "nobody answered in time",
+            at(1, AuditType.APPROVAL_ENDED, AuditResult.BLOCKED, approval=ASK, state="expired"),
+            "it was not answered in time",
         ),
         (
-            at(1, AuditType.ASK_ENDED, AuditResult.BLOCKED, ask=ASK, state="withdrawn"),
+            at(1, AuditType.APPROVAL_ENDED, AuditResult.BLOCKED, approval=ASK, state="withdrawn"),
             "it is withdrawn",
         ),
-        (at(1, AuditType.ASK_ANSWERED, ask=ASK, verdict="decline"), "agent:ci said no"),
+        (at(1, AuditType.APPROVAL_ANSWERED, approval=ASK, verdict="decline"), "agent:ci denied"),
         (
             at(
                 1,
-                AuditType.ASK_ANSWERED,
+                AuditType.APPROVAL_ANSWERED,
                 AuditResult.BLOCKED,
-                ask=ASK,
+                approval=ASK,
                 reason="only a person can answer this",
             ),
-            "wanted to answer, and may not\nbecause: only a person can answer this",
+            "tried to answer without permission\nreason: only a person can answer this",
         ),
         (
             at(1, AuditType.CALL_RETRIED, AuditResult.PENDING, attempt=2, reason="busy"),
@@ -164,9 +164,15 @@ def test_what_nobody_knows_is_part_of_the_story() -> None:
             at(1, AuditType.TOOL_EXECUTED, AuditResult.FAILURE, duration_ms=5),
             "ended in an error after 5.0 ms",
         ),
-        (at(1, AuditType.OFFER_USED), "agent:ci reads files/write and has it"),
-        (at(1, AuditType.OFFER_USED, AuditResult.FAILURE), "agent:ci reads files/write in vain"),
-        (at(1, AuditType.TESTIMONY, by="server:files", said="x"), "server:files says of itself"),
+        (at(1, AuditType.CATALOG_ENTRY_USED), "agent:ci reads files/write and has it"),
+        (
+            at(1, AuditType.CATALOG_ENTRY_USED, AuditResult.FAILURE),
+            "agent:ci reads files/write in vain",
+        ),
+        (
+            at(1, AuditType.SERVER_REPORT, by="server:files", said="x"),
+            "server:files reports",
+        ),
         (
             at(1, AuditType.KEY_ISSUED, key="k"),
             'key issued, by agent:ci: files/write\n{"key": "k"}',
@@ -183,8 +189,15 @@ def test_a_question_that_waits_is_told_as_one() -> None:
 
 
 def test_several_people_must_agree() -> None:
-    two = at(0, AuditType.ASK_OPENED, AuditResult.PENDING, ask=ASK, quorum=2, about={"path": "x"})
-    assert "2 people must say yes" in words(build_timeline([two]))
+    two = at(
+        0,
+        AuditType.APPROVAL_REQUESTED,
+        AuditResult.PENDING,
+        approval=ASK,
+        quorum=2,
+        about={"path": "x"},
+    )
+    assert "2 people must approve" in words(build_timeline([two]))
 
 
 def test_what_a_stranger_wrote_is_bounded() -> None:
@@ -198,7 +211,7 @@ def test_what_a_stranger_wrote_is_bounded() -> None:
 
 def test_the_asks_of_entries_are_found_each_once() -> None:
     bodies = [body_of(each) for each in (ASKED, ANSWERED, INTENDED)]
-    assert asks_in([*bodies, b"no JSON", b"{}", b'{"details":{"ask":3}}']) == [ASK]
+    assert asks_in([*bodies, b"no JSON", b"{}", b'{"details":{"approval":3}}']) == [ASK]
 
 
 def test_lengths_are_said_as_people_say_them() -> None:

@@ -253,7 +253,7 @@ def test_what_cannot_be_read_is_told_line_by_line_and_what_is_no_export_at_all_i
     ):
         report = prove([lines[0], odd, exported.end_line(0)])
         assert report.findings[0].kind is FindingKind.UNREADABLE
-    for first in (b"", b"{}", b'{"comity_journal":2}', b"\x00"):
+    for first in (b"", b"{}", b'{"comity_audit_log":2}', b"\x00"):
         with pytest.raises(MalformedMessage):
             prove([first])
 
@@ -399,7 +399,7 @@ def test_a_seal_alone_explains_nothing() -> None:
     for vouched_to in (0, 7):
         found = _after_seal(SEALED, vouched_to=vouched_to)
         assert [(each.kind, each.seq) for each in found] == [(FindingKind.REMOVED, 1)]
-        assert "nothing signed says so" in found[0].words
+        assert "without a signature" in found[0].words
 
 
 def test_where_nothing_is_signed_a_seal_is_as_good_as_the_rest() -> None:

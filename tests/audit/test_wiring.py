@@ -26,7 +26,7 @@ def settings_for(folder: Path, **more: object) -> Settings:
 
 async def test_a_journal_on_disk_is_signed_and_goes_on_after_an_end(tmp_path: Path) -> None:
     outside = tmp_path / "outside.jsonl"
-    settings = settings_for(tmp_path, journal_checkpoint_file=str(outside))
+    settings = settings_for(tmp_path, audit_checkpoint_mirror=str(outside))
     for _ in range(2):
         async with (
             open_policy_snapshot(settings) as snapshot,
@@ -44,7 +44,7 @@ async def test_a_journal_on_disk_is_signed_and_goes_on_after_an_end(tmp_path: Pa
         lines = await store.page(node)
         (*_, last) = await store.checkpoints(node)
     assert [event_of(line.body).type for line in lines] == [
-        *(AuditType.JOURNAL_OPENED, AuditType.TOOL_EXECUTED, AuditType.JOURNAL_CLOSED) * 2
+        *(AuditType.AUDIT_LOG_OPENED, AuditType.TOOL_EXECUTED, AuditType.AUDIT_LOG_CLOSED) * 2
     ]
     assert last.seq == len(lines)
     assert is_valid_signature(signer.key, signed_part(last._replace(signature=b"")), last.signature)
@@ -52,10 +52,10 @@ async def test_a_journal_on_disk_is_signed_and_goes_on_after_an_end(tmp_path: Pa
 
 
 async def test_without_a_store_nobody_signs_and_the_machine_gives_the_name() -> None:
-    settings = Settings(journal=AuditSettings(retention=timedelta(days=1)))
+    settings = Settings(audit=AuditSettings(retention=timedelta(days=1)))
     assert make_signer(settings) is None
     assert node_of(settings, None)
-    assert node_of(Settings(journal=AuditSettings(node="web-1")), None) == "web-1"
+    assert node_of(Settings(audit=AuditSettings(node="web-1")), None) == "web-1"
     async with (
         open_policy_snapshot(settings) as snapshot,
         open_audit_log(settings, snapshot, PEPPER) as journaling,
@@ -86,7 +86,7 @@ def test_secrets_of_webhooks_that_come_in_count_as_known(tmp_path: Path) -> None
         InboundWebhookConfig(name, WebhookKind.GITHUB, str(path), PushRoute(PushTarget.NOTHING))
         for name, path in (("a", file), ("b", tmp_path / "missing"))
     ]
-    known = set(known_secrets(Settings(hooks=tuple(rows)), PEPPER))
+    known = set(known_secrets(Settings(inbound_webhooks=tuple(rows)), PEPPER))
     assert {"the-newer-secret", "the-older-secret"} <= known
 
 

@@ -57,7 +57,7 @@ def test_no_figure_much_memory_and_dear_strangers_are_wrong() -> None:
 
 
 def test_the_page_keeps_what_is_around_the_figures(tmp_path: Path) -> None:
-    page = tmp_path / "bench.md"
+    page = tmp_path / "performance.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     findings = found(rounds(5, 10, 5))
     write_page(findings, page)
@@ -66,4 +66,4 @@ def test_the_page_keeps_what_is_around_the_figures(tmp_path: Path) -> None:
     assert written.endswith("\nafter\n")
     assert "old" not in written
     assert "10.0 KB" in written
-    assert "1,000 members" in text(findings)
+    assert "1,000 other members" in text(findings)

@@ -168,8 +168,8 @@ def test_a_hidden_character_is_found_in_any_text(text: str, hidden: str) -> None
 @loop_over(
     ("name", "because"),
     [
-        ("read\u200b", r"nobody sees: 'read\\\\u{200b}'"),
-        (" read", "nobody sees"),
+        ("read\u200b", r"hidden characters: 'read\\\\u{200b}'"),
+        (" read", "hidden characters"),
         ("a" * 257, "257 characters"),
         ("read_*", "a pattern"),
         ("../read", "a path"),
@@ -446,7 +446,7 @@ def test_a_missing_permission_is_named_with_its_remedy() -> None:
     assert refusal is not None
     assert refusal.fault is PERMISSION_DENIED
     assert "shell.execute and 1 more" in refusal.reason
-    assert "`comity permissions approve srv shell.execute`" in refusal.reason
+    assert "`comity servers permissions approve srv shell.execute`" in refusal.reason
     assert refusal.details == {"permissions": {"shell.execute": "denied", "camera": "deferred"}}
 
 

@@ -274,7 +274,7 @@ def test_a_request_says_what_came_of_it_and_which_ask_is_waited_for() -> None:
     )
     assert said.startswith("partial: ")
     assert "1. a__b (risk moderate)\n" in said
-    assert "Not available: air__fly: an operator decides (ask a1)" in said
+    assert "Not available: air__fly: an operator decides (approval request a1)" in said
     assert "Not available: swim: unavailable" in said
     assert "380 tokens" in said
     assert {*discovery_messages.ADVICE_BY_OUTCOME} == {*ToolRequestOutcome}

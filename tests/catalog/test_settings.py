@@ -23,7 +23,7 @@ def read(*entries: Any) -> Any:
 
 
 def test_tools_are_pinned_for_everybody_or_for_whom_a_pattern_covers() -> None:
-    assert read({"tools": ["files/read_file"]}, {"party": "agent:*", "tools": ["a/b/c"]}) == (
+    assert read({"tools": ["files/read_file"]}, {"principal": "agent:*", "tools": ["a/b/c"]}) == (
         PinnedTools("*", (("files", "read_file"),)),
         PinnedTools("agent:*", (("a", "b/c"),)),
     )
@@ -33,9 +33,9 @@ def test_tools_are_pinned_for_everybody_or_for_whom_a_pattern_covers() -> None:
     "entries",
     [
         [{}],
-        [{"party": "agent:*"}],
-        [{"party": "", "tools": ["a/b"]}],
-        [{"party": "agent:*", "tool": ["a/b"]}],
+        [{"principal": "agent:*"}],
+        [{"principal": "", "tools": ["a/b"]}],
+        [{"principal": "agent:*", "tool": ["a/b"]}],
         [{"tools": "a/b"}],
         [{"tools": ["a__b"]}],
         [{"tools": ["a/*"]}],
@@ -61,15 +61,15 @@ max_tokens = 4000
 pinned_reserve = 1000
 discovery_reserve = 1500
 cache_limit = 1400
-results = 5
+default_results = 5
 log_searches = false
 [[discovery.pinned]]
-party = "agent:*"
+principal = "agent:*"
 tools = ["files/read_file"]
 """
     )
     discovery = load_settings(file, {}).discovery
-    assert (discovery.mode, discovery.results, discovery.log_searches) == ("on", 5, False)
+    assert (discovery.mode, discovery.default_results, discovery.log_searches) == ("on", 5, False)
     assert (discovery.max_tokens, discovery.pinned_reserve) == (4000, 1000)
     assert (discovery.discovery_reserve, discovery.cache_limit) == (1500, 1400)
     assert discovery.pinned == (PinnedTools("agent:*", (("files", "read_file"),)),)
@@ -107,7 +107,7 @@ def test_without_the_extra_there_is_none_unless_it_was_asked_for(
 def test_unusable_embedder_is_a_mistake(tmp_path: Path) -> None:
     assert open_similarity(Settings(discovery=DiscoverySettings(embedder="none"))) is None
     with pytest.raises(Misconfigured, match=r"has no model\.safetensors"):
-        open_similarity(Settings(discovery=DiscoverySettings(model=str(tmp_path))))
+        open_similarity(Settings(discovery=DiscoverySettings(model_folder=str(tmp_path))))
     with pytest.raises(Misconfigured, match="there is no embedder 'words-of-wisdom'"):
         open_similarity(Settings(discovery=DiscoverySettings(embedder="words-of-wisdom")))
 
@@ -119,6 +119,6 @@ def test_vectors_are_kept_where_it_was_said_or_beside_the_store() -> None:
         Settings(store=StoreSettings(url="sqlite:////var/lib/comity/comity.db"))
     )
     assert beside == Path("/var/lib/comity/comity.db.vectors")
-    assert vectors_folder(Settings(discovery=DiscoverySettings(vectors="/srv/vectors"))) == Path(
-        "/srv/vectors"
-    )
+    assert vectors_folder(
+        Settings(discovery=DiscoverySettings(vectors_folder="/srv/vectors"))
+    ) == Path("/srv/vectors")

@@ -20,12 +20,12 @@ port = 0
 url = "sqlite:///comity.db"
 [identity]
 mode = "required"
-[asks]
-hold = "200ms"
+[approvals]
+client_wait = "200ms"
 [[servers]]
 id = "example"
 command = "{COMITY}"
-args = ["example"]
+args = ["dev", "example-server"]
 """
 
 
@@ -57,8 +57,8 @@ class Asked:
         """The id of the ask that a call leads to."""
         details = self.call(**arguments)["error"]["data"]["details"]
         # Also where the port was not known before the gateway listened.
-        assert details["url"] == f"{self.origin}/asks/{details['ask_id']}"
-        return details["ask_id"]
+        assert details["url"] == f"{self.origin}/approvals/{details['approval_id']}"
+        return details["approval_id"]
 
     def written(self, **arguments: Any) -> str:
         return self.call(**arguments)["content"][0]["text"]
@@ -68,10 +68,10 @@ def made_ready(root: Path, more: str = "") -> tuple[Desk, str, str]:
     """A desk with a store in which an agent and a person are known; and their keys."""
     desk = Desk(root)
     desk.write("comity.toml", CONFIGURATION + more)
-    agent = desk.run("keys", "create", "agent:ci", "--json", "--offline").json["key"]
-    person = desk.run("keys", "create", ANA, "--json", "--offline").json["key"]
-    for words in (("agent:ci", "example"), (ANA, "example", "--verb", "ask/answer")):
-        assert desk.run("grants", "add", *words, "--offline").status == 0
+    agent = desk.run("keys", "create", "agent:ci", "-o", "json", "--offline").json["key"]
+    person = desk.run("keys", "create", ANA, "-o", "json", "--offline").json["key"]
+    for words in (("agent:ci", "example"), (ANA, "example", "--verb", "approval/answer")):
+        assert desk.run("grants", "create", *words, "--offline").status == 0
     return desk, agent, person
 
 
@@ -80,7 +80,7 @@ def asking_gateway(root: Path, more: str = "") -> Generator[Asked]:
     desk, agent, person = made_ready(root, more)
     config = str(desk.folder / "comity.toml")
     started = ["/bin/sh", "-c", f'cd "{desk.folder}" && exec "$@"', "sh"]
-    with running([*started, COMITY, "serve", config, "--port", "0"], desk.env) as program:
+    with running([*started, COMITY, "serve", "-c", config, "--port", "0"], desk.env) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}/ready"))
         yield Asked(desk, origin, agent, person, program)

@@ -17,7 +17,10 @@ from tests.support import fork_server
 from tests.support.fork_server import COMITY
 
 SECONDS = 120.0
-EXAMPLE: dict[str, Any] = {"command": sys.executable, "args": ["-m", "comity.cli", "example"]}
+EXAMPLE: dict[str, Any] = {
+    "command": sys.executable,
+    "args": ["-m", "comity.cli", "dev", "example-server"],
+}
 # What would make one machine's answers differ from another's.
 _NOT_INHERITED = ("COMITY_", "XDG_", "CODEX_", "CLAUDE_", "CLINE_", "NO_COLOR", "COLUMNS", "FORCE_")
 

@@ -11,42 +11,69 @@ import click
 
 from comity.cli.exit_status import EXIT_STATUSES
 from comity.cli.main import COMMANDS, comity
+from comity.cli.options import GlobalOption
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 
 HEAD = """# Commands
 
-Written from the commands themselves: `comity COMMAND --help` says the same.
+This page is generated from the commands. `comity COMMAND --help` prints the same text.
 
-Every command prints a table for people, or with `--json` one JSON document for programs; messages
-and mistakes go to standard error. On a terminal there are colours, unless `NO_COLOR` is set. Piped,
-a table is as wide as `COLUMNS` says, or as it needs. What a running gateway is asked goes over its
-[operator API](operator-api.md), whose answers `--json` prints.
+A command prints a table. With `-o json`, `-o yaml` or `-o name` it prints
+[a document for programs](command-output.md). Messages and errors go to standard error. Tables have
+colors at a terminal, unless `--no-color` or `NO_COLOR` is set. In a pipe a table has the width of
+`COLUMNS`, or the width it needs.
+
+A group without a command lists: `comity servers` is `comity servers list`.
 
 `comity --version` prints the version, and that of Python.
+
+## The gateway of a command
+
+A command that talks to a gateway takes the first of these:
+
+1. `--url URL`
+2. `--context NAME`, one of `comity context list`
+3. `-c FILE`: the gateway that serves this configuration
+4. `COMITY_URL`
+5. `COMITY_CONTEXT`
+6. the gateway of the configuration in this folder, or else the port in its `comity.toml`
+7. the current context of `comity context use`
+8. `http://127.0.0.1:2664`
+
+The key is the one in `--key-file`, in the key file of the context, in `COMITY_KEY_FILE` or in
+`COMITY_KEY`. If no gateway answers, the command fails with exit status 3. It uses the database only
+with `--offline`, and starts a temporary gateway only with `--local`.
+"""
+
+GLOBAL = """## Global options
+
+These options have the same meaning in every command that takes them.
 """
 
 ENVIRONMENT = """## Variables
 
 | variable | |
 |---|---|
-| `COMITY_URL` | the gateway that commands ask, where `--url` is not given |
-| `COMITY_STATE_DIR` | the folder for records of running gateways, with their operator tokens |
-| `COMITY_KEY`, `COMITY_KEY_FILE` | the key that commands show to a gateway, or the file it is in |
-| `COMITY_PEPPER` | the secret by which `serve` and `keys` recognise keys, where no file holds it |
-| `COMITY_HOST`, `COMITY_PORT` | where `serve` listens, where no option says it |
-| `COMITY_STORE_URL` | where records are kept, whatever the configuration says |
-| `LOG_LEVEL` | how much `serve` logs: `DEBUG`, `INFO`, `WARNING` (unless given) or `ERROR` |
-| `COMITY_LOG_FORMAT` | how `serve` writes its log, where no option says it: `text` or `json` |
-| `OTEL_EXPORTER_OTLP_ENDPOINT` … | where traces go; see [Observe](../operate/observe.md) |
-| `NO_COLOR` | no colours, whatever the terminal |
-| `COLUMNS` | the width of tables that are piped |
+| `COMITY_URL` | URL of the gateway |
+| `COMITY_CONTEXT` | name of a context |
+| `COMITY_KEY`, `COMITY_KEY_FILE` | your API key, or the file with it |
+| `XDG_CONFIG_HOME` | folder of `comity/contexts.toml`; the default is `~/.config` |
+| `COMITY_STATE_DIR` | folder for default databases and for records of running gateways |
+| `COMITY_PEPPER` | the secret by which `serve` and `keys` recognise keys, if no file holds it |
+| `COMITY_PORT` … | [any setting](settings.md#settings-in-the-environment) |
+| `PORT`, `HOST`, `DATABASE_URL`, `NATS_URL` | settings that neither a file nor `COMITY_*` has |
+| `LOG_LEVEL` | log level of `serve`: `DEBUG`, `INFO`, `WARNING` (default) or `ERROR` |
+| `COMITY_LOG_FORMAT` | log format of `serve`: `text` or `json`; an option overrides it |
+| `OTEL_EXPORTER_OTLP_ENDPOINT` … | target of [traces](../operate/monitoring.md#traces) |
+| `NO_COLOR` | no colors |
+| `COLUMNS` | width of tables in a pipe |
 """
 
 
 def page() -> str:
-    parts = [HEAD, _statuses()]
     context = click.Context(comity, info_name="comity")
+    parts = [HEAD, _statuses(), _global_options()]
     for name in COMMANDS:
         command = comity.get_command(context, name)
         assert command is not None
@@ -57,6 +84,23 @@ def page() -> str:
 def _statuses() -> str:
     rows = [f"| {status} | {_in_a_cell(meaning)} |" for status, meaning in EXIT_STATUSES.items()]
     return "\n".join(["## Exit status", "", "| status | meaning |", "|---|---|", *rows, ""])
+
+
+def _global_options() -> str:
+    everywhere = {option.name: option for option in _every_global_option(comity)}
+    context = click.Context(comity)
+    rows = [_row(option, context) for option in everywhere.values()]
+    return "\n".join([GLOBAL, "| | |", "|---|---|", *rows, ""])
+
+
+def _every_global_option(command: click.Command) -> Iterator[click.Parameter]:
+    context = click.Context(command)
+    yield from (each for each in command.get_params(context) if isinstance(each, GlobalOption))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _every_global_option(inner)
 
 
 def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
@@ -73,9 +117,16 @@ def _section(command: click.Command, context: click.Context) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     told = _fenced(inspect.cleandoc(command.help or ""))
     lines = [f"{level} `{context.command_path}`", "", "```text", usage, "```", "", told, ""]
-    rows = [record for each in command.get_params(context) if (record := _row(each, context))]
+    own = [each for each in command.get_params(context) if not isinstance(each, GlobalOption)]
+    rows = [record for each in own if (record := _row(each, context))]
     if rows:
         lines += ["| | |", "|---|---|", *rows, ""]
+    shared = [
+        each.opts[-1] for each in command.get_params(context) if isinstance(each, GlobalOption)
+    ]
+    if shared:
+        named = ", ".join(f"`{each}`" for each in shared)
+        lines += [f"[Global options](#global-options): {named}", ""]
     return "\n".join(lines)
 
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from comity.cli.api_client import (
-    DEFAULT_URL,
     ApiClient,
     find_gateway,
     find_gateway_by_url,
-    find_url,
     new_token,
     prepare_folder,
     remove_record,
     write_record,
 )
+from comity.cli.options import CliOptions
+from comity.cli.target import DEFAULT_URL, find_target
 from comity.config.files import state_folder
 from comity.errors import Misconfigured, Unavailable
 from tests.cli.program import EXAMPLE, Desk
@@ -60,8 +60,8 @@ def test_a_service_that_does_not_speak_http_is_told_without_its_words(banner: by
     with _service(banner) as url, pytest.raises(Unavailable) as refused:
         ApiClient(url).status()
     assert str(refused.value) == (
-        f"{url} does not answer as an HTTP server, so it is no Comity gateway; say where yours is "
-        "with --url or COMITY_URL"
+        f"{url} does not answer as an HTTP server, so it is no Comity gateway; name yours "
+        "with --url or --context"
     )
 
 
@@ -268,8 +268,8 @@ def test_two_gateways_leave_two_records_and_take_them_with_them(
     other.write_text(config.read_text())
     serve = [COMITY, "serve", "--port", "0"]
     with (
-        running([*serve, str(config)], environ) as one,
-        running([*serve, str(other)], environ) as two,
+        running([*serve, "-c", str(config)], environ) as one,
+        running([*serve, "-c", str(other)], environ) as two,
     ):
         origins = [each.wait_for_line(LISTENING).group(1) for each in (one, two)]
         found = [find_gateway(each, environ) for each in (config, other)]
@@ -284,7 +284,7 @@ def test_two_gateways_leave_two_records_and_take_them_with_them(
 
 def test_a_gateway_that_was_killed_is_not_found(config: Path, environ: Mapping[str, str]) -> None:
     # A child of this process: it stays a zombie until somebody waits for it.
-    serve = [COMITY, "serve", str(config), "--port", "0"]
+    serve = [COMITY, "serve", "-c", str(config), "--port", "0"]
     with running(serve, environ, may_fork=False) as gateway:
         gateway.wait_for_line(LISTENING)
         assert find_gateway(config, environ) is not None
@@ -300,7 +300,7 @@ def test_a_gateway_with_keys_leaves_a_record_without_a_token(
 ) -> None:
     config = tmp_path / "comity.toml"
     config.write_text('[identity]\nmode = "required"\n')
-    with running([COMITY, "serve", str(config), "--port", "0"], environ) as gateway:
+    with running([COMITY, "serve", "-c", str(config), "--port", "0"], environ) as gateway:
         origin = gateway.wait_for_line(LISTENING).group(1)
         found = find_gateway(config, environ)
         assert found is not None
@@ -309,7 +309,7 @@ def test_a_gateway_with_keys_leaves_a_record_without_a_token(
 
 def test_a_gateway_in_local_mode_needs_a_place_for_its_token(config: Path) -> None:
     done = subprocess.run(
-        [COMITY, "serve", str(config), "--port", "0"],
+        [COMITY, "serve", "-c", str(config), "--port", "0"],
         env={**os.environ, "COMITY_STATE_DIR": str(config / "state")},
         capture_output=True,
         text=True,
@@ -325,10 +325,10 @@ def test_a_gateway_with_keys_starts_without_such_a_place(tmp_path: Path) -> None
     config = tmp_path / "comity.toml"
     config.write_text('[identity]\nmode = "required"\n')
     nowhere = {"COMITY_STATE_DIR": str(config / "state")}
-    with running([COMITY, "serve", str(config), "--port", "0"], nowhere) as gateway:
+    with running([COMITY, "serve", "-c", str(config), "--port", "0"], nowhere) as gateway:
         origin = gateway.wait_for_line(LISTENING).group(1)
         assert answers(f"{origin}/health")
-        gateway.wait_for_line("commands do not find this gateway by its configuration")
+        gateway.wait_for_line("Commands cannot find this gateway by its configuration")
 
 
 CONFIG = """
@@ -360,28 +360,28 @@ def test_commands_find_the_gateway_of_the_configuration_in_this_folder(
     served: tuple[Desk, str],
 ) -> None:
     desk, here = served
-    assert desk.run("status", "--json").json["url"] == here
-    assert [each["id"] for each in desk.run("servers", "--json").json["servers"]] == ["try"]
-    made = desk.run("keys", "create", "agent:ci", "--json")
+    assert desk.run("status", "-o", "json").json["url"] == here
+    assert [each["id"] for each in desk.run("servers", "-o", "json").json["servers"]] == ["try"]
+    made = desk.run("keys", "create", "agent:ci", "-o", "json")
     assert made.status == 0, made.err
-    added = desk.run("grants", "add", "agent:ci", "try__echo", "--json")
+    added = desk.run("grants", "create", "agent:ci", "try__echo", "-o", "json")
     assert (added.status, added.json["granted_by"]) == (0, "person:local")
-    listed = desk.run("keys", "--json")
-    assert [key["party"] for key in listed.json["keys"]] == ["agent:ci"]
+    listed = desk.run("keys", "-o", "json")
+    assert [key["principal"] for key in listed.json["keys"]] == ["agent:ci"]
     assert desk.run("call", "try__echo", "message=hello").out.strip() == "hello"
     for ran in (made, added, listed):
         assert "store" not in ran.err
     # The gateway itself has them: it lets the holder of the key in.
-    seen = desk.run("tools", "--json", COMITY_KEY=made.json["key"]).json["tools"]
+    seen = desk.run("tools", "-o", "json", COMITY_KEY=made.json["key"]).json["tools"]
     assert [tool["name"] for tool in seen] == ["try__echo"]
 
 
 def test_a_configuration_that_is_named_stands_over_the_folder(
     served: tuple[Desk, str], desk: Desk
 ) -> None:
-    named = ("--config", str(served[0].folder / "comity.toml"))
-    there = served[0].run("keys", "--json").json
-    assert desk.run("keys", "--json", *named).json == there
+    named = ("-c", str(served[0].folder / "comity.toml"))
+    there = served[0].run("keys", "-o", "json").json
+    assert desk.run("keys", "-o", "json", *named).json == there
     ran = desk.run("call", "try__echo", "message=hello", *named)
     assert ran.out.strip() == "hello", ran.err
 
@@ -401,9 +401,9 @@ def test_an_address_stands_over_the_configuration(served: tuple[Desk, str]) -> N
 
 def test_a_gateway_is_found_where_its_port_is_another_each_time(desk: Desk) -> None:
     config = write_config(desk, 0)
-    with running([COMITY, "serve", str(config)], desk.env) as program:
+    with running([COMITY, "serve", "-c", str(config)], desk.env) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
-        assert desk.run("status", "--json").json["url"] == origin
+        assert desk.run("status", "-o", "json").json["url"] == origin
 
 
 def test_without_a_gateway_the_port_of_the_file_is_named(desk: Desk) -> None:
@@ -420,13 +420,13 @@ def test_a_file_that_cannot_be_read_names_no_other_address(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("COMITY_URL", raising=False)
-    assert find_url() == DEFAULT_URL
+    assert find_target(CliOptions()).url == DEFAULT_URL
     (tmp_path / "comity.toml").write_text("port = [")
-    assert find_url() == DEFAULT_URL
+    assert find_target(CliOptions()).url == DEFAULT_URL
     (tmp_path / "comity.toml").write_text('port = 2801\nhost = "::"\n')
-    assert find_url() == "http://[::1]:2801"
+    assert find_target(CliOptions()).url == "http://[::1]:2801"
     monkeypatch.setenv("COMITY_URL", "http://127.0.0.1:9")
-    assert find_url() == "http://127.0.0.1:9"
+    assert find_target(CliOptions()).url == "http://127.0.0.1:9"
 
 
 def test_a_token_of_another_gateway_is_not_shown(served: tuple[Desk, str]) -> None:
@@ -434,6 +434,6 @@ def test_a_token_of_another_gateway_is_not_shown(served: tuple[Desk, str]) -> No
     record = find_gateway(desk.folder / "comity.toml", os.environ)
     assert record is not None
     ran = desk.run("status", "--url", here, COMITY_STATE_DIR=str(desk.home / "none"))
-    assert ran.status == 2
+    assert ran.status == 4
     assert "operator token" in ran.err
     assert record.token not in ran.err

@@ -1,4 +1,4 @@
-"""`comity asks`, `approve` and `deny`, and calls that wait for approval."""
+"""`comity approvals`, `approve` and `deny`, and calls that wait for approval."""
 
 import json
 import os
@@ -41,20 +41,20 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Generator[Asked]:
 @pytest.mark.requirement("MCP-5.1-hitl", "MGP-4.4-dangerous")
 def test_what_waits_is_listed_shown_and_approved(asked: Asked) -> None:
     id = asked.ask(message="to be approved")
-    listed = asked.run("asks")
+    listed = asked.run("approvals")
     (row,) = [line for line in listed.lines if "to be approved" in line]
     assert row.startswith(id[:8])
     assert "dangerous" in row
-    shown = asked.run("asks", "show", id[:10])
+    shown = asked.run("approvals", "show", id[:10])
     for part in ("agent:ci wants to call example__echo", '"message": "to be approved"', "Expires"):
         assert part in shown.out
     approved = asked.run("approve", id[:10], "--reason", "as agreed")
     assert (approved.status, "approved it: as agreed" in approved.out) == (0, True)
     assert asked.written(message="to be approved") == "to be approved"
     again = asked.run("approve", id)
-    assert (again.status, "one call" in again.out) == (1, True)
-    assert "to be approved" not in asked.run("asks").out
-    assert "used" in asked.run("asks", "--all").out
+    assert (again.status, "The call has run" in again.out) == (1, True)
+    assert "to be approved" not in asked.run("approvals").out
+    assert "consumed" in asked.run("approvals", "--all").out
 
 
 @pytest.mark.requirement("MCP-5.1-hitl", "MGP-4.4-dangerous")
@@ -65,28 +65,29 @@ def test_what_is_denied_does_not_run_and_says_why(asked: Asked) -> None:
     told = asked.call(message="to be denied")["error"]
     assert "not today" in told["message"]
     assert asked.run("deny", id).status == 1
-    found = asked.run("asks", "--state", "declined", "--json").json["asks"]
+    found = asked.run("approvals", "--state", "denied", "-o", "json").json["approvals"]
     assert id in [each["id"] for each in found]
 
 
 def test_programs_read_the_same_as_json(asked: Asked) -> None:
     id = asked.ask(message="for programs")
-    found = asked.run("asks", "--json").json["asks"]
+    found = asked.run("approvals", "-o", "json").json["approvals"]
     (view,) = [each for each in found if each["id"] == id]
     assert view["about"]["arguments"] == {"message": "for programs"}
-    assert asked.run("asks", "show", id, "--json").json["id"] == id
-    assert asked.run("deny", id, "--json").json["state"] == "declined"
+    assert asked.run("approvals", "show", id, "-o", "json").json["id"] == id
+    assert asked.run("deny", id, "-o", "json").json["state"] == "denied"
 
 
 def test_nobody_else_sees_or_answers_it(asked: Asked) -> None:
     id = asked.ask(message="for ana alone")
     own = asked.run("approve", id, key=asked.agent)
-    assert own.status == 2
+    assert own.status == 4
     assert "only a person can answer this" in own.err
-    assert "You cannot answer it" in asked.run("asks", "show", id, key=asked.agent).out
-    for words in (("asks", "show", "zzzzzzzz"), ("approve", "zzzzzzzz"), ("asks", "show", "x")):
-        assert asked.run(*words).status == 2
-    assert asked.run("approve", id, key="wrong").status == 2
+    assert "You cannot answer it" in asked.run("approvals", "show", id, key=asked.agent).out
+    for words in (("approvals", "show", "zzzzzzzz"), ("approve", "zzzzzzzz")):
+        assert asked.run(*words).status == 5
+    assert asked.run("approvals", "show", "x").status == 2
+    assert asked.run("approve", id, key="wrong").status == 4
     asked.run("deny", id)
 
 
@@ -95,7 +96,7 @@ def test_always_and_links_are_for_those_who_administer(asked: Asked) -> None:
     remembered = asked.run("approve", id, "--remember")
     assert remembered.status == 2
     assert "admin/write" in remembered.err
-    assert "admin/write" in asked.run("asks", "link", id, "--for", ANA).err
+    assert "admin/write" in asked.run("approvals", "link", id, "--principal", ANA).err
     assert asked.run("deny", id).status == 0
 
 
@@ -106,20 +107,20 @@ def test_at_a_terminal_it_is_shown_what_would_run_before_it_is_approved(asked: A
     desk.env |= {"COMITY_URL": asked.origin, "COMITY_KEY": asked.person}
     with Terminal(desk, "approve", id) as terminal:
         terminal.until("[y/N]")
-        for part in ("Asked by", "agent:ci", "echo", "dangerous", "Definition", "Expires"):
+        for part in ("Requested by", "agent:ci", "echo", "dangerous", "Definition", "Expires"):
             assert part in terminal.seen
         assert "\x1b[2J" not in terminal.seen
         assert "\u202e" not in terminal.seen
         assert "\nRisk  safe" not in terminal.seen.replace("\r", "")
         assert "x1b[2J" in terminal.seen
         terminal.type("n\n")
-        terminal.until("Nothing was said")
+        terminal.until("still open")
         assert terminal.end() == 1
-    assert asked.run("asks", "show", id, "--json").json["state"] == "pending"
+    assert asked.run("approvals", "show", id, "-o", "json").json["state"] == "pending"
     with Terminal(desk, "approve", id) as terminal:
         terminal.until("[y/N]")
         terminal.type("y\n")
-        terminal.until("It is approved")
+        terminal.until("Approved")
         assert terminal.end() == 0
     assert asked.written(message=trick) == trick
 
@@ -127,16 +128,16 @@ def test_at_a_terminal_it_is_shown_what_would_run_before_it_is_approved(asked: A
 def test_a_terminal_that_watches_shows_what_comes_and_goes(asked: Asked) -> None:
     desk = asked.desk
     desk.env |= {"COMITY_URL": asked.origin, "COMITY_KEY": asked.person}
-    for left in asked.run("asks", "--json").json["asks"]:
+    for left in asked.run("approvals", "-o", "json").json["approvals"]:
         asked.run("deny", left["id"])
-    with Terminal(desk, "asks", "--watch") as terminal:
+    with Terminal(desk, "approvals", "--watch") as terminal:
         terminal.until("\x1b[")
         id = asked.ask(message="watched")
         terminal.until(id[:8])
         assert "watched" in terminal.seen
         terminal.seen = ""
         asked.run("deny", id)
-        terminal.until("Nothing waits")
+        terminal.until("no open requests")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() in (130, -signal.SIGINT)
 
@@ -157,7 +158,7 @@ def test_piped_each_change_is_a_line(asked: Asked) -> None:
     env = {**asked.desk.env, "COMITY_URL": asked.origin, "COMITY_KEY": asked.person}
     before = asked.ask(message="before it is watched")
     program = subprocess.Popen(
-        [COMITY, "asks", "--watch", "--json"],
+        [COMITY, "approvals", "--watch", "-o", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **env},
@@ -172,7 +173,7 @@ def test_piped_each_change_is_a_line(asked: Asked) -> None:
         }
         for each in (before, id):
             asked.run("deny", each)
-            assert json.loads(line_of(program, each))["state"] == "declined"
+            assert json.loads(line_of(program, each))["state"] == "denied"
     finally:
         program.kill()
         program.wait(SECONDS)
@@ -181,7 +182,7 @@ def test_piped_each_change_is_a_line(asked: Asked) -> None:
 
 
 def test_who_watches_where_nobody_answers_is_told_so(desk: Desk) -> None:
-    assert desk.run("asks", "--watch", **NOBODY_THERE).status == 3
+    assert desk.run("approvals", "--watch", **NOBODY_THERE).status == 3
 
 
 def test_without_a_gateway_the_store_itself_is_asked(tmp_path: Path) -> None:
@@ -189,24 +190,25 @@ def test_without_a_gateway_the_store_itself_is_asked(tmp_path: Path) -> None:
         id = asked.ask(message="left behind")
         other = asked.ask(message="also left behind")
         desk = asked.desk
-    listed = desk.run("asks", **NOBODY_THERE)
+    assert desk.run("approvals", **NOBODY_THERE).status == 3
+    listed = desk.run("approvals", "--offline")
     assert "left behind" in listed.out
-    made = desk.run("asks", "link", id, "--for", ANA, "--offline")
-    assert f"/asks/{id}?t=" in made.out
+    made = desk.run("approvals", "link", id, "--principal", ANA, "--offline")
+    assert f"/approvals/{id}?t=" in made.out
     assert len(made.lines) == 1
     approved = desk.run("approve", id[:12], "--remember", "--offline")
     assert approved.status == 0, approved.err
-    assert "Granted for good: agent:ci may call example/echo." in approved.out
+    assert "Granted example/echo to agent:ci." in approved.out
     assert desk.run("deny", other, "--offline").status == 0
-    told = desk.run("journal", "search", "--json", **NOBODY_THERE)
-    assert told.out.count("ask_answered") >= 2
+    told = desk.run("audit", "list", "-o", "json", "--offline")
+    assert told.out.count("approval_answered") >= 2
     assert "ACCESS_GRANTED" in told.out
 
 
 def test_an_empty_inbox_says_so(tmp_path: Path) -> None:
     desk, _, _ = made_ready(tmp_path)
-    assert "Nothing waits" in desk.run("asks", **NOBODY_THERE).out
-    assert "There are none" in desk.run("asks", "--all", **NOBODY_THERE).out
+    assert "no open requests" in desk.run("approvals", "--offline").out
+    assert desk.run("approvals", "--all", "--offline").out == "None.\n"
 
 
 SERVER = f"""
@@ -287,7 +289,9 @@ class Script:
 
 
 def states(desk: Desk, origin: str, **env: str) -> dict[str, str]:
-    found = desk.run("asks", "list", "--all", "--json", "--url", origin, **env).json["asks"]
+    found = desk.run("approvals", "list", "--all", "-o", "json", "--url", origin, **env).json[
+        "approvals"
+    ]
     return {each["id"]: each["state"] for each in found}
 
 
@@ -304,7 +308,7 @@ def test_a_script_waits_for_approval_and_never_denies_it(local: tuple[Desk, str]
     desk, origin = local
     with script(desk, *CALL, "--url", origin) as call:
         request, how = call.waits()
-        page = f"{origin}/asks/{request}"
+        page = f"{origin}/approvals/{request}"
         assert (
             how == f"You can approve it at {page} or by `comity approve {request} --url {origin}`."
         )
@@ -313,7 +317,7 @@ def test_a_script_waits_for_approval_and_never_denies_it(local: tuple[Desk, str]
         assert states(desk, origin)[request] == "pending"
         assert desk.run("approve", request, "--yes", "--url", origin).status == 0
         assert call.end() == (0, "hello\n")
-        assert states(desk, origin)[request] == "used"
+        assert states(desk, origin)[request] == "consumed"
 
 
 def test_a_script_whose_time_runs_out_leaves_the_request_to_be_approved(
@@ -333,26 +337,26 @@ def test_a_script_whose_time_runs_out_leaves_the_request_to_be_approved(
 
 def test_a_gateway_for_one_command_serves_the_page_that_it_names(desk: Desk) -> None:
     config = desk.write("comity.toml", LOCAL)
-    with script(desk, *CALL, "--config", str(config)) as call:
+    with script(desk, *CALL, "--local", "-c", str(config)) as call:
         request, how = call.waits()
         (page,) = re.findall(r"http://\S+", how)[:1]
-        assert page.endswith(f"/asks/{request}")
+        assert page.endswith(f"/approvals/{request}")
         with urllib.request.urlopen(page, timeout=SECONDS) as shown:  # noqa: S310 - loopback only
             assert shown.status == 200
 
 
 def keys(desk: Desk, *names: str) -> Mapping[str, str]:
     """A key of each, made before a gateway runs; `person:me` may do everything."""
-    here = ("--offline", "--config", str(desk.write("comity.toml", KEYS)))
+    here = ("--offline", "-c", str(desk.write("comity.toml", KEYS)))
     made = {name: desk.run("keys", "create", name, *here).lines[0] for name in names}
-    assert desk.run("grants", "add", "person:me", "*", "--verb", "*", *here).status == 0
+    assert desk.run("grants", "create", "person:me", "*", "--verb", "*", *here).status == 0
     return made
 
 
 def test_a_requester_at_a_terminal_is_told_for_whom_it_waits_and_asked_nothing(desk: Desk) -> None:
     key = keys(desk, "person:me", "agent:two")
-    here = ("--offline", "--config", str(desk.folder / "comity.toml"))
-    assert desk.run("grants", "add", "agent:two", "example", *here).status == 0
+    here = ("--offline", "-c", str(desk.folder / "comity.toml"))
+    assert desk.run("grants", "create", "agent:two", "example", *here).status == 0
     (desk.folder / "two.key").write_text(key["agent:two"])
     with (
         serving(desk, KEYS) as origin,
@@ -368,7 +372,10 @@ def test_a_requester_at_a_terminal_is_told_for_whom_it_waits_and_asked_nothing(d
         assert approved.status == 0
         terminal.until("hello")
         assert terminal.end() == 0
-        assert "A person with the grant ask/answer for example/echo can approve it" in terminal.seen
+        assert (
+            "A person with the grant approval/answer for example/echo can approve it"
+            in terminal.seen
+        )
         assert not re.search(r"\[y/N\]|agree|asks:", terminal.seen)
 
 
@@ -377,9 +384,9 @@ def test_a_single_operator_with_keys_is_told_the_way_out_and_it_works(desk: Desk
     with serving(desk, KEYS) as origin, script(desk, *CALL, "--url", origin, **me) as call:
         request, how = call.waits()
         assert "approve_own = true in [policy]" in how
-        assert "ask/answer_own" in how
+        assert "approval/answer_own" in how
         refused = desk.run("approve", request, "--yes", "--url", origin, **me)
-        assert (refused.status, "approve_own = true in [policy]" in refused.err) == (2, True)
+        assert (refused.status, "approve_own = true in [policy]" in refused.err) == (4, True)
     alone = f"{KEYS}\n[policy]\napprove_own = true\n"
     with serving(desk, alone) as origin, script(desk, *CALL, "--url", origin, **me) as call:
         same, how = call.waits()
@@ -413,10 +420,10 @@ def test_a_narrow_terminal_shows_arguments_whole_below_each_ask(
     monkeypatch.setenv("COLUMNS", "80")
     shown = table_lines(capsys)
     assert max(map(len, shown)) <= 80
-    assert shown[0].split() == ["ID", "AGE", "RISK", "EXPIRES", "IN", "WHO"]
-    assert shown[1].split() == ["WHAT"]
+    assert shown[0].split() == ["ID", "AGE", "RISK", "EXPIRES", "IN", "PRINCIPAL"]
+    assert shown[1].split() == ["REQUEST"]
     assert shown[2].startswith("06gtu5so  ")
-    assert shown[2].index("agent:ci") == shown[0].index("WHO")
+    assert shown[2].index("agent:ci") == shown[0].index("PRINCIPAL")
     text = " ".join(line.strip() for line in shown[3:])
     assert f'call example__echo {{"message": "{LONG}"}}' in text
     assert shown[-1].strip() == 'call example__echo {"a": "b"}'
@@ -427,7 +434,7 @@ def test_a_wide_terminal_shows_each_ask_on_one_line(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "180")
     header, first, second = table_lines(capsys)
-    assert header.endswith("WHO       WHAT")
+    assert header.endswith("PRINCIPAL  REQUEST")
     assert first.endswith(f'call example__echo {{"message": "{LONG}"}}')
     assert second.endswith('call example__echo {"a": "b"}')
 
@@ -493,15 +500,15 @@ def test_only_a_permission_has_an_end() -> None:
     assert found is not None
     ends = datetime.fromisoformat(str(found["expires_at"]))
     assert timedelta(hours=7, minutes=59) < ends - datetime.now(UTC) <= timedelta(hours=8)
-    with pytest.raises(Misconfigured, match="leave --expires out"):
+    with pytest.raises(Misconfigured, match="--expires is for permissions only"):
         content_of(input_request(), None, (), "8h")
 
 
 def test_a_secret_is_asked_for_and_not_shown() -> None:
     @click.command()
     @answer_options
-    def command(choose: str | None, fill: tuple[str, ...], expires: str | None) -> None:
-        found = content_of(input_request(), choose, fill, expires)
+    def command(choose: str | None, fill: tuple[str, ...]) -> None:
+        found = content_of(input_request(), choose, fill, None)
         assert found == {"text": "hunter2"}
         click.echo("filled in")
 

@@ -1,4 +1,4 @@
-"""`comity journal`: at a gateway that runs, in the store where none does, and on files."""
+"""`comity audit`: at a gateway that runs, in the store where none does, and on files."""
 
 import io
 import json
@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from comity.audit import export as exported
 from comity.audit.commands import (
     VerificationProgress,
+    audit_command,
     fetch_export_lines,
-    journal_command,
     make_proof,
     open_input,
     open_output,
@@ -59,7 +59,7 @@ class Kept:
         self.checkpoints = config.with_name("checkpoints.jsonl")
 
     def journal(self, *words: str) -> Ran:
-        return self.desk.run("journal", *words, "--offline", "--config", str(self.config))
+        return self.desk.run("audit", *words, "--offline", "-c", str(self.config))
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     checkpoints = root / "folder" / "checkpoints.jsonl"
     config = desk.write(
         "comity.toml",
-        f'[store]\nurl = "sqlite:///{root}/folder/comity.db"\n[journal]\narguments = "all"\n'
-        f'checkpoint_file = "{checkpoints}"\n{SERVER}\n',
+        f'[store]\nurl = "sqlite:///{root}/folder/comity.db"\n[audit]\narguments = "all"\n'
+        f'checkpoint_mirror = "{checkpoints}"\n{SERVER}\n',
     )
     with comity(config) as origin:
         calls = (("message=password=hush-hush",), ("mesage=wrong",))
@@ -87,10 +87,10 @@ def _at_a_gateway(desk: Desk, origin: str) -> None:
     told = _until(desk, origin, 3)
     trace = told[-1]["trace"]
     assert "agent" not in trace
-    assert desk.run("journal", "show", trace, "--url", origin).status == 0
-    proved = desk.run("journal", "verify", "--url", origin, "--json")
+    assert desk.run("audit", "show", trace, "--url", origin).status == 0
+    proved = desk.run("audit", "verify", "--url", origin, "-o", "json")
     assert (proved.status, proved.json["findings"]) == (0, []), proved.out
-    key = desk.run("journal", "key", "--url", origin, "--json").json
+    key = desk.run("audit", "key", "--url", origin, "-o", "json").json
     assert key["node"].startswith("n-")
 
 
@@ -98,7 +98,7 @@ def _until(desk: Desk, origin: str, count: int) -> list[Any]:
     """What is told last, once there is enough of it: it is kept within a moment."""
     told: list[Any] = []
     for _ in range(20):
-        ran = desk.run("journal", "tail", "--url", origin, "--server", "example", "--json")
+        ran = desk.run("audit", "tail", "--url", origin, "--server", "example", "-o", "json")
         told = [json.loads(line) for line in ran.lines]
         if len(told) >= count:
             return told
@@ -108,62 +108,62 @@ def _until(desk: Desk, origin: str, count: int) -> list[Any]:
 def test_what_happened_is_shown_and_no_secret(kept: Kept) -> None:
     shown = kept.journal("tail")
     assert shown.status == 0, shown.err
-    for said in ("TIME", "person:local", "journal opened", "validation failed", "example/echo"):
+    for said in ("TIME", "person:local", "audit log opened", "validation failed", "example/echo"):
         assert said in shown.out
-    assert "hush" not in shown.out + kept.journal("search", "--json").out
+    assert "hush" not in shown.out + kept.journal("list", "-o", "json").out
 
 
 def test_it_is_searched_by_what_happened_to_whom(kept: Kept) -> None:
-    found = kept.journal("search", "--type", "tool_executed", "--json").json["entries"]
+    found = kept.journal("list", "--type", "tool_executed", "-o", "json").json["entries"]
     assert [entry["tool"] for entry in found] == ["echo"]
     assert found[0]["details"]["arguments"]["message"].startswith("password=[secret:")
     blocked = kept.journal(
-        "search", "--actor", "person:local", "--result", "blocked", "--since", "1h"
+        "list", "--principal", "person:local", "--result", "blocked", "--since", "1h"
     )
     assert "validation failed" in blocked.out
-    nothing = kept.journal("search", "--actor", "agent:nobody")
-    assert (nothing.status, nothing.out) == (1, "Nothing like that is written down.\n")
-    assert kept.journal("search", "--until", "2000-01-01").status == 1
-    first = kept.journal("search", "--limit", "1", "--oldest")
-    assert "journal opened" in first.out
+    nothing = kept.journal("list", "--principal", "agent:nobody")
+    assert (nothing.status, nothing.out) == (0, "No entry matches.\n")
+    assert "No entry matches" in kept.journal("list", "--until", "2000-01-01").out
+    first = kept.journal("list", "--limit", "1", "--oldest")
+    assert "audit log opened" in first.out
     assert "--limit shows more" in first.out
-    assert kept.journal("search", "--since", "soon").status == 2
+    assert kept.journal("list", "--since", "soon").status == 2
 
 
 def test_a_call_is_told_as_a_story(kept: Kept) -> None:
-    (entry,) = kept.journal("search", "--type", "tool_executed", "--json").json["entries"]
+    (entry,) = kept.journal("list", "--type", "tool_executed", "-o", "json").json["entries"]
     for name in (entry["trace"], entry["call"]):
         told = kept.journal("show", name)
         assert told.lines[0].startswith("person:local called example/echo: it succeeded after ")
         assert "[secret:" in told.out
         assert f"trace {entry['trace']}" in told.out
-    story = kept.journal("show", entry["trace"], "--json").json
-    assert {"headline", "happened", "unknown", "entries"} == set(story)
+    story = kept.journal("show", entry["trace"], "-o", "json").json
+    assert {"headline", "events", "unknown", "entries"} == set(story)
     strange = kept.journal("show", "nothing-like-that")
-    assert strange.status == 2
-    assert "nothing is written down" in strange.err
+    assert strange.status == 5
+    assert "the audit log has no entry for" in strange.err
 
 
 def test_it_is_proved_in_the_store_and_as_a_file(kept: Kept, tmp_path: Path) -> None:
-    key = kept.journal("key", "--json").json["key"]
+    key = kept.journal("key", "-o", "json").json["key"]
     known = ("--key", key, "--checkpoints", str(kept.checkpoints))
     proved = kept.journal("verify", *known)
     assert proved.status == 0, proved.out
-    assert "The journal is whole." in proved.out
+    assert "The audit log is intact." in proved.out
     assert "µs an entry" in proved.out
     file = tmp_path / "journal.jsonl.gz"
-    assert kept.journal("export", "-o", str(file)).status == 0
-    assert kept.desk.run("journal", "verify", str(file), *known).status == 0
-    assert kept.journal("export", "-o", str(file)).status == 2, "nothing is overwritten"
+    assert kept.journal("export", "--file", str(file)).status == 0
+    assert kept.desk.run("audit", "verify", str(file), *known).status == 0
+    assert kept.journal("export", "--file", str(file)).status == 2, "nothing is overwritten"
     piped = kept.journal("export").out
-    assert kept.desk.run("journal", "verify", "-", *known, said=piped).status == 0
+    assert kept.desk.run("audit", "verify", "-", *known, said=piped).status == 0
     altered = piped.replace("validation", "Validation").replace("example", "exemple", 1)
-    found = kept.desk.run("journal", "verify", "-", *known, "--json", said=altered)
+    found = kept.desk.run("audit", "verify", "-", *known, "-o", "json", said=altered)
     assert found.status == 1
     assert found.json["findings"][0]["kind"] in ("altered", "columns")
     lines = piped.splitlines()
     short = "\n".join((lines[0], lines[1], '{"end":1}'))
-    cut = kept.desk.run("journal", "verify", "-", *known, said=short)
+    cut = kept.desk.run("audit", "verify", "-", *known, said=short)
     assert cut.status == 1
     assert "cut: entry 2 of" in cut.out
 
@@ -178,22 +178,22 @@ def test_tamperings_are_found_by_the_program_itself(desk: Desk, deed: int) -> No
     for journal, status in ((whole, 0), (forged.journal, 1)):
         said = b"\n".join(export(journal)).decode()
         options = ("--checkpoints", str(checkpoint), "--key", PUBLIC)
-        ran = desk.run("journal", "verify", "-", *options, said=said)
+        ran = desk.run("audit", "verify", "-", *options, said=said)
         assert ran.status == status, ran.out
 
 
 @pytest.mark.parametrize("words", [("absent.jsonl",), ("-",), ("comity.toml",), ()])
 def test_what_cannot_be_proved_is_neither_whole_nor_not(desk: Desk, words: tuple[str, ...]) -> None:
     desk.write("comity.toml", "[limits]\n")
-    ran = desk.run("journal", "verify", *words, **NOBODY_THERE)
-    assert ran.status == 2
+    ran = desk.run("audit", "verify", *words, **NOBODY_THERE)
+    assert ran.status == (2 if words else 3)
     assert ran.err.startswith("comity: ")
 
 
 def test_without_a_store_there_is_nothing_to_show(desk: Desk) -> None:
     desk.write("comity.toml", "[limits]\n")
-    assert desk.run("journal", "tail", **NOBODY_THERE).status == 3
-    assert desk.run("journal", "key", "--offline", "--config", "comity.toml").status == 2
+    assert desk.run("audit", "tail", **NOBODY_THERE).status == 3
+    assert desk.run("audit", "key", "--offline", "-c", "comity.toml").status == 2
 
 
 def _entry(actor: str, type: str, result: str, at: str, **details: object) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _entry(actor: str, type: str, result: str, at: str, **details: object) -> di
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The entries that `comity journal tail` gets, the newest first."""
+    """The entries that `comity audit tail` gets, the newest first."""
     now = datetime.now(UTC).isoformat()
     entries = [
         _entry("person:ana@example.org", "TOOL_EXECUTED", "SUCCESS", now),
@@ -223,9 +223,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def _tail(columns: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", columns)
-    ran = CliRunner().invoke(
-        journal_command, ["tail"], standalone_mode=False, catch_exceptions=False
-    )
+    ran = CliRunner().invoke(audit_command, ["tail"], standalone_mode=False, catch_exceptions=False)
     return ran.output.splitlines()
 
 
@@ -234,11 +232,11 @@ def test_on_a_narrow_terminal_the_entries_keep_their_header_and_their_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = _tail("80", monkeypatch)
-    assert lines[0].split() == ["TIME", "ACTOR", "TYPE", "RESULT"]
+    assert lines[0].split() == ["TIME", "PRINCIPAL", "TYPE", "RESULT"]
     assert lines[1].split() == ["SERVER/TOOL", "TRACE"]
     assert len(lines) == 8
     assert max(map(len, lines)) <= 80
-    starts = [lines[0].index(name) for name in ("ACTOR", "TYPE", "RESULT")]
+    starts = [lines[0].index(name) for name in ("PRINCIPAL", "TYPE", "RESULT")]
     for line in lines[2::2]:
         assert [line[start - 2 : start] for start in starts] == ["  "] * 3
         assert " " not in [line[start] for start in starts]
@@ -249,7 +247,7 @@ def test_a_call_that_waits_for_approval_is_told_apart_from_one_that_was_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     header, refused, waits, _ = _tail("160", monkeypatch)
-    assert header.split() == ["TIME", "ACTOR", "TYPE", "RESULT", "SERVER/TOOL", "TRACE"]
+    assert header.split() == ["TIME", "PRINCIPAL", "TYPE", "RESULT", "SERVER/TOOL", "TRACE"]
     assert "  tool blocked          BLOCKED  files/write" in refused
     assert "  waiting for approval  PENDING  files/write" in waits
 
@@ -269,18 +267,18 @@ def running(desk: Desk) -> Generator[str]:
 
 
 def test_it_is_followed_until_interrupted(desk: Desk, running: str) -> None:
-    with Terminal(desk, "journal", "tail", "--follow", "--url", running) as terminal:
-        terminal.until("journal opened")
+    with Terminal(desk, "audit", "tail", "--follow", "--url", running) as terminal:
+        terminal.until("audit log opened")
         desk.run("call", "example__now", "--url", running)
         terminal.until("example/now")
         terminal.process.send_signal(2)
         assert terminal.end() == 130
-    unsigned = desk.run("journal", "key", "--url", running)
-    assert unsigned.status == 1
-    assert "Nobody signs this journal" in unsigned.out
+    unsigned = desk.run("audit", "key", "--url", running)
+    assert unsigned.status == 5
+    assert "The audit log is not signed" in unsigned.out
 
 
-def test_a_gateway_is_asked_page_after_page() -> None:
+def test_a_gateway_is_asked_page_after_page(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(heard: Heard) -> Said:
         if "cursor=7+n" in heard.path:
             page: dict[str, object] = {"lines": ["three"]}
@@ -289,10 +287,11 @@ def test_a_gateway_is_asked_page_after_page() -> None:
         return 200, JSON, json.dumps(page).encode()
 
     with scripted_gateway(answer) as gateway:
-        assert list(fetch_export_lines(gateway.url, None)) == [b"one", b"two", b"three"]
+        monkeypatch.setenv("COMITY_URL", gateway.url)
+        assert list(fetch_export_lines()) == [b"one", b"two", b"three"]
     assert [heard.path for heard in gateway.heard] == [
-        "/api/journal/export",
-        "/api/journal/export?cursor=7+n",
+        "/api/audit/export",
+        "/api/audit/export?cursor=7+n",
     ]
 
 
@@ -414,7 +413,7 @@ def test_the_report_names_the_time_for_each_entry(capsys: pytest.CaptureFixture[
     report = _proved(export(WHOLE))
     show_report(report, 0.0006, ["a note"])
     told = capsys.readouterr().out
-    for said in ("The journal is whole.", "60 entries", "10.0 µs an entry", "a note"):
+    for said in ("The audit log is intact.", "60 entries", "10.0 µs an entry", "a note"):
         assert said in told
     assert report_view(report, 0.0006)["nodes"]
     assert report_view(report, 0.0006)["microseconds_per_entry"] == 10.0
@@ -427,7 +426,7 @@ def test_the_report_names_what_is_wrong_and_where(capsys: pytest.CaptureFixture[
     report = _proved(export(Journal(lines, WHOLE.checkpoints)))
     show_report(report, 1, [])
     told = capsys.readouterr().out
-    assert "The journal is not what was written." in told
+    assert "The audit log was changed." in told
     assert "altered: entry 31 of node-1 does not follow" in told
     (finding,) = report_view(report, 1)["findings"]
     assert (finding["kind"], finding["node"], finding["seq"]) == ("altered", "node-1", 31)

@@ -1,4 +1,4 @@
-"""`comity check` and `comity doctor`: the configuration, the machine, and the engines."""
+"""`comity config check` and `comity doctor`: the configuration, the machine, and the engines."""
 
 import socket
 import sqlite3
@@ -29,25 +29,25 @@ comand = "canary-1"
 
 def test_every_mistake_is_told_with_its_file_and_line(desk: Desk) -> None:
     desk.write("comity.toml", MISTAKEN)
-    ran = desk.run("check")
+    ran = desk.run("config", "check")
     assert ran.status == 1
     told = [line for line in ran.lines if "comity.toml:" in line]
     assert ":1: prot" in told[0]
     assert any(":5: servers[a].comand" in line for line in told)
     assert "canary" not in ran.out + ran.err
-    listed = desk.run("check", "--json")
+    listed = desk.run("config", "check", "-o", "json")
     assert (listed.status, listed.json["mistakes"][0]["line"]) == (1, 1)
 
 
 def test_what_would_be_served_is_told(desk: Desk) -> None:
     off = {"url": "https://example.org/canary-1?key=canary-2", "disabled": True}
     desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE, "off": off}})
-    ran = desk.run("check")
+    ran = desk.run("config", "check")
     assert ran.status == 0
     assert "No mistakes" in ran.out
     assert any(line.split()[:3] == ["off", "http", "example.org"] for line in ran.lines)
     assert "canary" not in ran.out
-    told = desk.run("check", "mcp.json", "--json").json
+    told = desk.run("config", "check", "-c", "mcp.json", "-o", "json").json
     assert [(each["id"], each["disabled"]) for each in told["servers"]] == [
         ("example", False),
         ("off", True),
@@ -58,31 +58,31 @@ def test_what_would_be_served_is_told(desk: Desk) -> None:
 def test_files_that_are_passed_over_are_told(desk: Desk) -> None:
     desk.write("comity.toml", "")
     desk.write("mcp.json", {"mcpServers": {}})
-    ran = desk.run("check")
-    assert (ran.status, "assed over" in ran.out) == (0, True)
-    assert "no servers to serve" in ran.out
+    ran = desk.run("config", "check")
+    assert (ran.status, "has priority" in ran.out) == (0, True)
+    assert "there are no servers" in ran.out
 
 
 def test_every_server_can_be_started_once_to_see(desk: Desk) -> None:
     desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE}})
-    ran = desk.run("check", "--start")
+    ran = desk.run("config", "check", "--start")
     assert (ran.status, "is ready" in ran.out) == (0, True)
     failing = {"command": "sh", "args": ["-c", "echo I am not well >&2; read line; exit 3"]}
     desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE, "failing": failing}})
-    ran = desk.run("check", "--start")
+    ran = desk.run("config", "check", "--start")
     assert (ran.status, "Not ready: failing." in ran.out) == (1, True)
-    started = desk.run("check", "--start", "--json").json["started"]
+    started = desk.run("config", "check", "--start", "-o", "json").json["started"]
     assert {each["id"]: each["state"] == "connected" for each in started} == {
         "example": True,
         "failing": False,
     }
 
 
-@pytest.mark.parametrize("arguments", [(), ("absent.toml",)])
+@pytest.mark.parametrize("arguments", [(), ("-c", "absent.toml")])
 def test_a_configuration_that_is_not_there_is_the_operators_mistake(
     desk: Desk, arguments: tuple[str, ...]
 ) -> None:
-    ran = desk.run("check", *arguments)
+    ran = desk.run("config", "check", *arguments)
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.startswith("comity: ")
 
@@ -100,7 +100,7 @@ def taken() -> Generator[int]:
 
 
 def diagnosed(desk: Desk, *arguments: str, **env: str) -> dict[str, dict[str, Any]]:
-    ran = desk.run("doctor", "--json", *arguments, **{**QUIET, **env})
+    ran = desk.run("doctor", "-o", "json", *arguments, **{**QUIET, **env})
     findings = ran.json["findings"]
     assert ran.status == any(each["verdict"] == "problem" for each in findings)
     return {each["about"]: each for each in findings}
@@ -119,7 +119,7 @@ def test_where_all_is_well_that_is_said(desk: Desk) -> None:
     ran = desk.run("doctor", **QUIET)
     assert ran.status == 0
     assert any(line.split()[:3] == ["ok", "server", "example"] for line in ran.lines)
-    assert "problem" not in ran.out
+    assert "No problems found." in ran.out
 
 
 def test_missing_or_mistaken_configuration_is_a_problem_with_a_remedy(desk: Desk) -> None:
@@ -164,7 +164,7 @@ def test_an_address_is_tried_and_its_trouble_told(desk: Desk, taken: int, gatewa
     assert "127.0.0.1:9" in found["server gone"]["told"]
     assert found["server unknown"]["verdict"] == "problem"
     assert "cannot be trusted" in found["server untrusted"]["told"]
-    assert "circles" in found["server comity"]["told"], "the gateway would call itself"
+    assert "loop" in found["server comity"]["told"], "the gateway would call itself"
     assert "canary" not in str(found)
 
 
@@ -190,10 +190,10 @@ def test_a_client_that_calls_another_port_is_told_the_right_one(desk: Desk, gate
     desk.write("~/.gemini/settings.json", {"mcpServers": {"comity": started}})
     found = diagnosed(desk)
     assert (found["port"]["verdict"], gateway in found["port"]["told"]) == ("ok", True)
-    assert found["client cursor"]["remedy"] == f"comity client connect cursor --url {gateway}"
+    assert found["client cursor"]["remedy"] == f"comity clients connect cursor --url {gateway}"
     assert found["client lm-studio"]["verdict"] == "ok"
     assert found["client gemini"]["verdict"] == "problem"
-    desk.run("client", "connect", "cursor", "--url", gateway)
+    desk.run("clients", "connect", "cursor", "--url", gateway)
     assert diagnosed(desk)["client cursor"]["verdict"] == "ok"
 
 
@@ -269,13 +269,14 @@ audience = "http://127.0.0.1:2664"
 [[servers]]
 id = "example"
 command = '{EXAMPLE["command"]}'
-args = ["-m", "comity.cli", "example"]
+args = ["-m", "comity.cli", "dev", "example-server"]
 """,
     )
 
 
 def checked(desk: Desk, command: str, **env: str) -> dict[str, dict[str, Any]]:
-    ran = desk.run(command, "--json", **env)
+    words = ("config", "check") if command == "check" else (command,)
+    ran = desk.run(*words, "-o", "json", **env)
     assert CANARY not in ran.out + ran.err
     findings = ran.json["engines" if command == "check" else "findings"]
     assert ran.status == any(each["verdict"] == "problem" for each in findings)
@@ -292,8 +293,8 @@ async def test_engines_that_work_are_told(
     engines = {name: found[name]["verdict"] for name in ("store", "pepper", "NATS", "issuer")}
     assert engines == dict.fromkeys(engines, "ok")
     assert "version 2." in found["NATS"]["told"]
-    assert found["issuer"]["told"] == "offers 1 key"
-    text = desk.run("check", **PEPPER)
+    assert found["issuer"]["told"] == "has 1 key"
+    text = desk.run("config", "check", **PEPPER)
     assert (text.status, "No mistakes" in text.out) == (0, True)
 
 
@@ -314,10 +315,10 @@ def test_all_that_does_not_work_is_told_at_once(desk: Desk, command: str) -> Non
     assert away in found["NATS"]["told"]
 
 
-def test_offline_nothing_is_contacted(desk: Desk) -> None:
+def test_with_no_connect_nothing_is_contacted(desk: Desk) -> None:
     away = f"127.0.0.1:{free_port()}"
     write_config(desk, f"postgresql://{away}/comity", f"nats://{away}", f"http://{away}")
-    offline = desk.run("check", "--offline")
+    offline = desk.run("config", "check", "--no-connect")
     assert (offline.status, "No mistakes" in offline.out) == (0, True)
 
 
@@ -327,7 +328,7 @@ def test_a_database_without_tables_is_a_problem(
     write_config(desk, database, nats.servers[0].url, issuer.url)
     found = checked(desk, "check", **PEPPER)
     assert found["store"]["verdict"] == "problem"
-    assert found["store"]["remedy"] == "run `comity store upgrade`"
+    assert found["store"]["remedy"] == "run `comity db migrate`"
 
 
 def test_a_file_that_serve_will_make_is_fine_and_is_not_made(desk: Desk) -> None:
@@ -366,7 +367,7 @@ def test_an_extra_that_is_not_installed_is_named_with_its_command(
     )
     away = f"127.0.0.1:{free_port()}"
     write_config(desk, f"postgresql://{away}/comity", f"nats://{away}", f"http://{away}")
-    ran = desk.run("check", "--json", PYTHONPATH=str(hiding))
+    ran = desk.run("config", "check", "-o", "json", PYTHONPATH=str(hiding))
     missing = {each["about"]: each for each in ran.json["engines"] if "extra" in each["about"]}
     assert missing.keys() == {"extra postgres", "extra nats"}
     assert missing["extra nats"]["remedy"] == "pip install 'comity[nats]'"

@@ -1,4 +1,4 @@
-"""`comity keys` and `comity parties`: in a store alone, and at a gateway that asks who comes."""
+"""`comity keys` and `comity principals`: in a store alone, and at a gateway that asks who comes."""
 
 import json
 import re
@@ -32,8 +32,8 @@ def test_keys_are_made_in_the_store_where_no_gateway_runs(desk: Desk) -> None:
     ran = in_store(desk, "keys", "create", "agent:ci", "--label", "nightly", "--expires", "90d")
     assert ran.status == 0, ran.err
     assert KEY.fullmatch(ran.lines[0])
-    (listed,) = in_store(desk, "keys", "--json").json["keys"]
-    assert (listed["party"], listed["label"]) == ("agent:ci", "nightly")
+    (listed,) = in_store(desk, "keys", "-o", "json").json["keys"]
+    assert (listed["principal"], listed["label"]) == ("agent:ci", "nightly")
     ends = datetime.fromisoformat(listed["expires_at"]) - datetime.now(UTC)
     assert timedelta(days=89) < ends < timedelta(days=91)
     secret = ran.lines[0].split("_")[3]
@@ -49,65 +49,68 @@ def test_a_key_is_written_to_a_new_file_that_only_its_owner_reads(desk: Desk) ->
     assert KEY.fullmatch(file.read_text().removesuffix("\n"))
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text().strip() not in ran.out
-    (made,) = in_store(desk, "keys", "--json").json["keys"]
+    (made,) = in_store(desk, "keys", "-o", "json").json["keys"]
     assert ran.out == f"Wrote key {made['id']} of agent:ci to ci.key.\n"
 
 
 def test_no_file_is_written_where_no_key_is_made(desk: Desk) -> None:
     desk.write("comity.toml", STORE)
     file = desk.write("ci.key", "something else")
-    for name, told in (("ci.key", "exists already"), ("no/folder.key", "cannot be written")):
+    for name, told in (("ci.key", "exists"), ("no/folder.key", "cannot be written")):
         ran = in_store(desk, "keys", "create", "agent:ci", "--out", name)
         assert (ran.status, ran.out, told in ran.err) == (2, "", True)
     assert file.read_text() == "something else"
     ran = in_store(desk, "keys", "create", "agent:ci", "--expires", "soon", "--out", "it.key")
     assert (ran.status, (desk.folder / "it.key").exists()) == (2, False)
-    assert in_store(desk, "keys", "--json").json["keys"] == []
+    assert in_store(desk, "keys", "-o", "json").json["keys"] == []
 
 
 def test_a_key_is_replaced_and_taken_back(desk: Desk) -> None:
     desk.write("comity.toml", STORE)
-    made = in_store(desk, "keys", "create", "agent:ci", "--permission", "AdminRead", "--json").json
-    again = in_store(desk, "keys", "rotate", made["id"], "--json").json
+    made = in_store(
+        desk, "keys", "create", "agent:ci", "--permission", "AdminRead", "-o", "json"
+    ).json
+    again = in_store(desk, "keys", "rotate", made["id"], "-o", "json").json
     assert again["permissions"] == ["AdminRead"]
     assert again["key"] != made["key"]
     assert in_store(desk, "keys", "revoke", again["id"]).status == 0
     shown = in_store(desk, "keys").out
     assert "revoked" in shown
     assert "until" in shown
-    third = in_store(desk, "keys", "rotate", again["id"], "--grace", "0", "--json")
+    third = in_store(desk, "keys", "rotate", again["id"], "--grace", "0", "-o", "json")
     assert third.status == 0, third.err
 
 
 def test_parties_are_added_kept_out_and_let_in(desk: Desk) -> None:
     desk.write("comity.toml", STORE)
-    added = in_store(desk, "parties", "add", "person:ana@example.org", "--label", "Ana")
+    added = in_store(desk, "principals", "create", "person:ana@example.org", "--label", "Ana")
     assert added.status == 0, added.err
-    assert "kept out" not in in_store(desk, "parties").out
-    assert in_store(desk, "parties", "disable", "person:ana@example.org").status == 0
-    (ana,) = in_store(desk, "parties", "--json").json["parties"]
+    assert "disabled" not in in_store(desk, "principals").out
+    assert in_store(desk, "principals", "disable", "person:ana@example.org").status == 0
+    (ana,) = in_store(desk, "principals", "-o", "json").json["principals"]
     assert (ana["kind"], ana["disabled"]) == ("person", True)
-    assert in_store(desk, "parties", "enable", "person:ana@example.org").status == 0
-    assert in_store(desk, "parties", "add", "person:ana@example.org").status == 2
+    assert in_store(desk, "principals", "enable", "person:ana@example.org").status == 0
+    assert in_store(desk, "principals", "create", "person:ana@example.org").status == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "status", "told"),
     [
-        (("keys", "create", "agent:ci", "--permission", "Everything"), "is no permission"),
-        (("keys", "create", "agent:ci", "--expires", "soon"), "must be a time of"),
-        (("keys", "create", "agent:ci", "--expires", "2020-01-01"), "in the past"),
-        (("keys", "create", "*"), "nobody who could hold a key"),
-        (("keys", "revoke", "nobody"), "there is no key"),
-        (("parties", "disable", "agent:none"), "there is no party"),
+        (("keys", "create", "agent:ci", "--permission", "Everything"), 2, "is no permission"),
+        (("keys", "create", "agent:ci", "--expires", "soon"), 2, "must be a time of"),
+        (("keys", "create", "agent:ci", "--expires", "2020-01-01"), 2, "in the past"),
+        (("keys", "create", "*"), 2, "cannot have a key"),
+        (("keys", "revoke", "nobody"), 5, "there is no key"),
+        (("principals", "disable", "agent:none"), 5, "there is no principal"),
+        (("principals", "show", "agent:none"), 5, "there is no principal"),
     ],
 )
 def test_a_mistake_is_told_with_what_would_do(
-    desk: Desk, words: tuple[str, ...], told: str
+    desk: Desk, words: tuple[str, ...], status: int, told: str
 ) -> None:
     desk.write("comity.toml", STORE)
     ran = in_store(desk, *words)
-    assert ran.status == 2
+    assert ran.status == status
     assert told in ran.err
     assert "Traceback" not in ran.err
 
@@ -121,16 +124,20 @@ def test_without_a_gateway_and_a_store_there_is_nothing_to_keep_a_key_in(desk: D
     assert "[store]" in in_store(desk, "keys", "create", "agent:ci").err
 
 
-def test_where_no_gateway_answers_nothing_is_written_unless_told_so(desk: Desk) -> None:
+def test_without_a_gateway_a_command_fails_and_names_offline(desk: Desk) -> None:
     desk.write("comity.toml", STORE)
     assert in_store(desk, "keys", "create", "agent:ci").status == 0
-    for words in (("keys", "create", "agent:other"), ("parties", "add", "agent:other")):
+    for words in (
+        *(("keys", "create", "agent:other"), ("principals", "create", "agent:other")),
+        *(("keys", "list"), ("grants", "list"), ("approvals", "list"), ("audit", "list")),
+    ):
         ran = desk.run(*words, **NOBODY_THERE)
-        assert ran.status == 3, ran.err
+        assert (ran.status, ran.out) == (3, ""), ran.err
         assert "--offline" in ran.err
-    listed = desk.run("keys", "--json", **NOBODY_THERE)
-    assert [key["party"] for key in listed.json["keys"]] == ["agent:ci"]
-    assert "no gateway answers" in listed.err
+    listed = in_store(desk, "keys", "-o", "json")
+    assert [key["principal"] for key in listed.json["keys"]] == ["agent:ci"]
+    shown = in_store(desk, "principals", "show", "agent:ci", "-o", "json").json
+    assert (shown["id"], [key["label"] for key in shown["keys"]]) == ("agent:ci", [""])
 
 
 @dataclass
@@ -160,7 +167,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Guarded]:
     )
     operator = in_store(desk, "keys", "create", "person:ops").lines[0]
     config, folder = str(desk.folder / "comity.toml"), {"COMITY_STORE_URL": _store(desk.folder)}
-    with running([COMITY, "serve", config], {"LOG_LEVEL": "DEBUG", **folder}) as program:
+    with running([COMITY, "serve", "-c", config], {"LOG_LEVEL": "DEBUG", **folder}) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}/ready"))
         yield Guarded(desk, origin, program, operator)
@@ -171,25 +178,25 @@ def _store(folder: Path) -> str:
 
 
 def test_the_store_of_a_running_gateway_is_only_read_offline(guarded: Guarded) -> None:
-    config = ("--config", str(guarded.desk.folder / "comity.toml"))
+    config = ("-c", str(guarded.desk.folder / "comity.toml"))
     store = {"COMITY_STORE_URL": _store(guarded.desk.folder)}
-    for words in (("keys", "create", "agent:refused"), ("parties", "add", "agent:refused")):
+    for words in (("keys", "create", "agent:refused"), ("principals", "create", "agent:refused")):
         ran = guarded.desk.run(*words, "--offline", *config, **store)
         assert ran.status == 2, ran.out
         assert guarded.origin in ran.err
-    read = guarded.desk.run("keys", "--offline", "--json", *config, **store)
-    parties = {key["party"] for key in read.json["keys"]}
+    read = guarded.desk.run("keys", "--offline", "-o", "json", *config, **store)
+    parties = {key["principal"] for key in read.json["keys"]}
     assert "person:ops" in parties
     assert "agent:refused" not in parties
 
 
 def test_a_gateway_that_asks_who_comes_is_asked_with_a_key(guarded: Guarded) -> None:
     bare = guarded.run("status")
-    assert bare.status == 2
+    assert bare.status == 4
     assert "COMITY_KEY" in bare.err
     assert guarded.run("status", key=guarded.operator).status == 0
     wrong = guarded.run("status", key=guarded.operator[:-1] + "0")
-    assert "does not take this key" in wrong.err
+    assert "does not accept this key" in wrong.err
     assert guarded.operator[20:] not in wrong.err
     file = guarded.desk.folder / "key"
     file.write_text(f"{guarded.operator}\n")
@@ -200,7 +207,7 @@ def test_a_gateway_that_asks_who_comes_is_asked_with_a_key(guarded: Guarded) -> 
 
 
 def test_a_key_that_was_just_made_calls_what_its_party_was_granted(guarded: Guarded) -> None:
-    made = guarded.run("keys", "create", "agent:ci", "--json", key=guarded.operator).json
+    made = guarded.run("keys", "create", "agent:ci", "-o", "json", key=guarded.operator).json
     assert made["created_by"] == "person:ops"
     request = urllib.request.Request(  # noqa: S310 - loopback only
         f"{guarded.origin}/api/keys", headers={"Authorization": f"Bearer {guarded.operator}"}
@@ -208,16 +215,16 @@ def test_a_key_that_was_just_made_calls_what_its_party_was_granted(guarded: Guar
     with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310 - loopback only
         assert made["key"].split("_")[3] not in reply.read().decode()
     refused = guarded.run("keys", "create", "agent:other", key=made["key"])
-    assert refused.status == 2
-    assert "for operators" in refused.err
+    assert refused.status == 4
+    assert "needs the grant admin/write" in refused.err
     assert guarded.run("keys", "revoke", made["id"], key=guarded.operator).status == 0
-    assert "does not take this key" in guarded.run("status", key=made["key"]).err
+    assert "does not accept this key" in guarded.run("status", key=made["key"]).err
     for secret in (made["key"], guarded.operator):
         assert secret.split("_")[3] not in guarded.program.said
 
 
 def test_a_second_gateway_finds_the_first_one_that_asks_who_comes(guarded: Guarded) -> None:
     port = guarded.origin.rpartition(":")[2]
-    ran = guarded.desk.run("serve", "comity.toml", "--port", port)
+    ran = guarded.desk.run("serve", "-c", "comity.toml", "--port", port)
     assert ran.status == 2
     assert "a gateway runs at" in ran.err

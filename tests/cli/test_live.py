@@ -1,4 +1,4 @@
-"""`comity features` and `comity state`: what live servers may do, and what they left."""
+"""`comity servers features` and `comity servers state`."""
 
 import json
 from collections.abc import Generator
@@ -21,9 +21,17 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 
 def test_each_set_is_shown_with_how_it_stands_and_why(desk: Desk, gateway: str) -> None:
-    ran = desk.run("features", "--url", gateway)
+    ran = desk.run("servers", "features", "--url", gateway)
     assert ran.status == 0
-    assert ran.lines[0].split() == ["SERVER", "FEATURE", "SET", "STANDS", "BY", "USES", "BECAUSE"]
+    assert ran.lines[0].split() == [
+        "SERVER",
+        "FEATURE",
+        "STATUS",
+        "DECIDED",
+        "BY",
+        "USES",
+        "REASON",
+    ]
     rows = {line.split()[1]: line for line in ran.lines[1:] if line.startswith("live")}
     assert list(rows) == ["files.edit", "files.read", "loud", "talk.hook", "talk.push"]
     assert rows["files.edit"].split()[2:4] == ["enabled", "configuration"]
@@ -36,24 +44,26 @@ def test_a_set_is_enabled_and_disabled_and_what_was_decided_forgotten(
     desk: Desk, gateway: str
 ) -> None:
     def stands(*order: str) -> tuple[bool, str, str]:
-        found = desk.run("features", *order, "--json", "--url", gateway).json["servers"][0]
+        found = desk.run("servers", "features", *order, "-o", "json", "--url", gateway).json[
+            "servers"
+        ][0]
         (one,) = [each for each in found["features"] if each["feature"] == "loud"]
-        return one["enabled"], one["by"], one["because"]
+        return one["enabled"], one["by"], one["reason"]
 
-    enabled = stands("enable", "live", "loud", "--because", "it is wanted")
+    enabled = stands("enable", "live", "loud", "--reason", "it is wanted")
     assert enabled == (True, "person:local", "it is wanted")
-    granted = desk.run("grants", "--json", "--url", gateway).json["grants"]
+    granted = desk.run("grants", "-o", "json", "--url", gateway).json["grants"]
     mine = [each for each in granted if each["verb"] == "feature/enable"]
     assert [(each["subject"], each["target"]) for each in mine] == [("server:live", "loud")]
     assert stands("disable", "live", "loud")[:2] == (False, "person:local")
-    assert stands("forget", "live", "loud") == (False, "default", "nobody has enabled it")
-    assert stands("list", "--server", "live") == (False, "default", "nobody has enabled it")
+    assert stands("reset", "live", "loud") == (False, "default", "it is not enabled")
+    assert stands("list", "--server", "live") == (False, "default", "it is not enabled")
 
 
 def test_where_no_live_server_is_that_is_said(desk: Desk, gateway: str) -> None:
-    ran = desk.run("features", "--server", "nowhere", "--url", gateway)
-    assert (ran.status, ran.lines[0][:26]) == (0, "No live server is there; p")
-    assert desk.run("features", "enable", "live", "  ", "--url", gateway).status != 0
+    ran = desk.run("servers", "features", "--server", "nowhere", "--url", gateway)
+    assert (ran.status, ran.lines[0][:26]) == (0, "There is no live server. P")
+    assert desk.run("servers", "features", "enable", "live", "  ", "--url", gateway).status != 0
 
 
 AT = "2026-07-28T12:00:00Z"
@@ -61,7 +71,7 @@ AT = "2026-07-28T12:00:00Z"
 
 def node(name: str, follows: str | None = None, **more: Any) -> dict[str, Any]:
     plain = {"checkpoint": name, "parent": follows, "follows": follows, "holds": "data"}
-    rest = {"kept_as": "data", "bytes": 7, "at": AT, "not_kept_because": None, "is_lost": False}
+    rest = {"stored_as": "data", "bytes": 7, "at": AT, "drop_reason": None, "is_lost": False}
     return {**plain, **rest, "is_current": False, "is_on_line": True, **more}
 
 
@@ -106,49 +116,62 @@ TREE = {
     "can_roll_back": False,
     "checkpoints": [
         *(node(f"c{n}", f"c{n - 1}" if n else None) for n in range(29)),
-        node("c29", "c28", is_current=True, holds="reference", not_kept_because="\x1b[31mlong"),
+        node("c29", "c28", is_current=True, holds="reference", drop_reason="\x1b[31mlong"),
     ],
 }
 
 
 def test_of_a_long_tree_the_end_is_shown(desk: Desk) -> None:
     with scripted_gateway(_telling(TREE)) as gateway:
-        ran = desk.run("state", "--url", gateway.url)
+        ran = desk.run("servers", "state", "--url", gateway.url)
         assert ran.status == 0
         assert ran.lines[0].split() == ["desk", "as", "a", "whole"]
-        assert "(18 before these" in ran.lines[1]
+        assert "(18 earlier" in ran.lines[1]
         assert ran.lines[-1].split()[:3] == ["●", "c29", "reference"]
         # What strangers wrote does not steer a terminal.
         assert "\x1b" not in ran.out
-        assert "its state is not kept" in ran.out
-        whole = desk.run("state", "show", "desk", "*", "--url", gateway.url)
+        assert "its state is not stored" in ran.out
+        whole = desk.run("servers", "state", "show", "desk", "*", "--url", gateway.url)
         assert len(whole.lines) == 32
         assert [each.path for each in gateway.of("GET")][-1] == "/api/state/desk/%2A"
-        listed = desk.run("state", "--json", "--url", gateway.url)
+        listed = desk.run("servers", "state", "-o", "json", "--url", gateway.url)
         assert listed.json == {"state": [{"server": "desk", "feature_set": None}]}
-        shown = desk.run("state", "show", "desk", "*", "--json", "--url", gateway.url)
+        shown = desk.run(
+            "servers", "state", "show", "desk", "*", "-o", "json", "--url", gateway.url
+        )
         assert shown.json["head"] == "c29"
 
 
 def test_a_state_that_only_its_server_has_is_told_as_that(desk: Desk) -> None:
-    with scripted_gateway(_telling(node("c1", not_kept_because="too long"))) as gateway:
-        ran = desk.run("state", "show", "desk", "notes", "c1", "--url", gateway.url)
+    with scripted_gateway(_telling(node("c1", drop_reason="too long"))) as gateway:
+        ran = desk.run("servers", "state", "show", "desk", "notes", "c1", "--url", gateway.url)
         assert ran.out.startswith(
-            "Only server desk has this state. its state is not kept: too long"
+            "Only server desk has this state. its state is not stored: too long"
         )
 
 
 def test_a_rollback_that_fails_is_told_and_ends_so(desk: Desk) -> None:
     said: dict[str, Any] = {"success": False, "reason": None, "checkpoint": "c1"}
     with scripted_gateway(_telling(TREE, **said)) as gateway:
-        ran = desk.run("state", "rollback", "desk", "notes", "c1", "--url", gateway.url)
-        assert (ran.status, "it says no reason" in ran.out) == (1, True)
+        ran = desk.run("servers", "state", "rollback", "desk", "notes", "c1", "--url", gateway.url)
+        assert (ran.status, "it gives no reason" in ran.out) == (1, True)
         (asked,) = gateway.of("POST")
         assert (asked.path, asked.frame) == (
             "/api/state/desk/notes/rollback",
             {"checkpoint": "c1"},
         )
-        told = desk.run("state", "rollback", "desk", "notes", "c1", "--json", "--url", gateway.url)
+        told = desk.run(
+            "servers",
+            "state",
+            "rollback",
+            "desk",
+            "notes",
+            "c1",
+            "-o",
+            "json",
+            "--url",
+            gateway.url,
+        )
         assert (told.status, told.json["success"]) == (1, False)
 
 
@@ -157,6 +180,10 @@ def test_that_there_is_none_is_said(desk: Desk) -> None:
         return 200, JSON, b'{"state": [], "dropped": 0}'
 
     with scripted_gateway(script) as gateway:
-        assert "No server has left any state." in desk.run("state", "--url", gateway.url).out
-        ran = desk.run("state", "forget", "desk", "notes", "--json", "--url", gateway.url)
+        assert (
+            "No server has stored state." in desk.run("servers", "state", "--url", gateway.url).out
+        )
+        ran = desk.run(
+            "servers", "state", "delete", "desk", "notes", "-o", "json", "--url", gateway.url
+        )
         assert ran.json["dropped"] == 0

@@ -21,6 +21,7 @@ from comity.cli.output import (
     paragraph_text,
     short_reason,
     show_json,
+    show_output,
     state_text,
 )
 from tests.cli.program import EXAMPLE, SECONDS, Desk
@@ -42,7 +43,7 @@ def test_help_loads_nothing_that_it_does_not_need(desk: Desk) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LISTING], capture_output=True, text=True, timeout=SECONDS, check=True
     )
-    assert "Commands:" in done.stdout
+    assert "Servers and tools:" in done.stdout
     assert HEAVY & set(done.stderr.split()) == set()
 
 
@@ -82,7 +83,7 @@ def test_every_command_has_help(desk: Desk, name: str) -> None:
         ("--dance",),
         ("status", "--dance"),
         ("tools", "show"),
-        ("serve", "x", "--port", "y"),
+        ("serve", "-c", "x", "--port", "y"),
     ],
 )
 def test_a_command_that_cannot_be_is_explained(desk: Desk, arguments: tuple[str, ...]) -> None:
@@ -125,11 +126,11 @@ def completed(desk: Desk, line: str, **env: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("comity st", ["status", "state", "store"]),
-        ("comity s", ["serve", "status", "servers", "search", "state", "store"]),
+        ("comity st", ["status"]),
+        ("comity s", ["serve", "status", "servers"]),
         ("comity servers re", ["restart"]),
         ("comity completion z", ["zsh"]),
-        ("comity client connect cl", ["claude-desktop", "claude-code", "cline"]),
+        ("comity clients connect cl", ["claude-desktop", "claude-code", "cline"]),
         ("comity status --u", ["--url"]),
         ("comity dance x", []),
     ],
@@ -175,7 +176,7 @@ def test_bash_completes_a_word_by_that_script(desk: Desk) -> None:
         timeout=SECONDS,
         check=True,
     )
-    assert done.stdout.strip() == "status state"
+    assert done.stdout.strip() == "status"
 
 
 def test_the_reference_of_the_commands_is_what_they_are() -> None:
@@ -183,18 +184,21 @@ def test_the_reference_of_the_commands_is_what_they_are() -> None:
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-TABLE = PAGE.with_name("command-json.md").read_text(encoding="utf-8")
+TABLE = PAGE.with_name("command-output.md").read_text(encoding="utf-8")
+ROW = r"^\| `(comity [a-z ]+)`(?:, `[a-z]+`)* \| ((?:`\w+`(?:, )?)+) \|$"
 PLAIN = {
     found[1]: set(re.findall(r"`(\w+)`", found[2]))
-    for found in re.finditer(r"^\| `(comity [a-z ]+)` \| ((?:`\w+` ?)+) \|$", TABLE, re.MULTILINE)
+    for found in re.finditer(ROW, TABLE, re.MULTILINE)
 }
 
 
 def test_the_table_has_the_commands_whose_documents_are_their_own() -> None:
     assert set(PLAIN) == {
-        *("comity init", "comity check", "comity doctor", "comity client", "comity tools show"),
-        *("comity client connect", "comity client disconnect", "comity store status"),
-        "comity new server",
+        *("comity init", "comity doctor", "comity tools show", "comity db status"),
+        *("comity config check", "comity config show", "comity config path"),
+        *("comity context list", "comity context add", "comity db migrate", "comity nodes"),
+        *("comity clients list", "comity clients connect", "comity clients disconnect"),
+        "comity dev new server",
     }
 
 
@@ -206,12 +210,15 @@ def test_a_command_prints_the_members_that_the_reference_names(
     desk.write("~/.cursor/mcp.json", {"mcpServers": {"example": EXAMPLE}})
     named = {
         "comity tools show": ("example__echo", "--url", gateway),
-        "comity client connect": ("cursor",),
-        "comity client disconnect": ("cursor",),
-        "comity new server": ("notes",),
+        "comity clients connect": ("cursor",),
+        "comity context add": ("prod", "--url", "https://gw.example.org"),
+        "comity clients disconnect": ("cursor",),
+        "comity dev new server": ("notes",),
+        "comity nodes": ("--url", gateway),
     }
     words = command.split()[1:]
-    ran = desk.run(*words, *named.get(command, ()), "--json")
+    store = f"sqlite:///{desk.folder / 'store.db'}" if words[0] == "db" else "memory"
+    ran = desk.run(*words, *named.get(command, ()), "-o", "json", DATABASE_URL=store)
     assert ran.status in (0, 1)
     assert set(ran.json) == PLAIN[command]
 
@@ -219,16 +226,16 @@ def test_a_command_prints_the_members_that_the_reference_names(
 def test_each_part_of_a_document_has_the_members_that_the_reference_names(desk: Desk) -> None:
     desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE}})
     desk.write("~/.cursor/mcp.json", {"mcpServers": {"example": EXAMPLE}})
-    initial = desk.run("init", "--json").json
+    initial = desk.run("init", "-o", "json").json
     parts = {
         "found": initial["found"][0],
         "servers": initial["servers"][0],
-        "clients": desk.run("client", "--json").json["clients"][0],
-        "findings": desk.run("doctor", "--json").json["findings"][0],
-        "checked": desk.run("check", "mcp.json", "--json").json["servers"][0],
-        "mistakes": desk.run("check", "--json", COMITY_PORT="x").json["mistakes"][0],
+        "clients": desk.run("clients", "-o", "json").json["clients"][0],
+        "findings": desk.run("doctor", "-o", "json").json["findings"][0],
+        "checked": desk.run("config", "check", "-c", "mcp.json", "-o", "json").json["servers"][0],
+        "mistakes": desk.run("config", "check", "-o", "json", COMITY_PORT="x").json["mistakes"][0],
     }
-    prose = set(re.findall(r"`(\w+)`", TABLE.partition("`comity init`: ")[2]))
+    prose = set(re.findall(r"`(\w+)`", TABLE.partition("## Details")[2]))
     for name, part in parts.items():
         assert set(part) <= prose, name
 
@@ -269,6 +276,19 @@ def test_a_name_is_never_cut_and_the_last_column_is(monkeypatch: pytest.MonkeyPa
     with console.capture() as captured:
         console.print(build_table(("NAME", "WHY"), rows))
     assert "…" not in captured.get()
+
+
+def test_columns_that_do_not_fit_are_below_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("a-rather-long-name", "a long owner", "a reason that is long"), ("b", "c", "")]
+    for width in (40, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        show_output(build_table(("NAME", "OWNER", "REASON"), rows))
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= width
+        assert "a reason that is long" in "\n".join(lines), "it is neither cut nor in pieces"
+        assert len(lines) == (5 if width == 40 else 3)
 
 
 @loop_over(

@@ -1,4 +1,4 @@
-"""`comity tools serve` and `comity new server`, for authors of servers."""
+"""`comity dev serve-functions` and `comity dev new server`, for authors of servers."""
 
 import io
 import json
@@ -170,7 +170,7 @@ def test_the_command_speaks_mcp_and_what_is_printed_goes_elsewhere(
         sys, "stdin", io.StringIO("".join(json.dumps(each) + "\n" for each in said))
     )
     monkeypatch.setattr(sys, "stdout", out)
-    main(["tools", "serve", "some_tools:add"])
+    main(["dev", "serve-functions", "some_tools:add"])
     answers = [json.loads(line) for line in out.getvalue().splitlines()]
     assert answers[0]["result"]["serverInfo"]["name"] == "comity-functions"
     assert answers[0]["result"]["capabilities"] == {"tools": {}}
@@ -193,7 +193,7 @@ def files_in(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_project_works_as_it_is_written(desk: Desk, kind: str) -> None:
-    ran = desk.run("new", "server", "my-notes", "--with", kind, "--json")
+    ran = desk.run("dev", "new", "server", "my-notes", "--with", kind, "-o", "json")
     assert ran.status == 0, ran.err
     folder = desk.folder / "my-notes"
     assert files_in(folder) == set(ran.json["files"]) == FILES
@@ -214,13 +214,13 @@ def test_a_new_project_works_as_it_is_written(desk: Desk, kind: str) -> None:
 
 
 def test_without_a_choice_it_begins_with_a_tool(desk: Desk) -> None:
-    ran = desk.run("new", "server", "notes")
+    ran = desk.run("dev", "new", "server", "notes")
     assert ran.status == 0
     assert "Wrote 9 files" in ran.out
     assert "rollback=True" in (desk.folder / "notes/src/notes/server.py").read_text()
     # An empty folder is as good as none.
     (desk.folder / "empty").mkdir()
-    assert desk.run("new", "server", "my-notes", "--to", "empty").status == 0
+    assert desk.run("dev", "new", "server", "my-notes", "--to", "empty").status == 0
     assert files_in(desk.folder / "empty") == FILES
 
 
@@ -231,11 +231,11 @@ def test_a_folder_that_holds_anything_is_left_alone(desk: Desk) -> None:
     (desk.folder / "file").write_text("mine")
     (desk.folder / "elsewhere").symlink_to(desk.folder / "nowhere")
     for to in ("notes", "file", "elsewhere"):
-        ran = desk.run("new", "server", "notes", "--to", to)
+        ran = desk.run("dev", "new", "server", "notes", "--to", to)
         assert ran.status == 2
-        assert "left alone" in ran.err
+        assert "exists; name another folder" in ran.err
     # What cannot be written leaves nothing behind.
-    assert desk.run("new", "server", "notes", "--to", "file/notes").status == 2
+    assert desk.run("dev", "new", "server", "notes", "--to", "file/notes").status == 2
     assert files_in(desk.folder) == {"notes/mine.txt", "file"}
 
 
@@ -247,7 +247,7 @@ def test_a_folder_that_holds_anything_is_left_alone(desk: Desk) -> None:
     ],
 )
 def test_what_cannot_be_a_name_is_refused(desk: Desk, name: str) -> None:
-    ran = desk.run("new", "server", "--", name)
+    ran = desk.run("dev", "new", "server", "--", name)
     assert ran.status == 2
     assert "name" in ran.err
     assert "Traceback" not in ran.err

@@ -15,7 +15,7 @@ import pytest
 
 from comity.cli.main import main
 from tests.cli.program import EXAMPLE, SECONDS, Desk, Terminal
-from tests.interop.processes import answers, running
+from tests.interop.processes import answers, free_port, running
 from tests.support.fork_server import COMITY
 from tests.support.piped import STDIO_ENTRY
 
@@ -44,7 +44,7 @@ def test_what_was_found_and_passed_over_is_told(desk: Desk) -> None:
     ran = desk.run("serve", "--host", "192.0.2.1")
     assert ran.err.splitlines()[:2] == [
         "comity: 1 server from mcp.json",
-        "comity: passed over mgp.toml, as mcp.json comes first",
+        "comity: skipped mgp.toml, because mcp.json has priority",
     ]
 
 
@@ -53,7 +53,7 @@ def test_a_mistake_in_the_configuration_is_one_line_and_no_trace(desk: Desk) -> 
     desk.write("b.json", {"mcpServers": 5})
     desk.write("c.toml", "servers = 1")
     for name in ("a.json", "b.json", "c.toml", "absent.json"):
-        ran = desk.run("serve", name)
+        ran = desk.run("serve", "-c", name)
         assert ran.status == 2, ran
         assert ran.err.startswith("comity: ")
         assert name in ran.err
@@ -61,24 +61,45 @@ def test_a_mistake_in_the_configuration_is_one_line_and_no_trace(desk: Desk) -> 
 
 def test_an_open_address_is_refused_while_there_are_no_keys(desk: Desk, config: Path) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.com"):
-        ran = desk.run("serve", str(config), "--host", host, "--port", "0")
+        ran = desk.run("serve", "-c", str(config), "--host", host, "--port", "0")
         assert ran.status == 2
-        for said in ("network", 'mode = "required"', "comity keys create"):
+        for said in ("without authentication", 'mode = "required"', "comity keys create"):
             assert said in ran.err.replace("\n", " ")
 
 
 def test_health_is_told_as_soon_as_it_says_that_it_listens(config: Path) -> None:
-    with running([COMITY, "serve", str(config), "--port", "0"]) as gateway:
+    with running([COMITY, "serve", "-c", str(config), "--port", "0"]) as gateway:
         origin = gateway.wait_for_line(r"comity: listening on (http://\S+)$").group(1)
         assert answers(f"{origin}/health")
         assert answers(f"{origin}/ready")
+
+
+def test_it_listens_where_the_environment_says(config: Path, tmp_path: Path) -> None:
+    port, other = free_port(), tmp_path / "port"
+    with running(
+        [COMITY, "serve", "-c", str(config)], {**os.environ, "PORT": str(port)}
+    ) as gateway:
+        gateway.wait_for_line(rf"comity: listening on http://127.0.0.1:{port}$")
+    port = free_port()
+    other.write_text(f"{port}\n")
+    other.chmod(0o600)
+    # The variable of Comity wins over the one that programs share.
+    env = {**os.environ, "PORT": "1", "COMITY_PORT_FILE": str(other)}
+    with running([COMITY, "serve", "-c", str(config)], env) as gateway:
+        gateway.wait_for_line(rf"comity: listening on http://127.0.0.1:{port}$")
+
+
+def test_a_wrong_variable_is_named_and_stops_the_start(desk: Desk, config: Path) -> None:
+    for name, value in (("PORT", "high"), ("COMITY_LIMITS_MAX_SESSIONS", "-1")):
+        ran = desk.run("serve", "-c", str(config), **{name: value})
+        assert (ran.status, ran.err.startswith(f"comity: {name}: must be")) == (2, True), ran
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_in_peace_when_it_is_told_to(config: Path, ending: signal.Signals) -> None:
     config.write_text(json.dumps({"mcpServers": {"up": STDIO_ENTRY}}))
     process = subprocess.Popen(
-        [COMITY, "serve", str(config), "--port", "0"], stderr=subprocess.PIPE, text=True
+        [COMITY, "serve", "-c", str(config), "--port", "0"], stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     try:
@@ -94,7 +115,7 @@ def test_it_ends_in_peace_when_it_is_told_to(config: Path, ending: signal.Signal
 
 @pytest.mark.parametrize("level", ["debug", "verbose", "", "10"])
 def test_a_log_level_that_nobody_knows_stops_nothing(desk: Desk, config: Path, level: str) -> None:
-    ran = desk.run("serve", str(config), "--stdio", LOG_LEVEL=level)
+    ran = desk.run("serve", "-c", str(config), "--stdio", LOG_LEVEL=level)
     assert (ran.status, ran.out) == (0, "")
 
 
@@ -103,7 +124,7 @@ def test_standard_output_belongs_to_the_protocol_alone(config: Path) -> None:
     hello = {"protocolVersion": "2025-11-25"}
     frame = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
     process = subprocess.Popen(
-        [COMITY, "serve", str(config), "--stdio"],
+        [COMITY, "serve", "-c", str(config), "--stdio"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -138,7 +159,7 @@ def own_log() -> Generator[None]:
 def test_the_command_can_be_called_as_a_function(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["serve", str(config), "--host", "192.0.2.1"]) == 2
+    assert main(["serve", "-c", str(config), "--host", "192.0.2.1"]) == 2
     assert capsys.readouterr().err.startswith("comity: ")
     assert sys.exc_info() == (None, None, None)
 
@@ -156,7 +177,7 @@ def test_each_line_is_an_object_whichever_way_that_was_asked(way: str, tmp_path:
     arguments, env, written = WAYS[way]
     config = tmp_path / "comity.toml"
     config.write_text(written + '[[servers]]\nid = "files"\ncommand = "./no-such-program"\n')
-    command = [COMITY, "serve", str(config), "--port", "0", *arguments]
+    command = [COMITY, "serve", "-c", str(config), "--port", "0", *arguments]
     with running(command, env) as program:
         program.wait_for_line("listening on")
         program.wait_for_line("no-such-program")
@@ -169,20 +190,20 @@ def test_each_line_is_an_object_whichever_way_that_was_asked(way: str, tmp_path:
 def test_for_people_it_stays_as_it_was(tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"files": BROKEN}}))
-    with running([COMITY, "serve", str(config), "--port", "0"]) as program:
+    with running([COMITY, "serve", "-c", str(config), "--port", "0"]) as program:
         program.wait_for_line("^comity: listening on http://127.0.0.1:[0-9]+$")
-        program.wait_for_line("^comity: WARNING server 'files': ")
+        program.wait_for_line(r"^\S+Z comity: WARNING server 'files': ")
     assert "canary" not in program.said
 
 
 def test_an_end_for_a_mistake_is_told_in_the_same_form(desk: Desk) -> None:
-    ran = desk.run("serve", "none.json", "--log-format", "json")
+    ran = desk.run("serve", "-c", "none.json", "--log-format", "json")
     assert ran.status == 2
     (line,) = ran.err.splitlines()
     told = json.loads(line)
     assert told["level"] == "ERROR"
     assert "there is no such file" in told["message"]
-    unknown = desk.run("serve", "none.json", "--log-format", "xml")
+    unknown = desk.run("serve", "-c", "none.json", "--log-format", "xml")
     assert (unknown.status, "'text', 'json'" in unknown.err) == (2, True)
 
 
@@ -193,7 +214,7 @@ def test_a_variable_that_is_not_set_is_told_in_whole_words(desk: Desk, form: str
         '[[servers]]\nid = "search"\nurl = "https://search.example.org/mcp"\n'
         'headers = {Authorization = "Bearer ${SEARCH_TOKEN}"}\n',
     )
-    ran = desk.run("serve", str(config), "--log-format", form)
+    ran = desk.run("serve", "-c", str(config), "--log-format", form)
     assert ran.status == 2
     assert "servers[search].headers.Authorization: the variable SEARCH_TOKEN is not set" in ran.err
     assert "write ${SEARCH_TOKEN:-default}" in ran.err
@@ -204,10 +225,10 @@ FAILING = {"command": "sh", "args": ["-c", "echo indisposed >&2; read line; exit
 
 def test_each_server_is_told_on_a_line_when_it_was_tried(desk: Desk) -> None:
     config = desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE, "failing": FAILING}})
-    with running([COMITY, "serve", str(config), "--port", "0"]) as gateway:
+    with running([COMITY, "serve", "-c", str(config), "--port", "0"]) as gateway:
         gateway.wait_for_line(r"^comity: listening on http://127.0.0.1:\d+$")
-        gateway.wait_for_line(r"^comity: server 'example' is ready after \d+\.\d s: 4 tools$")
-        gateway.wait_for_line(r"^comity: .*server 'failing'.*said: indisposed$")
+        gateway.wait_for_line(r"^comity: server 'example' is ready after \d+\.\d s: 5 tools$")
+        gateway.wait_for_line(r"^\S+Z comity: WARNING server 'failing'.*last output: indisposed$")
         gateway.wait_for_line(r"^comity: server 'failing' is not ready$")
         gateway.wait_for_line(r"^comity: `comity servers show NAME` .*`comity doctor`")
 
@@ -217,7 +238,7 @@ def test_at_a_terminal_the_servers_are_a_table_that_ends_with_how_to_connect(des
     with Terminal(desk, "serve", "--port", "0") as terminal:
         terminal.until("listening on http://127.0.0.1:")
         address = terminal.seen.partition("listening on ")[2].split()[0]
-        terminal.until("1 of 2 servers ready, 4 tools.")
+        terminal.until("1 of 2 servers ready, 5 tools.")
         assert "indisposed" in terminal.seen
         terminal.until(f"{address}/mcp")
         terminal.process.send_signal(signal.SIGINT)
@@ -241,7 +262,7 @@ def test_what_to_do_about_failed_servers_is_told_once(desk: Desk) -> None:
 def test_an_end_says_once_how_many_servers_it_stops(desk: Desk) -> None:
     desk.write("mcp.json", {"mcpServers": {"example": EXAMPLE}})
     with Terminal(desk, "serve", "--port", "0") as terminal:
-        terminal.until("1 of 1 server ready, 4 tools.")
+        terminal.until("1 of 1 server ready, 5 tools.")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
         assert terminal.seen.count("comity: stopping 1 server\r\n") == 1

@@ -60,7 +60,7 @@ def records(desk: Desk) -> list[dict[str, Any]]:
 async def client(desk: Desk, config: Path, **env: str) -> AsyncGenerator[ClientSession]:
     """A client of MCP's own SDK that starts Comity as a desktop client does."""
     server = StdioServerParameters(
-        command=COMITY, args=["serve", "--stdio", str(config)], env={**desk.env, **env}
+        command=COMITY, args=["serve", "--stdio", "-c", str(config)], env={**desk.env, **env}
     )
     async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
         async with asyncio.timeout(SECONDS):
@@ -77,16 +77,17 @@ async def text(session: ClientSession, name: str, arguments: dict[str, Any]) -> 
 async def test_a_stdio_client_without_a_store_has_its_call_approved(desk: Desk) -> None:
     """Whatever the model is told is true: the page is served, and the command works."""
     config = desk.write(
-        "comity.toml", f'[policy]\nrequire_approval = "dangerous"\n[asks]\nhold = "1s"\n{SERVER}'
+        "comity.toml",
+        f'[policy]\nrequire_approval = "dangerous"\n[approvals]\nclient_wait = "1s"\n{SERVER}',
     )
     async with client(desk, config) as session:
         told = await text(session, *ECHO)
-        found = re.search(r"at (http://\S+/asks/(\w+)) or by `comity (approve [^`]*)`", told)
+        found = re.search(r"at (http://\S+/approvals/(\w+)) or by `comity (approve [^`]*)`", told)
         assert found is not None, told
         page, request, command = found.groups()
         assert await asyncio.to_thread(answers, page)
-        listed = await asyncio.to_thread(desk.run, "asks", "--json", *command.split()[2:])
-        assert [each["id"] for each in listed.json["asks"]] == [request]
+        listed = await asyncio.to_thread(desk.run, "approvals", "-o", "json", *command.split()[2:])
+        assert [each["id"] for each in listed.json["approvals"]] == [request]
         approved = await asyncio.to_thread(desk.run, *command.split(), "--yes")
         assert approved.status == 0, approved.err
         assert await text(session, *ECHO) == "hello"
@@ -165,7 +166,7 @@ async def test_a_port_that_nobody_chose_is_given_up_where_it_is_taken(desk: Desk
 def test_a_port_that_the_file_names_and_that_is_taken_is_told(desk: Desk) -> None:
     with taken() as port:
         config = desk.write("comity.toml", f"port = {port}\n{SERVER}")
-        ran = desk.run("serve", "--stdio", str(config))
+        ran = desk.run("serve", "--stdio", "-c", str(config))
     assert (ran.status, ran.out) == (3, "")
     assert f"port {port}" in ran.err
     (log,) = re.findall(r"Its log is (\S+)", ran.err)
@@ -192,14 +193,14 @@ effect = "allow"
 {SERVER}
 """
     config = desk.write("comity.toml", written)
-    here = ("--offline", "--config", str(config))
+    here = ("--offline", "-c", str(config))
     key = desk.run("keys", "create", "agent:two", *here).lines[0]
     async with client(desk, config, COMITY_KEY=key) as session:
         assert [tool.name for tool in (await session.list_tools()).tools] == ["example__echo"]
         assert await text(session, *ECHO) == "hello"
     # The one that runs now takes nobody without a key.
     greeting = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
-    ran = await asyncio.to_thread(desk.run, "serve", "--stdio", str(config), said=greeting)
+    ran = await asyncio.to_thread(desk.run, "serve", "--stdio", "-c", str(config), said=greeting)
     assert "Authorization" in ran.json["error"]["message"]
 
 

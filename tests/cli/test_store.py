@@ -1,4 +1,4 @@
-"""`comity store` with a file and a real database; and `serve` with a store it cannot use."""
+"""`comity db` with a file and a real database; and `serve` with a store it cannot use."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -22,23 +22,26 @@ async def database() -> AsyncGenerator[str]:
 
 def test_without_a_store_nothing_is_kept_and_that_is_told(desk: Desk) -> None:
     desk.write("comity.toml", MEMORY)
-    ran = desk.run("store", "status")
+    ran = desk.run("db", "status")
     assert (ran.status, ran.err) == (0, "")
-    assert "go when the gateway ends" in ran.out
-    upgraded = desk.run("store", "upgrade")
+    assert "There is no database" in ran.out
+    upgraded = desk.run("db", "migrate")
     assert upgraded.status == 2
-    assert "name a store first" in upgraded.err
+    assert "name a database first" in upgraded.err
 
 
 def test_a_file_is_made_and_brought_up_to_date(desk: Desk) -> None:
     desk.write("comity.toml", f'{MEMORY}[store]\nurl = "sqlite:///here.db"\n')
-    before = desk.run("store", "status", "--json")
-    assert (before.status, before.json["schema"]) == (1, "base")
-    assert "SQLite, here.db: has schema" in desk.run("store", "upgrade").out
-    after = desk.run("store", "status")
+    before = desk.run("db", "status", "-o", "json")
+    assert (before.status, before.json["schema"]) == (0, "base")
+    assert desk.run("db", "status", "--check").status == 1
+    planned = desk.run("db", "migrate", "--dry-run")
+    assert (planned.status, "would migrate from no tables" in planned.out) == (0, True)
+    assert "SQLite, here.db: migrated from no tables to schema" in desk.run("db", "migrate").out
+    after = desk.run("db", "status")
     assert after.status == 0
     assert "up to date" in after.out
-    assert "already" in desk.run("store", "upgrade").out
+    assert "is up to date" in desk.run("db", "migrate").out
 
 
 async def test_a_database_is_brought_up_to_date_and_no_password_is_shown(
@@ -47,16 +50,16 @@ async def test_a_database_is_brought_up_to_date_and_no_password_is_shown(
     url = database.replace("postgres@", "postgres:s3cret@")
     desk.write("comity.toml", MEMORY)
     named = {"COMITY_STORE_URL": url}
-    before = desk.run("store", "status", **named)
-    assert before.status == 1
-    assert "no tables yet" in before.out
-    ran = desk.run("store", "upgrade", **named)
+    before = desk.run("db", "status", **named)
+    assert before.status == 0
+    assert "no tables" in before.out
+    ran = desk.run("db", "migrate", **named)
     assert (ran.status, ran.err) == (0, "")
-    after = desk.run("store", "status", "--json", **named)
+    after = desk.run("db", "status", "-o", "json", **named)
     assert after.json["schema"] == after.json["newest"]
     assert "s3cret" not in before.out + ran.out + after.out
     await run_on(database, NEWER)
-    newer = desk.run("store", "status", "--json", **named)
+    newer = desk.run("db", "status", "--check", "-o", "json", **named)
     assert (newer.status, newer.json["schema"]) == (1, "9999")
 
 
@@ -65,7 +68,7 @@ async def test_serve_refuses_a_database_that_is_not_up_to_date(desk: Desk, datab
     named = {"COMITY_STORE_URL": database, "COMITY_PEPPER": "p" * 32}
     ran = await asyncio.to_thread(desk.run, "serve", **named)
     assert ran.status == 2
-    assert "no tables yet; run `comity store upgrade`" in ran.err
+    assert "no tables yet; run `comity db migrate`" in ran.err
     await stores.upgrade_store(database)
     await run_on(database, NEWER)
     ran = await asyncio.to_thread(desk.run, "serve", **named)
@@ -76,7 +79,7 @@ async def test_serve_refuses_a_database_that_is_not_up_to_date(desk: Desk, datab
 def test_a_store_that_cannot_be_reached_is_told_so(desk: Desk) -> None:
     url = "postgresql://me:s3cret@127.0.0.1:1/x"
     desk.write("comity.toml", MEMORY)
-    ran = desk.run("store", "status", COMITY_STORE_URL=url)
+    ran = desk.run("db", "status", COMITY_STORE_URL=url)
     assert ran.status == 3
     assert "does not answer" in ran.err
     assert "s3cret" not in ran.err
@@ -84,6 +87,6 @@ def test_a_store_that_cannot_be_reached_is_told_so(desk: Desk) -> None:
 
 def test_a_file_that_cannot_be_made_is_the_operators_mistake(desk: Desk, tmp_path: Path) -> None:
     desk.write("comity.toml", MEMORY)
-    ran = desk.run("store", "upgrade", COMITY_STORE_URL=f"sqlite:///{tmp_path}/no/such.db")
+    ran = desk.run("db", "migrate", COMITY_STORE_URL=f"sqlite:///{tmp_path}/no/such.db")
     assert ran.status == 2
     assert "cannot be written" in ran.err

@@ -1,4 +1,4 @@
-"""`comity topic`: topics shown and changed, joined by a program and at a terminal."""
+"""`comity topics`: topics shown and changed, joined by a program and at a terminal."""
 
 import contextlib
 import json
@@ -32,11 +32,11 @@ def house() -> Generator[TopicHouse]:
 
 
 def test_topics_are_listed_while_somebody_is_in_them(house: TopicHouse) -> None:
-    assert "comity topic join NAME" in house.run().out
+    assert "comity topics join NAME" in house.run().out
     with house.member("ops", ANA), house.member("ops", BOT):
         listed = house.run()
         assert listed.lines[-1].split() == ["ops", "2"]
-        assert house.run("list", "--json").json == {
+        assert house.run("list", "-o", "json").json == {
             "topics": [{"topic": "ops", "members": 2}],
             "total": 1,
         }
@@ -49,26 +49,28 @@ def test_a_topic_is_shown_with_what_each_member_may_send(house: TopicHouse) -> N
         (row,) = [line for line in shown.lines if line.startswith(BOT)]
         assert "directed" in row
         assert row.endswith("mcp/proposal:*, mcp/response:*, chat")
-        found = house.run("show", "ops", "--json").json
+        found = house.run("show", "ops", "-o", "json").json
         assert [each["participantId"] for each in found["participants"]] == [ANA, BOT]
 
 
 def test_a_topic_in_which_nobody_is_cannot_be_shown(house: TopicHouse) -> None:
     ran = house.run("show", "empty")
-    assert ran.status == 2
-    assert "comity topic list" in ran.err
+    assert ran.status == 5
+    assert "comity topics" in ran.err
 
 
 @pytest.mark.requirement("MCPX-11.3-admin", "MCPX-5.1-dynamic")
 def test_a_capability_is_given_and_taken_and_its_member_is_told_at_once(house: TopicHouse) -> None:
     with house.member("deploys", BOT) as bot:
-        added = house.run("caps", "deploys", BOT, "--add", "mcp/request:tools/*")
+        added = house.run("capabilities", "set", "deploys", BOT, "--add", "mcp/request:tools/*")
         assert added.status == 0, added.err
         (row,) = [line for line in added.lines if "mcp/request:tools/*" in line]
         assert row.split() == ["no", "yes", "mcp/request:tools/*"]
         told = bot.until("system/welcome")["payload"]["you"]["capabilities"]
         assert "mcp/request:tools/*" in told
-        taken = house.run("caps", "deploys", BOT, "--remove", "mcp/request:tools/*", "--json")
+        taken = house.run(
+            "capabilities", "set", "deploys", BOT, "--remove", "mcp/request:tools/*", "-o", "json"
+        )
         assert (taken.status, taken.json["topic"]) == (0, "deploys")
         assert "mcp/request:tools/*" in taken.json["oldCapabilities"]
         assert "mcp/request:tools/*" not in taken.json["newCapabilities"]
@@ -78,45 +80,52 @@ def test_a_capability_is_given_and_taken_and_its_member_is_told_at_once(house: T
 
 @pytest.mark.requirement("MCPX-4.1-p-full", "MCPX-4.1-p-response")
 def test_a_profile_stands_for_exactly_what_it_names(house: TopicHouse) -> None:
-    full = house.run("caps", "closed", WORKER, "--profile", "full", "--json")
+    full = house.run("capabilities", "set", "closed", WORKER, "--profile", "full", "-o", "json")
     assert set(full.json["newCapabilities"]) == {"mcp/*", "chat"}
-    respond = house.run("caps", "closed", WORKER, "--profile", "respond", "--add", "x/y")
+    respond = house.run(
+        "capabilities", "set", "closed", WORKER, "--profile", "respond", "--add", "x/y"
+    )
     assert respond.status == 0, respond.err
-    now = house.run("caps", "closed", WORKER, "--json").json
+    now = house.run("capabilities", "get", "closed", WORKER, "-o", "json").json
     assert set(now["newCapabilities"]) == {"mcp/response:*", "chat", "x/y"}
     assert now["oldCapabilities"] == now["newCapabilities"]
 
 
 def test_a_wider_profile_gives_back_what_a_narrower_one_took(house: TopicHouse) -> None:
-    house.run("caps", "ladder", BOT, "--profile", "respond")
+    house.run("capabilities", "set", "ladder", BOT, "--profile", "respond")
     with house.member("ladder", BOT) as bot:
         assert set(bot.capabilities) == {"mcp/response:*", "chat"}
-        raised = house.run("caps", "ladder", BOT, "--profile", "full")
+        raised = house.run("capabilities", "set", "ladder", BOT, "--profile", "full")
         assert (raised.status, raised.err) == (0, "")
         while "mcp/*" not in bot.until("system/welcome")["payload"]["you"]["capabilities"]:
             pass
         id = bot.propose("x", {}, ANA)
         assert bot.until("mcp/proposal")["id"] == id
-        lowered = house.run("caps", "ladder", BOT, "--profile", "propose", "--json").json
+        lowered = house.run(
+            "capabilities", "set", "ladder", BOT, "--profile", "propose", "-o", "json"
+        ).json
         assert set(lowered["newCapabilities"]) == {"mcp/proposal:*", "mcp/response:*", "chat"}
 
 
 def test_a_change_that_something_else_stands_against_is_told_so(house: TopicHouse) -> None:
-    house.run("caps", "*", WORKER, "--remove", "chat")
-    ran = house.run("caps", "quiet", WORKER, "--add", "chat")
-    house.run("caps", "*", WORKER, "--add", "chat")
+    house.run("capabilities", "set", "*", WORKER, "--remove", "chat")
+    ran = house.run("capabilities", "set", "quiet", WORKER, "--add", "chat")
+    house.run("capabilities", "set", "*", WORKER, "--add", "chat")
     assert ran.status == 1
     assert "it may still not send chat" in ran.err
-    assert f"comity grants --subject {WORKER}" in ran.err
+    assert f"comity grants list --principal {WORKER}" in ran.err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("caps", "ops", BOT, "--add", "two words"), "is no capability"),
-        (("caps", "a topic", BOT, "--add", "chat"), "name of a topic"),
-        (("caps", "ops", BOT, "--add", "chat", "--remove", "chat"), "both added and removed"),
-        (("caps", "ops", BOT, "--profile", "king"), "'king' is not one of"),
+        (("capabilities", "set", "ops", BOT, "--add", "two words"), "is no capability"),
+        (("capabilities", "set", "a topic", BOT, "--add", "chat"), "name of a topic"),
+        (
+            ("capabilities", "set", "ops", BOT, "--add", "chat", "--remove", "chat"),
+            "both added and removed",
+        ),
+        (("capabilities", "set", "ops", BOT, "--profile", "king"), "'king' is not one of"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
@@ -126,21 +135,21 @@ def test_what_cannot_be_meant_is_refused(
     assert (ran.status, said in ran.err) == (2, True)
 
 
-@pytest.mark.parametrize("words", [("list",), ("show", "ops"), ("caps", "ops", BOT)])
+@pytest.mark.parametrize("words", [("list",), ("show", "ops"), ("capabilities", "get", "ops", BOT)])
 def test_who_may_not_ask_is_told_what_is_missing(house: TopicHouse, words: tuple[str, ...]) -> None:
     refused = house.run(*words, by=BOT)
-    assert (refused.status, "admin/" in refused.err) == (2, True)
+    assert (refused.status, "admin/" in refused.err) == (4, True)
     unknown = house.run(*words, COMITY_KEY="")
-    assert (unknown.status, "COMITY_KEY" in unknown.err) == (2, True)
+    assert (unknown.status, "COMITY_KEY" in unknown.err) == (4, True)
 
 
-@loop_over("words", [("list",), ("show", "ops"), ("caps", "ops", BOT)])
+@loop_over("words", [("list",), ("show", "ops"), ("capabilities", "get", "ops", BOT)])
 def test_where_no_gateway_runs_it_is_said_how_to_start_one(words: tuple[str, ...]) -> None:
-    ran = comity("topic", *words, **NOBODY_THERE)
+    ran = comity("topics", *words, **NOBODY_THERE)
     assert ran.status == 3
     assert "comity serve" in ran.err
     if words[0] == "caps":
-        assert f"comity grants add {BOT} 'ops/CAP' --verb topic/send" in ran.err
+        assert f"comity grants create {BOT} 'ops/CAP' --verb topic/send" in ran.err
 
 
 @pytest.mark.requirement("MCPX-3.2.1-fulfil", "MCPX-3.2.1-corr")
@@ -209,13 +218,13 @@ def test_what_one_may_not_do_is_proposed_or_told_with_the_way_to_it(house: Topic
         assert seat.until("[2] you propose to agent:worker: test")
         seat.type("/quit")
         status, out, err = seat.end()
-        way = f"comity topic caps dev {BOT} --add mcp/request:tools/call:build"
+        way = f"comity topics capabilities set dev {BOT} --add mcp/request:tools/call:build"
         assert (status, way in err) == (1, True)
         assert proposal not in out
 
 
 def test_programs_read_each_envelope_as_a_line(house: TopicHouse) -> None:
-    with house.member("ops", BOT) as bot, Piped(house, "ops", "--json") as seat:
+    with house.member("ops", BOT) as bot, Piped(house, "ops", "-o", "json") as seat:
         assert json.loads(seat.until("system/welcome"))["payload"]["you"]["id"] == ANA
         id = bot.chat("gr\u00fc\u00df\u202egott \x1b[2J")
         line = seat.until(id)
@@ -229,7 +238,7 @@ def test_programs_read_each_envelope_as_a_line(house: TopicHouse) -> None:
 
 
 def test_a_reader_who_goes_away_ends_it_without_a_word(house: TopicHouse) -> None:
-    with house.member("ops", BOT) as bot, Piped(house, "ops", "--json") as seat:
+    with house.member("ops", BOT) as bot, Piped(house, "ops", "-o", "json") as seat:
         seat.until("system/welcome")
         assert seat.process.stdout is not None
         seat.process.stdout.close()
@@ -245,7 +254,7 @@ def test_where_nobody_shows_a_key_one_is_who_one_says() -> None:
             assert "You are local:bea in ops. Here: nobody else" in seat.until("You are")
             seat.type("/who", "/help", "/proposals", "//slash", "", "/dance")
             seat.until("you  ")
-            seat.until("/approve N [PARTY]")
+            seat.until("/approve N [PRINCIPAL]")
             assert seat.until("slash").endswith("you: /slash")
             status, _, err = seat.end()
         assert status == 1
@@ -256,10 +265,10 @@ def test_where_nobody_shows_a_key_one_is_who_one_says() -> None:
 @pytest.mark.parametrize(
     ("topic", "env", "status", "said"),
     [
-        ("ops", {"COMITY_KEY": ""}, 2, "put a key into COMITY_KEY"),
-        ("ops", {"COMITY_KEY": "wrong"}, 2, "does not take this key"),
-        ("closed", {}, 2, f"comity topic caps closed {BOT} --add chat"),
-        ("secret", {}, 2, "there is no topic 'secret' for you"),
+        ("ops", {"COMITY_KEY": ""}, 4, "put a key into COMITY_KEY"),
+        ("ops", {"COMITY_KEY": "wrong"}, 4, "does not accept this key"),
+        ("closed", {}, 2, f"comity topics capabilities set closed {BOT} --add chat"),
+        ("secret", {}, 2, "there is no topic 'secret' that you can join"),
         ("o/p", {}, 2, "is no topic"),
         ("ops", NOBODY_THERE, 3, "comity serve"),
     ],
@@ -273,8 +282,8 @@ def test_who_is_not_let_in_is_told_what_to_do(
 
 def test_an_alias_is_for_those_who_show_no_key(house: TopicHouse) -> None:
     ran = house.run("join", "ops", "--as", "bea")
-    assert (ran.status, "credentials say who you are" in ran.err) == (2, True), ran.err
-    assert comity("topic", "join", "--help").status == 0
+    assert (ran.status, "your credentials name you" in ran.err) == (2, True), ran.err
+    assert comity("topics", "join", "--help").status == 0
 
 
 def test_who_is_replaced_or_put_out_is_told_so(house: TopicHouse) -> None:
@@ -292,7 +301,7 @@ LOOKING = "approve exactly this"
 def seat(house: TopicHouse, tmp_path: Path) -> Generator[Terminal]:
     """Ana at her terminal, in the topic."""
     desk = Desk(tmp_path, **house.shown(ANA))
-    with Terminal(desk, "topic", "join", "ops") as terminal:
+    with Terminal(desk, "topics", "join", "ops") as terminal:
         terminal.until("/help")
         yield terminal
 
@@ -389,7 +398,7 @@ def test_a_proposal_that_somebody_else_has_done_is_no_longer_decided_here(
     house: TopicHouse, seat: Terminal
 ) -> None:
     with house.member("ops", BOT) as bot, house.member("ops", WORKER) as worker:
-        house.run("caps", "ops", WORKER, "--profile", "full")
+        house.run("capabilities", "set", "ops", WORKER, "--profile", "full")
         proposal = bot.propose("sweep", {"n": 1}, BOT)
         seat.until("sweep")
         look(seat, '"n": 1')

@@ -25,7 +25,7 @@ from comity.cli.main import main
 from comity.http.server import event_loop
 from comity.identity.authentication import IdentityDirectory
 from comity.policy.grants import Effect, Grant
-from comity.topics.settings import RoomSettings
+from comity.topics.settings import TopicOverride
 from tests.cli.program import SECONDS, Ran
 from tests.support.credentials import GivenOut
 from tests.support.fork_server import COMITY
@@ -40,9 +40,9 @@ GRANTED = tuple(
     for verb, target in (("admin/read", "*"), ("admin/write", "*"), ("topic/send", "ops/*"))
 )
 ROOMS = (
-    RoomSettings("closed", access="restricted"),
-    RoomSettings("secret", access="private"),
-    RoomSettings("later", kinds="later", capabilities=("mcp/*", "chat"), history=10),
+    TopicOverride("closed", access="restricted"),
+    TopicOverride("secret", access="private"),
+    TopicOverride("later", kinds="later", capabilities=("mcp/*", "chat"), history=10),
 )
 
 type Envelope = dict[str, Any]
@@ -127,7 +127,7 @@ class TopicHouse:
     keys: dict[str, str]
 
     def run(self, *words: str, by: str = ANA, **env: str) -> Ran:
-        return comity("topic", *words, **{**self.shown(by), **env})
+        return comity("topics", *words, **{**self.shown(by), **env})
 
     def shown(self, by: str) -> dict[str, str]:
         """What a command finds in its environment where this party runs it."""
@@ -181,10 +181,10 @@ def topic_house(**chosen: Any) -> Generator[TopicHouse]:
     """A gateway where everybody shows a key; with `identity_mode="local"`, where nobody does."""
     given_out = GivenOut()
     wanted: dict[str, Any] = {"identity_mode": "required", "grants": GRANTED, "servers": ()}
-    wanted |= {"topics_access": "public", "topics_rooms": ROOMS, **chosen}
+    wanted |= {"topics_access": "public", "topics_overrides": ROOMS, **chosen}
     is_local = wanted["identity_mode"] == "local"
     thread = _Thread(
-        settings_with(topics_messages=6000, topics_chats=6000, **wanted),
+        settings_with(topics_message_rate=6000, topics_chat_rate=6000, **wanted),
         None if is_local else given_out.register,
     )
     try:
@@ -195,11 +195,11 @@ def topic_house(**chosen: Any) -> Generator[TopicHouse]:
 
 
 class Piped:
-    """`comity topic join` as a program that writes and reads lines."""
+    """`comity topics join` as a program that writes and reads lines."""
 
     def __init__(self, house: TopicHouse, *words: str, by: str = ANA) -> None:
         self.process = subprocess.Popen(
-            [COMITY, "topic", "join", *words],
+            [COMITY, "topics", "join", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

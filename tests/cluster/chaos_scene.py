@@ -58,7 +58,7 @@ class Node:
         config = self.scene.folder / f"{self.name}.toml"
         config.write_text(self._settings())
         within = [] if self.space is None else self.space.enter
-        command = [*within, sys.executable, "-m", "comity.cli", "serve", str(config)]
+        command = [*within, sys.executable, "-m", "comity.cli", "serve", "-c", str(config)]
         self.program = Program(command, {"COMITY_PEPPER": self.scene.pepper})
 
     def kill(self) -> None:
@@ -85,26 +85,26 @@ allowed_hosts = ["{self.host}"]
 mode = "required"
 [store]
 url = "{store}"
-snapshot_max_age = "10m"
-[journal]
+policy_max_staleness = "10m"
+[audit]
 node = "{self.name}"
-patience = "2s"
-[asks]
-hold = "200ms"
-expires = "30m"
-lasts = "30m"
+write_timeout = "2s"
+[approvals]
+client_wait = "200ms"
+request_ttl = "30m"
+approval_ttl = "30m"
 [topics]
-members = 1000
-messages = 0
-chats = 0
-grace = "1s"
+max_members = 1000
+message_rate = 0
+chat_rate = 0
+reconnect_grace = "1s"
 [cluster]
 url = "{urls}"
 node = "{self.name}"
 name = "{scene.name}"
-heartbeat = "500ms"
+heartbeat_interval = "500ms"
 dead_after = "4s"
-lease = "6s"
+lease_ttl = "6s"
 allow_open_nats = true
 [[servers]]
 id = "fenced"
@@ -112,7 +112,7 @@ transport = "stdio"
 command = {json.dumps(sys.executable)}
 args = {json.dumps(arguments)}
 cwd = {json.dumps(str(ROOT))}
-placement = "one"
+replicas = "single"
 [servers.tools.write]
 risk = "safe"
 [servers.tools.wipe]

@@ -58,9 +58,9 @@ url = "{self.store}"
 [cluster]
 url = "{nats}"
 node = "{name}"
-heartbeat = "300ms"
+heartbeat_interval = "300ms"
 dead_after = "2s"
-lease = "8s"
+lease_ttl = "8s"
 {self.tables}
 [[servers]]
 id = "local"
@@ -71,7 +71,7 @@ id = "fenced"
 command = "{sys.executable}"
 args = ["-m", "tests.cluster.fenced_server", "{self.notes}"]
 env = {{ PYTHONPATH = "{ROOT}" }}
-placement = "one"
+replicas = "single"
 {self.more}
 """
 
@@ -98,7 +98,8 @@ def some_nodes(
         programs = [
             started.enter_context(
                 running(
-                    [program, "serve", str(setting.written(name, urls)), "--port", "0"], environment
+                    [program, "serve", "-c", str(setting.written(name, urls)), "--port", "0"],
+                    environment,
                 )
             )
             for name in names

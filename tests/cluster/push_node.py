@@ -41,5 +41,5 @@ async def begin_only(live: LiveParts) -> AsyncGenerator[Begun]:
 
 if __name__ == "__main__":
     setattr(plane, "run_turns", begin_only)  # noqa: B010  # only a test puts another in its place
-    sys.argv = ["comity", "serve", sys.argv[1], "--port", "0"]
+    sys.argv = ["comity", "serve", "-c", sys.argv[1], "--port", "0"]
     main()

@@ -64,22 +64,22 @@ url = "{self.store}"
 require_approval = "never"
 [limits]
 push_rate = 0
-push_waiting = 1000000
+max_queued_pushes = 1000000
 [webhooks]
 allow_hosts = ["127.0.0.1"]
 [cluster]
 url = "{",".join(self.nats)}"
 node = "{name}"
-heartbeat = "300ms"
+heartbeat_interval = "300ms"
 dead_after = "2s"
-lease = "8s"
+lease_ttl = "8s"
 [[pushes]]
 from = "ci/ci.builds"
 to = "turn"
 [[pushes]]
 from = "ci/ci"
 to = "webhooks"
-[[hooks]]
+[[inbound_webhooks]]
 name = "sensor"
 kind = "standard"
 secret_file = "{secret}"
@@ -101,7 +101,7 @@ risk = "safe"
     async def start(self, *names: str) -> None:
         environment = {"COMITY_PEPPER": "pepper-" * 8}
         for name in names:
-            whole = [COMITY, "serve", str(self.written(name)), "--port", "0"]
+            whole = [COMITY, "serve", "-c", str(self.written(name)), "--port", "0"]
             begun = [sys.executable, "-m", "tests.cluster.push_node", str(self.written(name))]
             self.programs[name] = Program(whole if self.model else begun, environment)
         for name in names:

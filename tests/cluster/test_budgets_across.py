@@ -48,13 +48,13 @@ url = "{self.store}"
 url = "{nats}"
 node = "{name}"
 [inference]
-deadline = "10m"
+timeout = "10m"
 [[models]]
 id = "fast"
 api = "openai"
 url = "{self.model}/v1"
 [[budgets]]
-party = "server:*"
+principal = "server:*"
 tokens_per_day = {self.tokens}
 on_exceeded = "refuse"
 [[servers]]
@@ -145,7 +145,7 @@ async def test_a_budget_is_not_exceeded_by_many_requesters_on_three_nodes(
             assert limit - (SAYS + len(WORDS) + 40) < used <= limit
             error = answers[0]["error"]
             assert error["data"]["error_type"] == "budget_exceeded"
-            assert "opens again at" in error["message"]
+            assert "resets at" in error["message"]
             asked_of_model = len(models.requests)
             await everybody(http, nodes, 1)
             assert len(models.requests) == asked_of_model

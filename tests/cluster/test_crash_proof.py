@@ -58,7 +58,7 @@ class Scene:
         self.port = self.port or free_port()
         config = self.folder / "comity.toml"
         config.write_text(_settings(self))
-        command = [sys.executable, "-m", "comity.cli", "serve", str(config)]
+        command = [sys.executable, "-m", "comity.cli", "serve", "-c", str(config)]
         self.gateway = Program(command, PEPPER)
         await asyncio.to_thread(self.gateway.wait_for_line, "server 'effects' is ready")
 
@@ -81,17 +81,17 @@ def _settings(scene: Scene) -> str:
 port = {scene.port}
 [store]
 url = {json.dumps(scene.postgres.url)}
-snapshot_max_age = "10m"
-[journal]
+policy_max_staleness = "10m"
+[audit]
 node = "crash"
 key_file = {json.dumps(str(scene.folder / "journal-key"))}
 arguments = "all"
-patience = "2s"
-most_waiting = 200
-[asks]
-hold = "500ms"
-expires = "10m"
-lasts = "10m"
+write_timeout = "2s"
+max_queued = 200
+[approvals]
+client_wait = "500ms"
+request_ttl = "10m"
+approval_ttl = "10m"
 [[servers]]
 id = "effects"
 url = "http://127.0.0.1:{scene.upstream}/mcp"
@@ -169,10 +169,12 @@ async def keep_asking(
                 scene.done.add(f"wipe {n}")
                 break
             else:
-                ask = said["error"]["data"].get("details", {}).get("ask_id", "") or ask
+                ask = said["error"]["data"].get("details", {}).get("approval_id", "") or ask
                 if ask and ask not in scene.accepted:
                     scene.opened.add(ask)
-                    yes = await post(scene, web, f"/api/asks/{ask}/answer", {"verdict": "accept"})
+                    yes = await post(
+                        scene, web, f"/api/approvals/{ask}/answer", {"verdict": "accept"}
+                    )
                     if yes is not None and "error" not in yes:
                         scene.accepted.add(ask)
                 await asyncio.sleep(0.02)
@@ -274,13 +276,13 @@ async def test_nothing_is_lost_and_nothing_is_done_twice(
     lost = [
         id
         for id in scene.accepted
-        if kept[id].state not in (ApprovalState.ACCEPTED, ApprovalState.USED)
+        if kept[id].state not in (ApprovalState.APPROVED, ApprovalState.CONSUMED)
     ]
     assert lost == []
-    used = Counter(ask.call for ask in kept.values() if ask.state is ApprovalState.USED)
+    used = Counter(ask.call for ask in kept.values() if ask.state is ApprovalState.CONSUMED)
     assert [call for call, count in used.items() if count > 1] == []
     wiped = [name for name in ran if name.startswith("wipe")]
-    assert len(wiped) <= len([ask for ask in kept.values() if ask.state is ApprovalState.USED])
+    assert len(wiped) <= len([ask for ask in kept.values() if ask.state is ApprovalState.CONSUMED])
     print(
         f"\n  crash: {KILLS} + {STORE_KILLS} deaths, {len(scene.done)} answered, {len(ran)} ran, "
         f"{len(unknown)} unknown ({len(unknown & ran.keys())} of them ran), "
@@ -300,7 +302,7 @@ async def test_without_its_store_what_must_be_kept_is_refused_and_the_rest_goes_
         try:
             refused = await post(scene, web, "/tools/effects__write", {"n": "never"})
             assert refused["error"]["data"]["retryable"] is True
-            assert "written down" in refused["error"]["data"]["reason"]
+            assert "cannot be written" in refused["error"]["data"]["reason"]
             went = 0
             async with asyncio.timeout(60):
                 while True:

@@ -41,9 +41,9 @@ require_approval = "never"
 [cluster]
 url = "{nats}"
 node = "{name}"
-heartbeat = "300ms"
+heartbeat_interval = "300ms"
 dead_after = "2s"
-lease = "8s"
+lease_ttl = "8s"
 [[servers]]
 id = "local"
 command = "{EXAMPLE["command"]}"
@@ -59,7 +59,7 @@ id = "{module}"
 command = "{sys.executable}"
 args = ["-m", "{SERVERS}.{module}"]
 env = {{ PYTHONPATH = "{ROOT}" }}
-placement = "one"
+replicas = "single"
 """
 
 
@@ -176,7 +176,7 @@ async def test_a_callback_at_one_node_is_answered_at_the_other(
             (ask,) = await until(partial(pending, http, other))
             said = {"verdict": "accept", "content": content}
             url, shown = (
-                f"{other.origin}/api/asks/{ask['id']}/answer",
+                f"{other.origin}/api/approvals/{ask['id']}/answer",
                 operator_headers(other.origin),
             )
             async with http.post(url, json=said, headers=shown) as reply:
@@ -187,5 +187,5 @@ async def test_a_callback_at_one_node_is_answered_at_the_other(
 
 async def pending(http: aiohttp.ClientSession, node: Node) -> Any:
     shown = operator_headers(node.origin)
-    async with http.get(f"{node.origin}/api/asks?state=pending", headers=shown) as reply:
-        return (await reply.json())["asks"]
+    async with http.get(f"{node.origin}/api/approvals?state=pending", headers=shown) as reply:
+        return (await reply.json())["approvals"]

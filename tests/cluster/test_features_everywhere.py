@@ -38,7 +38,7 @@ id = "{era}"
 command = "{sys.executable}"
 args = ["-m", "tests.live.live_talker"]
 env = {{ {told}, PYTHONPATH = "{ROOT}" }}
-placement = "one"
+replicas = "single"
 [servers.tools."*"]
 risk = "safe"
 [servers.live]

@@ -147,7 +147,7 @@ async def test_a_watcher_that_fails_keeps_nobody_from_being_told(
         async with a_node(hub, "b", clock) as b:
             await settled()
             assert told == [b.id]
-    assert "a watcher of the nodes failed" in caplog.text
+    assert "A listener for nodes failed" in caplog.text
 
 
 def test_a_node_is_another_one_after_each_start() -> None:

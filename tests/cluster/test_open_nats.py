@@ -130,7 +130,7 @@ accept_auth_member = true
 [[identity.issuers]]
 issuer = "{issuer.url}"
 audience = "{AUDIENCE}"
-party_prefix = "person:"
+principal_prefix = "person:"
 algorithms = ["ES256"]
 """
         setting = Setting(folder, nats.urls, postgres.url, tables=tables, more=MORE)
@@ -194,12 +194,12 @@ async def _approve(scene: Scene, http: aiohttp.ClientSession, a: str, b: str) ->
     async with scene.as_party(OPERATOR) as operator:
 
         async def pending() -> Any:
-            async with operator.get(f"{b}/api/asks") as reply:
-                found = (await reply.json())["asks"]
+            async with operator.get(f"{b}/api/approvals") as reply:
+                found = (await reply.json())["approvals"]
             return next((each for each in found if each["state"] == "pending"), None)
 
         asked = await until(pending)
-        answer = f"{b}/api/asks/{asked['id']}/answer"
+        answer = f"{b}/api/approvals/{asked['id']}/answer"
         async with operator.post(answer, json={"verdict": "accept"}) as told:
             assert told.status == 200
     assert (await calling).text.endswith("did approved")

@@ -49,8 +49,8 @@ def configuration(postgres: Postgres, folder: Path) -> Path:
 mode = "required"
 [store]
 url = "{postgres.url}"
-[asks]
-hold = "60s"
+[approvals]
+client_wait = "60s"
 [[servers]]
 id = "example"
 command = "{EXAMPLE["command"]}"
@@ -99,23 +99,23 @@ async def test_an_ask_of_one_gateway_is_heard_and_answered_at_the_other(
             one, other = (started.enter_context(comity(config, environment)) for _ in range(2))
             shown = {"authorization": f"Bearer {keys[ANA]}"}
             async with (
-                session.get(f"{one}/api/asks/stream", headers=shown) as at_one,
-                session.get(f"{other}/api/asks/stream", headers=shown) as at_other,
+                session.get(f"{one}/api/approvals/stream", headers=shown) as at_one,
+                session.get(f"{other}/api/approvals/stream", headers=shown) as at_other,
             ):
                 here, there = Watching(at_one), Watching(at_other)
                 await here.until("current")
                 await there.until("current")
                 echo = call(session, one, keys[AGENT], "example__echo", SAID)
                 made = asyncio.ensure_future(echo)
-                asked = await there.until("ask", "pending")
+                asked = await there.until("approval", "pending")
                 assert asked["may_answer"] is True
-                answer = f"{other}/api/asks/{asked['id']}/answer"
+                answer = f"{other}/api/approvals/{asked['id']}/answer"
                 async with session.post(answer, json={"verdict": "accept"}, headers=shown) as told:
                     assert told.status == 200
                 _, _, body = await made
                 assert body["result"]["content"][0]["text"] == "hello"
                 for watching in (here, there):
-                    used = await watching.until("ask", "used")
+                    used = await watching.until("approval", "consumed")
                     assert used["id"] == asked["id"]
                     assert used["answers"][0]["by"] == ANA
 
@@ -171,7 +171,7 @@ def config(postgres: Postgres, tmp_path: Path) -> Path:
 mode = "required"
 [store]
 url = "{postgres.url}"
-snapshot_max_age = {AGE}
+policy_max_staleness = {AGE}
 [[servers]]
 id = "example"
 command = "{EXAMPLE["command"]}"
@@ -179,8 +179,8 @@ args = [{arguments}]
 # Who waits for no journal goes on without a store.
 [servers.tools.echo]
 risk = "safe"
-[journal]
-most_waiting = 1000000
+[audit]
+max_queued = 1000000
 """,
         encoding="utf-8",
     )
@@ -258,7 +258,14 @@ async def test_gateway_that_stood_still_asks_its_store_before_it_decides(
     config: Path, records: RecordStores, key: str, is_revoked: bool
 ) -> None:
     """It could not hear of a change; and what it knows would be young enough without a store."""
-    command = [str(Path(sys.executable).with_name("comity")), "serve", str(config), "--port", "0"]
+    command = [
+        str(Path(sys.executable).with_name("comity")),
+        "serve",
+        "-c",
+        str(config),
+        "--port",
+        "0",
+    ]
     with running(command, ENVIRONMENT) as program:
         listening = await asyncio.to_thread(program.wait_for_line, r"listening on (http://\S+)")
         origin = listening.group(1)
@@ -397,7 +404,14 @@ def _ready(origin: str) -> tuple[int, str]:
 def test_a_gateway_whose_store_never_answered_is_not_ready(tmp_path: Path) -> None:
     config = tmp_path / "comity.toml"
     config.write_text(f'[store]\nurl = "postgresql://127.0.0.1:{free_port()}/none"\n')
-    command = [str(Path(sys.executable).with_name("comity")), "serve", str(config), "--port", "0"]
+    command = [
+        str(Path(sys.executable).with_name("comity")),
+        "serve",
+        "-c",
+        str(config),
+        "--port",
+        "0",
+    ]
     with running(command, {"COMITY_PEPPER": "p" * 64}) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         for _ in range(20):

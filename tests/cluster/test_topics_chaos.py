@@ -26,7 +26,7 @@ from tests.cluster.chaos_scene import MEMBERS, PERSON, ROUNDS, SECONDS, Scene, a
 from tests.cluster.namespaces import can_be_made
 from tests.cluster.topic_crowd import unexplained, until
 
-_ANSWERED = (ApprovalState.ACCEPTED, ApprovalState.USED)
+_ANSWERED = (ApprovalState.APPROVED, ApprovalState.CONSUMED)
 
 pytestmark = [
     pytest.mark.timeout(240 + 240 * ROUNDS),
@@ -65,10 +65,10 @@ async def _is_wiped(scene: Scene, web: aiohttp.ClientSession, name: str) -> bool
     if any(line[:2] == ["wipe", name] for line in scene.lines()):
         return True
     scene.refused = f"{status} {said}"[:300]
-    found = re.search(r'"ask_id": "([a-z0-9]+)"', json.dumps(said))
+    found = re.search(r'"approval_id": "([a-z0-9]+)"', json.dumps(said))
     if found is not None:
         # An approval that was spent on a call that failed has to be given again.
-        path, word = f"/api/asks/{found[1]}/answer", {"verdict": "accept", "reason": "chaos"}
+        path, word = f"/api/approvals/{found[1]}/answer", {"verdict": "accept", "reason": "chaos"}
         node = scene.chance.choice(scene.nodes)
         status, answered = await scene.post(web, node, path, word, PERSON)
         if status == 200:
@@ -218,8 +218,8 @@ def _judge(scene: Scene, asks: Counter[ApprovalState]) -> None:
     assert scene.done <= ran.keys()
     assert scene.wiped <= ran.keys()
     # One may be open or accepted still when all ends; of the others each was used, and once.
-    assert asks[ApprovalState.USED] >= len(scene.wiped) > 0
-    assert asks.total() - asks[ApprovalState.USED] <= 1
+    assert asks[ApprovalState.CONSUMED] >= len(scene.wiped) > 0
+    assert asks.total() - asks[ApprovalState.CONSUMED] <= 1
 
 
 def _tell(scene: Scene, asks: Counter[ApprovalState]) -> None:

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -24,6 +25,7 @@ from comity.config.document import (
     positions_in_toml,
     strict_json,
 )
+from comity.config.secret_files import FileVariables
 from comity.errors import Misconfigured
 from tests.support.cases import loop_over
 
@@ -103,7 +105,7 @@ def test_parts_know_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "hint"), [("prot", "did you mean 'port'"), ("zzz", "known are: host, port")]
+    ("key", "hint"), [("prot", "did you mean 'port'"), ("zzz", "known keys: host, port")]
 )
 def test_an_unknown_key_is_told_with_the_nearest_known_one(key: str, hint: str) -> None:
     (problem,) = ConfigValue({key: 1, "port": 1}, "f").unknown_keys({"host", "port"})
@@ -278,8 +280,32 @@ def test_a_value_arrives_as_it_is(value: str) -> None:
     assert expand_variables("<${V}>", {"V": value}) == f"<{value}>"
 
 
+def test_a_variable_may_be_in_the_file_that_its_name_with_file_names(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("hush\n")
+    file.chmod(0o600)
+    named = FileVariables({"TOKEN_FILE": str(file)})
+    assert expand_variables("Bearer ${TOKEN}", named) == "Bearer hush"
+    assert expand_variables("${TOKEN:-none}", named) == "hush"
+    with pytest.raises(Misconfigured, match="TOKEN is set too"):
+        expand_variables("${TOKEN}", FileVariables({**named, "TOKEN": "spoken"}))
+
+
+def test_a_variable_in_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("hush")
+    file.chmod(0o644)
+    with pytest.raises(Misconfigured, match="TOKEN_FILE: other users can read") as refused:
+        expand_variables("${TOKEN:-none}", FileVariables({"TOKEN_FILE": str(file)}))
+    assert "hush" not in str(refused.value)
+    file.write_bytes(b"\xff\xfe")
+    file.chmod(0o600)
+    with pytest.raises(Misconfigured, match="is not UTF-8"):
+        expand_variables("${TOKEN}", FileVariables({"TOKEN_FILE": str(file)}))
+
+
 def test_what_an_editor_would_ask_for_is_refused_with_what_to_write() -> None:
-    with pytest.raises(Misconfigured, match=r"nobody can be asked here; write \$\{NAME\}"):
+    with pytest.raises(Misconfigured, match=r"which Comity cannot show; write \$\{NAME\}"):
         expand_variables("Bearer ${input:token}", VARIABLES)
 
 
@@ -292,7 +318,7 @@ host = "a" # = [
   }"]\"\"\"\"\" },
 ]
 [limits]
-depth = 07:32:00
+max_depth = 07:32:00
 d = 1979-05-27 07:32:00Z
 e = 0xff
 
@@ -320,7 +346,7 @@ TOML_LINES: dict[Place, int] = {
     ("a b", "c.d", 2, "x"): 5,
     ("a b", "c.d", 2, "y"): 5,
     ("limits",): 8,
-    ("limits", "depth"): 9,
+    ("limits", "max_depth"): 9,
     ("limits", "d"): 10,
     ("limits", "e"): 11,
     ("servers",): 13,

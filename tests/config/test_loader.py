@@ -24,7 +24,7 @@ from tests.support.writing import from_text
         ('{"mcpServers": {}, "servers": {}}', "needs your servers once"),
         ('{"mcpServers": []}', "mcpServers: must be a table"),
         ('{"mcpservers": {}}', r"mcp\.json:1: mcpservers: .*did you mean 'mcpServers'"),
-        ('{"mcpServers": {\n"a": {},\n"a": {}}}', r"mcp\.json:3: the key 'a' stands twice"),
+        ('{"mcpServers": {\n"a": {},\n"a": {}}}', r"mcp\.json:3: the key 'a' appears twice"),
         ('{"x": NaN}', "NaN is not JSON"),
         ('{"x": ' + "1" * 5000 + "}", "too many digits"),
         ("[" * 200_000, "nested too deeply"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from comity.config import secret_files
 from comity.config.secret_files import (
     MAX_SECRET_BYTES,
     read_secret,
@@ -28,6 +29,13 @@ def test_a_secret_is_read_without_the_space_around_it(tmp_path: Path) -> None:
 def test_a_file_that_others_can_reach_is_refused(tmp_path: Path, mode: int) -> None:
     with pytest.raises(Misconfigured, match=r"key_file: other users can read .*chmod 600"):
         read_secret(_file(tmp_path, b"hush", mode), "key_file")
+
+
+def test_a_mounted_secret_has_the_mode_that_the_engine_gave_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secret_files, "MOUNTED_SECRETS", (tmp_path,))
+    assert read_secret(_file(tmp_path, b"hush", 0o644), "key_file") == b"hush"
 
 
 def test_a_file_that_is_missing_or_too_long_is_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ UNHINDERED: dict[str, Any] = {
     "identity_mode": "required",
     "policy_require_approval": "never",
     "policy_fallback_validators": "off",
-    "policy_suspicious": "show",
+    "policy_on_suspicious_definition": "show",
 }
 
 

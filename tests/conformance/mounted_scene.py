@@ -17,7 +17,7 @@ from comity.identity.principals import Principal
 from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, CALL, PrincipalKind
 from comity.policy.grants import Effect, Grant
 from comity.topics.rules import JOIN, SEND
-from comity.topics.settings import RoomSettings
+from comity.topics.settings import TopicOverride
 from tests.conformance.governed import UNHINDERED, Guest
 from tests.support.commands import by_command
 from tests.support.credentials import GivenOut, bearer
@@ -26,7 +26,7 @@ from tests.support.visitor import SECONDS, Visitor, visiting
 type Heard = dict[str, Any]
 
 FILES = "server:files"
-INBOX = "system:inbox"
+INBOX = "system:approvals"
 ANA = "person:ana@example.org"
 BEA = "person:bea@example.org"
 CI = "agent:ci"
@@ -162,7 +162,7 @@ class Scene:
         return [each for each in found if each.type.removeprefix("dev.comity.") in types]
 
     async def answer(self, ask: str, verdict: str = "accept", party: str = ANA) -> tuple[int, Any]:
-        path = f"/api/asks/{ask}/answer"
+        path = f"/api/approvals/{ask}/answer"
         return await self.guest(party).http("POST", path, {"verdict": verdict})
 
 
@@ -174,7 +174,9 @@ async def a_topic(
     settings: dict[str, Any] = {
         **UNHINDERED,
         "grants": (*PROPOSES, *ASKS, *PEOPLE, USES, *grants),
-        "topics_rooms": (RoomSettings("ops", mounts=mounts, asks=asks, access="restricted"),),
+        "topics_overrides": (
+            TopicOverride("ops", servers=mounts, approvals=asks, access="restricted"),
+        ),
         **chosen,
     }
     server = replace(

@@ -47,7 +47,7 @@ async def brought(folder: Path, **chosen: Any) -> AsyncGenerator[Governed]:
         "registration_commands": ("python",),
         "registration_folders": (str(folder),),
         "registration_from_network": True,
-        "asks_hold": chosen.pop("asks_hold", None),
+        "approvals_client_wait": chosen.pop("approvals_client_wait", None),
         "grants": (*ADMINISTERS, ANSWERS, *chosen.pop("more_grants", ())),
         **chosen,
     }

@@ -19,9 +19,9 @@ MGP: Frame = {"mgp": {"version": "0.3.0", "extensions": ["security", "bidirectio
 PLAIN: Frame = {}
 SETTINGS = """
 [policy]
-[asks]
+[approvals]
 elicitations = "ELICITATIONS"
-expires = "20s"
+request_ttl = "20s"
 """
 
 
@@ -44,7 +44,7 @@ def callback(of: str, id: str = "cb-1", /, **other: object) -> Frame:
 
 
 async def asks(house: House, **query: str) -> list[Frame]:
-    return (await asked(house, "asks", body=None, **query))["asks"]
+    return (await asked(house, "approvals", body=None, **query))["approvals"]
 
 
 async def until_asked(house: House, kind: str, number: int = 1, **query: str) -> list[Frame]:
@@ -61,7 +61,7 @@ async def until_state(house: House, id: str, *states: str) -> Frame:
     """An ask once it is in one of these states."""
     async with asyncio.timeout(SECONDS):
         while True:
-            found = await asked(house, "asks", id)
+            found = await asked(house, "approvals", id)
             if found["state"] in states:
                 return found
             await asyncio.sleep(0.05)
@@ -71,7 +71,7 @@ async def answer(house: House, id: str, verdict: str, **more: object) -> tuple[i
     async with (
         aiohttp.ClientSession() as http,
         http.post(
-            f"{house.origin}/api/asks/{id}/answer",
+            f"{house.origin}/api/approvals/{id}/answer",
             json={"verdict": verdict, **more},
             headers=operator_headers(house.origin),
         ) as reply,
@@ -91,5 +91,5 @@ def told(exchange: Exchange) -> list[tuple[str, object]]:
 
 async def journaled(house: House, ask: str) -> list[Frame]:
     """All that the journal has of an ask."""
-    found = await asked(house, "journal", limit="1000")
+    found = await asked(house, "audit", limit="1000")
     return [each for each in found["entries"] if ask in json.dumps(each)]

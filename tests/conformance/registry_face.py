@@ -63,4 +63,4 @@ class Face:
 
 def functions(named: str = "tests.conformance.servers.registered") -> Entry:
     """How a configuration names a server of a module's functions."""
-    return {"command": COMITY, "args": ["tools", "serve", named], "cwd": str(ROOT)}
+    return {"command": COMITY, "args": ["dev", "serve-functions", named], "cwd": str(ROOT)}

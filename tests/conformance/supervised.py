@@ -104,7 +104,7 @@ def steps(told: list[Frame]) -> list[Step]:
 def gateway(folder: Path, servers: Mapping[str, Entry]) -> Generator[Gateway]:
     config = folder / "mcp.json"
     config.write_text(json.dumps({"mcpServers": servers}))
-    with running([COMITY, "serve", str(config), "--port", "0"]) as program:
+    with running([COMITY, "serve", "-c", str(config), "--port", "0"]) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(partial(answers, f"{origin}/ready"))
         yield Gateway(origin, config, program)

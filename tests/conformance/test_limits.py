@@ -106,7 +106,7 @@ async def test_a_caller_that_comes_too_often_is_told_exactly_when_to_come_back()
         pytest.param(PER_TOOL, (False, False, True), id="tool"),
         pytest.param(PER_SERVER, (False, False, False), id="server"),
         pytest.param(
-            LimitRule(per=("party", "tool"), rate=RateLimit(2, 3600.0, 2)),
+            LimitRule(per=("principal", "tool"), rate=RateLimit(2, 3600.0, 2)),
             (True, False, True),
             id="both",
         ),
@@ -143,7 +143,9 @@ async def test_a_refused_call_takes_nothing_of_another_limit() -> None:
 
 async def test_a_dangerous_call_takes_more_of_a_rate() -> None:
     limit = LimitRule(rate=RateLimit(10, 3600.0, 10))
-    async with counting(limit, limits_dangerous_cost=6, limits_moderate_cost=6) as counted:
+    async with counting(
+        limit, limits_rate_cost_dangerous=6, limits_rate_cost_moderate=6
+    ) as counted:
         # Of a tool that says nothing of itself the worst is believed.
         client = await counted.client(counted.given.give("agent:a"))
         assert await outcome(client) is None

@@ -273,7 +273,7 @@ CAN_BE_ASKED: Frame = {"elicitation": {"form": {}}}
 
 @pytest.fixture(scope="module")
 def inbox_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with questioned(tmp_path_factory.mktemp("elicited"), "inbox") as inbox_house:
+    with questioned(tmp_path_factory.mktemp("elicited"), "people") as inbox_house:
         yield inbox_house
 
 
@@ -291,7 +291,7 @@ async def test_a_person_fills_in_what_a_client_cannot_be_asked(
         calls = calling(talk, "elicit", params=ACCOUNT_FORM)
         (ask,) = await until_asked(inbox_house, "input")
         assert ask["schema"]["required"] == ["account", "token"]
-        assert f"Server {server} asks" in ask["what"]
+        assert f"Server {server} asks" in ask["summary"]
         for wrong in ({}, {"account": "staging"}, {**FILLED, "days": 31}, {**FILLED, "more": 1}):
             status, refused = await answer(inbox_house, ask["id"], "accept", content=wrong)
             assert (status, SECRET in json.dumps(refused)) == (400, False)
@@ -301,7 +301,7 @@ async def test_a_person_fills_in_what_a_client_cannot_be_asked(
     assert not exchange.said("elicitation/create")
     left = [
         answered,
-        await until_state(inbox_house, ask["id"], "used"),
+        await until_state(inbox_house, ask["id"], "consumed"),
         await journaled(inbox_house, ask["id"]),
     ]
     assert SECRET not in json.dumps(left)

@@ -49,7 +49,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with http_server(on_port("official"), {"OFFICIAL_NAME": "far"}) as far:
         servers: dict[str, Entry] = {
             # In the handshake era its SDK tells nobody of what has changed.
-            "near": {**on_pipes("official", OFFICIAL_NAME="near"), "era": "modern"},
+            "near": {**on_pipes("official", OFFICIAL_NAME="near"), "protocol": "2026-07-28"},
             "far": {"type": "http", "url": f"{far}/mcp"},
         }
         with standing(tmp_path_factory.mktemp("both"), servers) as house:

@@ -379,7 +379,7 @@ async def _is_known(client: HttpClient) -> bool:
 
 @pytest.fixture(scope="module", name="hurried")
 def _hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    settings = '[limits]\ncall_deadline = "1s"\nidle_session = "2s"\n'
+    settings = '[limits]\ncall_idle_timeout = "1s"\nsession_idle_timeout = "2s"\n'
     quiet = {"TALKER_SILENT": json.dumps(SILENT)}
     with (
         http_server(on_port("talker"), {"TALKER_NAME": "far"}) as far,
@@ -403,7 +403,7 @@ def test_a_process_is_asked_to_end_by_its_input_then_by_signals_and_is_ended(
     config.write_text(
         json.dumps({"mcpServers": {"stubborn": on_pipes("wiretap", WIRETAP=str(log))}})
     )
-    with running([COMITY, "serve", str(config), "--port", "0"]) as program:
+    with running([COMITY, "serve", "-c", str(config), "--port", "0"]) as program:
         program.wait_for_line("listening on")
         program.wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3)
         began = log.read_text().splitlines()[0]
@@ -423,7 +423,7 @@ async def test_comity_itself_ends_when_its_client_closes_the_pipe(tmp_path: Path
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"near": on_pipes("talker")}}))
     process = await asyncio.create_subprocess_exec(
-        *(COMITY, "serve", str(config), "--stdio"),
+        *(COMITY, "serve", "-c", str(config), "--stdio"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -250,6 +250,7 @@ async def test_on_a_pipe_every_line_is_a_message_and_every_broken_one_is_answere
     process = await asyncio.create_subprocess_exec(
         COMITY,
         "serve",
+        "-c",
         str(house.config),
         "--stdio",
         stdin=asyncio.subprocess.PIPE,

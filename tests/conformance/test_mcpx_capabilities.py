@@ -8,7 +8,7 @@ import pytest
 
 from comity.errors import OPERATORS_ONLY
 from comity.topics.rules import PROFILES
-from comity.topics.settings import RoomSettings
+from comity.topics.settings import TopicOverride
 from tests.support.topic_scene import (
     ANA,
     BEA,
@@ -211,9 +211,9 @@ async def test_an_operator_reads_what_a_member_did_and_lets_it_do_more(scene: Sc
         await ci.hears_until(await ci.says("mcp/proposal:tools/call:write_file"))
     await ci.is_refused(kind)
     await scene.visitor.parts.audit_log_components.audit_log.flush()
-    _, read = await scene.asked(f"/api/journal?actor={CI}")
+    _, read = await scene.asked(f"/api/audit?actor={CI}")
     found = [each["type"].removeprefix("dev.comity.") for each in read["entries"]]
-    assert (found.count("topic_said"), found.count("topic_refused")) == (3, 1)
+    assert (found.count("topic_message"), found.count("topic_refused")) == (3, 1)
     await scene.done(f"/admin/participants/{CI}/capabilities", {"add": ["mcp/request:tools/*"]})
     await ci.hears_kind("system/welcome")
     assert await passing(ci, [kind]) == {kind}
@@ -254,7 +254,7 @@ async def test_only_an_operator_promotes(scene: Scene) -> None:
 
 @pytest.mark.requirement("MCPX-7.1-restricted")
 async def test_who_is_new_in_a_public_topic_may_only_propose_answer_and_chat() -> None:
-    async with gathering(topics_rooms=(RoomSettings("hall", access="public"),)) as scene:
+    async with gathering(topics_overrides=(TopicOverride("hall", access="public"),)) as scene:
         member = await scene.joins(CI, "hall")
         you = (await member.hears())["payload"]["you"]
         assert {*you["capabilities"]} == {*PROPOSE}
@@ -264,8 +264,8 @@ async def test_who_is_new_in_a_public_topic_may_only_propose_answer_and_chat() -
 
 @pytest.mark.requirement("MCPX-5.1-topicacl")
 async def test_a_topic_is_public_restricted_or_private() -> None:
-    rooms = [RoomSettings(each, access=each) for each in ("public", "restricted", "private")]
-    async with gathering(topics_rooms=tuple(rooms)) as scene:
+    rooms = [TopicOverride(each, access=each) for each in ("public", "restricted", "private")]
+    async with gathering(topics_overrides=tuple(rooms)) as scene:
         assert await scene.joins(CI, "public")
         status, told = await scene.is_sent_away(CI, {"topic": "restricted"})
         assert (status, told["error"]["data"]["error_type"]) == (403, "joining_refused")

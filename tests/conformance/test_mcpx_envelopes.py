@@ -190,7 +190,7 @@ async def test_a_chain_of_envelopes_can_be_followed_live_and_in_the_journal(scen
     done = await bea.says("mcp/response:tools/call:write", to=[ANA, CI], correlation_id=real)
     heard = {each["id"]: each.get("correlation_id") for each in await ci.hears_until(done)}
     assert (heard[done], heard[real], heard[wish]) == (real, wish, None)
-    said = [each for each in await scene.journal() if each["event_type"].endswith("said")]
+    said = [each for each in await scene.journal() if each["event_type"].endswith("topic_message")]
     kept = {each["details"]["envelope"]: each for each in said}
     assert kept[done]["details"]["correlation_id"] == real
     assert kept[real]["details"]["correlation_id"] == wish

@@ -35,7 +35,7 @@ def is_response(each: Heard) -> bool:
 
 
 async def pending(member: Member, proposal: str) -> str:
-    return (await member.told("pending", proposal))["ask"]
+    return (await member.told("pending", proposal))["approval"]
 
 
 @pytest.mark.requirement(
@@ -51,10 +51,10 @@ async def test_a_proposal_that_is_approved_at_another_door_is_done_once_and_told
         ci, ana = await scene.join(CI, "directed"), await scene.join(ANA)
         proposal = await ci.propose(path="/b", token="tell-nobody-of-this")
         ask = await pending(ci, proposal)
-        status, listed = await scene.guest().http("GET", "/api/asks")
+        status, listed = await scene.guest().http("GET", "/api/approvals")
         assert status == 200
-        (shown,) = [each for each in listed["asks"] if each["id"] == ask]
-        assert shown["asker"] == CI
+        (shown,) = [each for each in listed["approvals"] if each["id"] == ask]
+        assert shown["requester"] == CI
         assert shown["about"]["topic"] == "ops"
         assert shown["about"]["proposal"] == proposal
         assert "tell-nobody-of-this" not in str(shown)
@@ -65,7 +65,7 @@ async def test_a_proposal_that_is_approved_at_another_door_is_done_once_and_told
         assert fulfilment["from"] == INBOX
         assert fulfilment["correlation_id"] == proposal
         assert fulfilment["to"] == [FILES]
-        behind = {"ask": ask, "approved_by": [ANA], "proposal": proposal, "proposer": CI}
+        behind = {"approval": ask, "approved_by": [ANA], "proposal": proposal, "proposer": CI}
         assert fulfilment["payload"]["params"]["_meta"][FULFILS] == behind
         assert answer["to"] == [INBOX, CI, ANA]
         (run,) = await scene.runs()
@@ -81,15 +81,15 @@ async def test_one_trace_tells_of_the_ask_the_fulfilment_and_the_call() -> None:
         ask = await pending(ci, proposal)
         await scene.answer(ask)
         await ci.until(is_response)
-        (opened,) = await scene.entries("ask_opened")
+        (opened,) = await scene.entries("approval_requested")
         (fulfilled,) = await scene.entries("proposal_fulfilled")
         (done,) = await scene.entries("TOOL_EXECUTED")
         assert opened.trace == fulfilled.trace == done.trace
         assert (fulfilled.actor, done.actor) == (ANA, ANA)
         assert fulfilled.details["proposal"] == proposal
         assert fulfilled.details["proposer"] == CI
-        assert fulfilled.details["ask"] == ask
-        kinds = {str(each.details["kind"]) for each in await scene.entries("topic_said")}
+        assert fulfilled.details["approval"] == ask
+        kinds = {str(each.details["kind"]) for each in await scene.entries("topic_message")}
         assert kinds == {f"mcp/{each}:tools/call:plain" for each in CHAIN}
 
 
@@ -123,7 +123,7 @@ async def test_of_two_who_fulfil_one_is_first_and_the_other_is_told_and_written_
         ]
         assert sorted("result" in each for each in answers) == [False, True]
         (refused,) = [each for each in answers if "error" in each]
-        assert "done once" in refused["error"]["message"]
+        assert "a proposal runs only once" in refused["error"]["message"]
         assert len(await scene.runs()) == 1
         (warned,) = await scene.entries("proposal_repeated")
         assert warned.details["proposal"] == proposal
@@ -154,7 +154,7 @@ async def test_nobody_answers_what_it_proposes_itself_and_no_agent_answers() -> 
             status, said = await scene.answer(ask, party=party)
             assert status == 400
             assert because in str(said)
-        call = {"name": "answer_ask", "arguments": {"ask": ask, "verdict": "accept"}}
+        call = {"name": "answer_approval", "arguments": {"approval": ask, "verdict": "accept"}}
         for member in (ana, bot):
             said = (await member.ask("tools/call", call, INBOX))["result"]
             assert said["isError"]
@@ -168,7 +168,7 @@ async def test_an_answer_lets_nobody_do_what_neither_of_them_may() -> None:
         ask = await pending(ci, await ci.propose(path="/b"))
         status, said = await scene.answer(ask, party=BEA)
         assert status == 400
-        assert "an answer grants nothing" in str(said)
+        assert "an approval grants nothing" in str(said)
         assert await scene.runs() == []
         assert (await scene.answer(ask, party=ANA))[0] == 200
         await ci.until(is_response)
@@ -186,7 +186,7 @@ async def test_a_proposer_who_may_with_a_yes_does_it_by_its_own_grants() -> None
         (done,) = await scene.entries("TOOL_EXECUTED")
         assert done.actor == CI
         assert done.details["answered_by"] == ask
-        assert len(await scene.entries("ask_opened")) == 1
+        assert len(await scene.entries("approval_requested")) == 1
 
 
 async def test_who_proposes_is_told_that_it_was_declined_or_that_nobody_answered() -> None:
@@ -194,7 +194,7 @@ async def test_who_proposes_is_told_that_it_was_declined_or_that_nobody_answered
         ci = await scene.join(CI)
         first = await ci.propose(path="/a")
         await scene.answer(await pending(ci, first), "decline")
-        told = await ci.told("declined", first)
+        told = await ci.told("denied", first)
         assert ANA in told["message"]
         second = await ci.propose(path="/b")
         await pending(ci, second)
@@ -213,8 +213,8 @@ async def test_a_proposal_whose_kind_lies_is_asked_of_nobody() -> None:
         id = await ci.say("mcp/proposal:tools/call:plain", payload, (FILES,))
         told = await ci.answer_to(id)
         assert told["payload"]["error"] == "kind_mismatch"
-        _, listed = await scene.guest().http("GET", "/api/asks")
-        assert listed["asks"] == []
+        _, listed = await scene.guest().http("GET", "/api/approvals")
+        assert listed["approvals"] == []
 
 
 @pytest.mark.requirement("MCPX-2.1-progressive", "MCPX-9.4-delegated")
@@ -241,7 +241,7 @@ async def test_what_people_answered_once_and_for_all_is_fulfilled_at_once() -> N
         outside = await ci.propose("mild", path="/etc/passwd")
         await pending(ci, outside)
         assert len(await scene.runs("mild")) == 1
-        assert len(await scene.entries("ask_opened")) == 1
+        assert len(await scene.entries("approval_requested")) == 1
 
 
 @pytest.mark.requirement("MCPX-2.1-governance")
@@ -250,20 +250,22 @@ async def test_asks_of_the_gateway_are_told_in_a_topic_and_answered_there() -> N
     async with a_topic(held, asks=True) as scene:
         bot, ana, bea = [await scene.join(party) for party in (BOT, ANA, BEA)]
         id = await bot.request(path="/held")
-        put = await ana.until(lambda each: each["kind"] == "mcp/proposal:tools/call:answer_ask")
+        put = await ana.until(
+            lambda each: each["kind"] == "mcp/proposal:tools/call:answer_approval"
+        )
         assert put["from"] == INBOX
-        shown = put["payload"]["params"]["_meta"]["dev.comity/ask"]
+        shown = put["payload"]["params"]["_meta"]["dev.comity/approval"]
         assert shown["about"]["arguments"] == {"path": "/held"}
         call = put["payload"]["params"]
         refused = (await bea.ask("tools/call", call, INBOX))["result"]
         assert refused["isError"]
-        listed = (await ana.ask("tools/call", {"name": "list_asks"}, INBOX))["result"]
-        assert [each["id"] for each in listed["structuredContent"]["asks"]] == [shown["id"]]
+        listed = (await ana.ask("tools/call", {"name": "list_approvals"}, INBOX))["result"]
+        assert [each["id"] for each in listed["structuredContent"]["approvals"]] == [shown["id"]]
         said = (await ana.ask("tools/call", call, INBOX))["result"]
         assert "isError" not in said
         assert "result" in (await bot.answer_to(id))["payload"]
-        told = await bea.told("ask_ended", put["id"])
-        assert told["state"] == "accepted"
+        told = await bea.told("approval_ended", put["id"])
+        assert told["state"] == "approved"
         assert len(await scene.runs()) == 1
 
 

@@ -35,7 +35,7 @@ async def test_a_participant_proposes_and_hears_what_people_said_to_it() -> None
             waits = await anext(notices)
             assert isinstance(waits, Notice)
             await scene.answer(waits.ask, "decline")
-            with pytest.raises(Unavailable, match="it was declined by") as declined:
+            with pytest.raises(Unavailable, match="it was denied by") as declined:
                 await other.result()
             assert declined.value.fault is DECLINED
             assert faults.taken() == []

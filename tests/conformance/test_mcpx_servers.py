@@ -102,7 +102,7 @@ async def test_nothing_is_mounted_by_default_and_a_grant_does_it_at_once() -> No
         assert answer["from"] == FILES
         assert [run["params"]["arguments"] for run in await scene.runs()] == [{"n": 2}]
         del granted["effect"]
-        status, _ = await scene.guest().http("POST", "/api/grants/revoke", granted)
+        status, _ = await scene.guest().http("POST", "/api/grants/delete", granted)
         assert status == 200
         await ana.until(is_presence("leave"))
         await bot.request(n=3)
@@ -160,7 +160,7 @@ async def test_who_may_not_call_a_tool_is_denied_whatever_it_may_send() -> None:
     async with a_topic(denied) as scene:
         bot = await scene.join(BOT)
         answer = (await bot.answer_to(await bot.request()))["payload"]
-        assert "nothing of that name that you may use" in str(answer)
+        assert "nothing with this name that you may use" in str(answer)
         listed = (await bot.ask("tools/list"))["result"]["tools"]
         assert "plain" not in [tool["name"] for tool in listed]
         assert await scene.runs() == []
@@ -172,7 +172,7 @@ async def test_a_key_that_is_bounded_to_the_topic_calls_nothing() -> None:
     async with a_topic() as scene:
         bot = await scene.join(BOT, "all", "topic/send ops/*")
         answer = (await bot.answer_to(await bot.request()))["payload"]
-        assert "nothing of that name" in str(answer)
+        assert "nothing with this name" in str(answer)
         assert await scene.runs() == []
 
 
@@ -200,7 +200,7 @@ async def test_a_secret_of_the_gateway_is_not_read_by_a_topic() -> None:
 
 
 async def test_an_answer_that_is_too_long_for_a_topic_is_an_error_of_its_own() -> None:
-    async with a_topic(topics_envelope_bytes=4096) as scene:
+    async with a_topic(topics_max_envelope_bytes=4096) as scene:
         bot = await scene.join(BOT)
         answer = (await bot.answer_to(await bot.request(note="x" * 3500)))["payload"]
         assert "does not fit into this topic" in answer["error"]["message"]
@@ -212,13 +212,13 @@ async def test_a_call_that_waits_for_a_person_is_told_and_answered_later() -> No
         id = await bot.request(path="/held")
         told = await bot.told("pending", id)
         assert await scene.runs() == []
-        status, _ = await scene.answer(told["ask"])
+        status, _ = await scene.answer(told["approval"])
         assert status == 200
         answer = await bot.answer_to(id)
         assert "/held" in str(answer["payload"]["result"])
         id = await bot.request(path="/declined")
         told = await bot.told("pending", id)
-        await scene.answer(told["ask"], "decline")
+        await scene.answer(told["approval"], "decline")
         assert "declined this call" in str((await bot.answer_to(id))["payload"])
         assert len(await scene.runs()) == 1
 
@@ -284,5 +284,5 @@ async def test_the_journal_ties_an_envelope_to_its_call() -> None:
         assert tied.details["envelope"] == id
         assert tied.trace == done.trace
         assert (done.actor, done.server, done.tool) == (BOT, "files", "plain")
-        said = [each.details["envelope"] for each in await scene.entries("topic_said")]
+        said = [each.details["envelope"] for each in await scene.entries("topic_message")]
         assert id in said

@@ -143,7 +143,7 @@ async def test_a_tool_grant_counts_before_a_server_grant_and_that_before_the_def
 
 @pytest.mark.requirement("MGP-5.5-opt-out", "MGP-5.2-default_policy")
 async def test_a_server_of_opt_out_is_open_unless_denied() -> None:
-    async with governed(policy_default_policy=DefaultPolicy.OPT_OUT) as scene:
+    async with governed(policy_default_policy=DefaultPolicy.ALLOW) as scene:
         admin = await asked(scene, ADMIN, "modern")
         assert await may_call(scene)
         found = (await admin("mgp/access/query", TOOL))["result"]

@@ -92,7 +92,7 @@ EVENTS: list[tuple[str, Deed, str, Frame, str, Frame]] = [
     ("PERMISSION_GRANTED", decides("approve"), ANA, FILES, "SUCCESS", PERMISSION),
     ("PERMISSION_DENIED", decides("deny"), ANA, FILES, "SUCCESS", PERMISSION),
     *(
-        ("PERMISSION_REVOKED", decides("forget", decides(each)), ANA, FILES, "SUCCESS", PERMISSION)
+        ("PERMISSION_REVOKED", decides("reset", decides(each)), ANA, FILES, "SUCCESS", PERMISSION)
         for each in ("approve", "deny")
     ),
     *(
@@ -127,11 +127,18 @@ EVENTS: list[tuple[str, Deed, str, Frame, str, Frame]] = [
         calls("write"),
         *(ANA, {**FILES, "tool_name": "write"}, "PENDING", {"risk_level": "dangerous"}),
     ),
-    ("dev.comity.key_issued", orders("keys", {"party": CI}), ANA, {}, "SUCCESS", {"party": CI}),
     (
-        "dev.comity.party_changed",
-        orders("parties", {"id": "agent:new", "kind": "agent"}),
-        *(ANA, {}, "SUCCESS", {"party": "agent:new", "change": "added"}),
+        "dev.comity.key_issued",
+        orders("keys", {"principal": CI}),
+        ANA,
+        {},
+        "SUCCESS",
+        {"principal": CI},
+    ),
+    (
+        "dev.comity.principal_changed",
+        orders("principals", {"id": "agent:new", "kind": "agent"}),
+        *(ANA, {}, "SUCCESS", {"principal": "agent:new", "change": "added"}),
     ),
 ]
 
@@ -259,7 +266,7 @@ async def test_a_definition_that_changes_is_its_servers_and_its_acceptance_an_op
         assert changed["actor"] == {"type": "server", "id": "server:files"}
         digests = changed["details"]["tools"]
         assert digests.keys() == {"read"}
-        await orders("pins/accept", {"server": "files", "tools": digests})(scene, ana)
+        await orders("definitions/accept", {"server": "files", "tools": digests})(scene, ana)
         entry = await scene.found(
             "dev.comity.definition_accepted", lambda each: each["actor"]["id"] == ANA
         )
@@ -270,7 +277,7 @@ async def test_a_definition_that_changes_is_its_servers_and_its_acceptance_an_op
 async def test_a_key_that_is_replaced_and_taken_back_leaves_its_way_in_the_journal() -> None:
     async with audited() as scene:
         ana = await scene.guest().greet(**AUDIT)
-        made = await orders("keys", {"party": CI, "label": "nightly"})(scene, ana)
+        made = await orders("keys", {"principal": CI, "label": "nightly"})(scene, ana)
         name = made["id"]  # type: ignore[index]
         again = await orders(f"keys/{name}/rotate", {"grace_seconds": 60})(scene, ana)
         await orders(f"keys/{again['id']}/revoke")(scene, ana)  # type: ignore[index]

@@ -102,7 +102,7 @@ async def test_nobody_hears_of_others_without_the_right_to_read_of_them() -> Non
         of_own, of_files = await listening(own), await listening(scene.guest(BEN))
         ana = await scene.guest().greet(**AUDIT)
         await call(ana)
-        status, _ = await ana.http("POST", "/api/keys", {"party": "agent:new"})
+        status, _ = await ana.http("POST", "/api/keys", {"principal": "agent:new"})
         assert status == 200
         await call(own)
         assert await actors_until(of_own, CI) == {CI}
@@ -190,7 +190,7 @@ async def test_what_a_server_says_is_kept_as_its_word_and_told_to_nobody() -> No
         ana = scene.guest()
         stream = await listening(ana)
         await call(ana)
-        entry = await scene.found("dev.comity.testimony")
+        entry = await scene.found("dev.comity.server_report")
         assert entry["actor"] == {"type": "server", "id": "server:files"}
         assert (entry["target"], entry["result"]) == ({"server_id": "files"}, "UNKNOWN")
         said = entry["details"]["asserted"]
@@ -217,7 +217,7 @@ async def test_a_trace_of_anothers_call_is_not_lent_to_a_server() -> None:
         scene.visitor.parts.audit_log_components.audit_log.clock = lambda: datetime.now(UTC) + LONG
         scene.files.acts["read"] = asserting(trace_id=other)
         await call(ana)
-        entry = await scene.found("dev.comity.testimony")
+        entry = await scene.found("dev.comity.server_report")
         assert entry["trace_id"] != other
         assert entry["details"]["claimed_trace_id"] == other
         assert UUID(entry["trace_id"])
@@ -237,7 +237,7 @@ async def test_a_flood_of_words_is_bounded_and_counted() -> None:
         await call(ana)
         await scene.found("TOOL_EXECUTED")
         entries = await scene.journal()
-        said = [each for each in entries if each["event_type"] == "dev.comity.testimony"]
+        said = [each for each in entries if each["event_type"] == "dev.comity.server_report"]
         assert len(said) == 100
 
 
@@ -254,7 +254,7 @@ async def test_grants_in_a_servers_own_answer_are_written_down_as_its_claim() ->
         body = {"server": "files", "permission": "shell.execute"}
         await ana.http("POST", "/api/permissions/approve", body)
         await ana.http("POST", "/api/permissions/deny", body)
-        entry = await scene.found("dev.comity.testimony")
+        entry = await scene.found("dev.comity.server_report")
         assert entry["details"]["asserted"] == {"grants": {"shell.execute": "approved"}}
         assert entry["actor"]["id"] == "server:files"
         _, found = await ana.http("GET", "/api/permissions?server=files")

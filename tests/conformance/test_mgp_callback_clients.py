@@ -95,12 +95,12 @@ async def test_a_client_is_called_back_amid_its_own_call_and_answers(
         assert answered["result"] == {"callback_id": params["callback_id"], "accepted": True}
         assert told(exchange) == [("theirs", response)]
         # It was the one question of the inbox, and is answered for every door.
-        ask = await until_state(house, params["callback_id"], "used")
+        ask = await until_state(house, params["callback_id"], "consumed")
         assert (ask["kind"], ask["about"]["asked_by"]) == (ask["kind"], f"server:{server}")
         again = {"callback_id": params["callback_id"], "response": response}
         refused = (await talk.client.request(RESPOND, again)).response
         assert refused["error"]["code"] == -32602
-        assert "used already" in refused["error"]["message"]
+        assert "already consumed" in refused["error"]["message"]
 
 
 @pytest.mark.requirement("MGP-13.4-confirmation", "MGP-13.4-input", "MGP-13.4-selection")
@@ -325,8 +325,8 @@ async def all_of_a_call(guest: Guest) -> list[Frame]:
 async def pending(ana: Any) -> list[Frame]:
     async with asyncio.timeout(SECONDS):
         while True:
-            status, said = await ana.http("GET", "/api/asks?state=pending")
+            status, said = await ana.http("GET", "/api/approvals?state=pending")
             assert status == 200, said
-            if said["asks"]:
-                return said["asks"]
+            if said["approvals"]:
+                return said["approvals"]
             await asyncio.sleep(0.02)

@@ -22,7 +22,7 @@ from tests.conformance.questioned import (
 )
 from tests.conformance.ways import Frame, House
 
-ENDED = ("withdrawn", "expired", "declined", "cancelled", "used")
+ENDED = ("withdrawn", "expired", "denied", "cancelled", "consumed")
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ async def test_a_confirmation_is_what_a_person_says(
         calls = calling(talk, callbacks=[callback("confirmation")])
         (ask,) = await until_asked(house, "confirm")
         assert ask["options"] == ["confirm", "cancel"]
-        assert "\u201cDelete 15 files?\u201d" in ask["what"]
-        assert "Server near asks" in ask["what"]
+        assert "\u201cDelete 15 files?\u201d" in ask["summary"]
+        assert "Server near asks" in ask["summary"]
         assert ask["about"]["asked_by"] == "server:near"
         assert (await answer(house, ask["id"], verdict, content=content))[0] == 200
         assert told(await calls) == [("cb-1", response)]
@@ -100,7 +100,7 @@ async def test_what_is_filled_in_reaches_the_server_and_nothing_else(house: Hous
     entries = await journaled(house, ask["id"])
     marks = [each["details"].get("content", "") for each in entries if "details" in each]
     assert any(str(mark).startswith("hmac-sha256:") for mark in marks), entries
-    shown = [answered, await until_state(house, ask["id"], "used"), entries]
+    shown = [answered, await until_state(house, ask["id"], "consumed"), entries]
     assert secret not in json.dumps(shown)
 
 
@@ -111,9 +111,9 @@ async def test_a_notice_is_shown_and_written_down_and_wants_no_answer(house: Hou
         exchange = await talk.call("back", {"callbacks": [notice], "answers": 0})
         assert told(exchange) == []
         (ask,) = await until_asked(house, "notice")
-        assert "Half is done." in ask["what"]
+        assert "Half is done." in ask["summary"]
         status, refused = await answer(house, ask["id"], "accept")
-        assert (status, refused["error"]["message"]) == (400, "a notice wants no answer")
+        assert (status, refused["error"]["message"]) == (400, "a notification needs no answer")
         frames = (await talk.call("seen")).result["structuredContent"]["frames"]
     responded = [each["params"]["callback_id"] for each in frames if "callback" in each["method"]]
     assert "note" not in responded
@@ -146,7 +146,7 @@ async def test_a_repeated_question_is_asked_once_and_answered_again(house: House
         (ask,) = await until_asked(house, "confirm")
         await answer(house, ask["id"], "accept")
         assert told(await calls) == [("cb-1", "confirm")] * 3
-    used = [each for each in await asks(house, state="used") if each["id"] >= ask["id"]]
+    used = [each for each in await asks(house, state="consumed") if each["id"] >= ask["id"]]
     assert [each["id"] for each in used] == [ask["id"]]
 
 
@@ -195,7 +195,7 @@ async def test_the_deadline_of_a_call_stands_still_while_somebody_is_asked(
 ) -> None:
     """The call may take two seconds; the person takes three. (D-94)"""
     folder = tmp_path_factory.mktemp("patient")
-    with questioned(folder, limits='[limits]\ncall_deadline = "2s"') as house:
+    with questioned(folder, limits='[limits]\ncall_idle_timeout = "2s"') as house:
         async with house.among_all("near").talk(PLAIN) as talk:
             calls = calling(talk, callbacks=[callback("confirmation")])
             (ask,) = await until_asked(house, "confirm")
@@ -268,7 +268,7 @@ async def test_one_name_for_two_questions_is_asked_about_the_first(house: House)
     async with house.among_all("near").talk(PLAIN) as talk:
         calls = calling(talk, callbacks=[callback("confirmation"), other], answers=1)
         (ask,) = await until_asked(house, "confirm")
-        assert "15 files" in ask["what"]
+        assert "15 files" in ask["summary"]
         await answer(house, ask["id"], "accept")
         assert told(await calls) == [("cb-1", "confirm")]
 
@@ -281,8 +281,8 @@ async def test_a_server_s_words_are_shown_as_its_own(house: House) -> None:
         asked = callback("confirmation", message=words, options=options)
         calls = calling(talk, callbacks=[asked])
         (ask,) = await until_asked(house, "confirm")
-        assert ask["what"].count("\u201d") == 1
-        assert not {"\x1b", "\u202e", "\n"} & set(ask["what"])
+        assert ask["summary"].count("\u201d") == 1
+        assert not {"\x1b", "\u202e", "\n"} & set(ask["summary"])
         # Without a choice, none of its options is taken for a yes.
         assert (await answer(house, ask["id"], "accept"))[0] == 400
         assert (await answer(house, ask["id"], "accept", remember=True))[0] == 400

@@ -34,7 +34,8 @@ class Places:
     @contextmanager
     def served(self, *files: str, **environ: str) -> Generator[str]:
         """`comity serve` in the project's folder; yields its origin once every server was tried."""
-        command = [*IN_FOLDER, str(self.project), COMITY, "serve", *files, "--port", "0"]
+        named = [word for file in files for word in ("-c", file)]
+        command = [*IN_FOLDER, str(self.project), COMITY, "serve", *named, "--port", "0"]
         with running(command, {"HOME": str(self.home), **environ}) as program:
             origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
             program.wait_until(lambda: answers(f"{origin}/ready"))

@@ -168,10 +168,10 @@ async def test_grants_and_keys_that_change_are_told_to_who_may_read_of_them() ->
         assert "error" not in granted, granted
         told = (await ear.until("security.grant_changed"))[-1]["data"]
         assert (told["change"], told["subject"], told["actor"]) == ("granted", CI, ANA)
-        status, _ = await ana.http("POST", "/api/keys", {"party": "agent:new", "label": "hush"})
+        status, _ = await ana.http("POST", "/api/keys", {"principal": "agent:new", "label": "hush"})
         assert status == 200
         told = (await ear.until("security.key_changed"))[-1]["data"]
-        assert (told["change"], told["party"]) == ("issued", "agent:new")
+        assert (told["change"], told["principal"]) == ("issued", "agent:new")
         assert "hush" not in json.dumps(told)
         # The agent has heard nothing of all that: next it hears of its own call.
         await call(await scene.guest(CI, PrincipalKind.AGENT).greet())

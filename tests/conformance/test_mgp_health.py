@@ -71,15 +71,15 @@ async def test_a_server_that_says_it_goes_is_shown_to_say_so_and_stays_in_use(
     async with house.among_all("talker").talk(offer("lifecycle")) as talk:
         await talk.call("tell", {"notices": [notice, odd], "standalone": True})
         async with asyncio.timeout(SECONDS):
-            while "told" not in (await shown(house, "talker"))["account"]:
+            while "reported" not in (await shown(house, "talker"))["account"]:
                 await asyncio.sleep(0.02)
         seen = await shown(house, "talker")
-        assert seen["account"]["told"]["new_state"] == "draining"
-        assert seen["account"]["told"]["reason"] == "tired"
+        assert seen["account"]["reported"]["new_state"] == "draining"
+        assert seen["account"]["reported"]["reason"] == "tired"
         # Its word is input, never authority: neither its own state nor that of another changes.
         assert seen["state"] == "connected"
         assert (await shown(house, "kit"))["state"] == "connected"
-        assert "told" not in (await shown(house, "kit"))["account"]
+        assert "reported" not in (await shown(house, "kit"))["account"]
         assert (await talk.call("seen")).result
 
 
@@ -132,7 +132,7 @@ async def test_where_it_is_switched_on_the_gateway_drains_tells_it_and_ends(
 ) -> None:
     config = tmp_path / "comity.toml"
     config.write_text("remote_shutdown = true\n")
-    with running([COMITY, "serve", str(config), "--port", "0"]) as program:
+    with running([COMITY, "serve", "-c", str(config), "--port", "0"]) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         async with agent(origin) as found, over_http(f"{origin}/mcp") as listener:
             await initialize(listener, offer("lifecycle"))
@@ -156,4 +156,4 @@ async def test_where_it_is_switched_on_the_gateway_drains_tells_it_and_ends(
             psutil.wait_procs, [psutil.Process(program.pid)], timeout=SECONDS
         )
         assert gone
-    assert "person:local ends the gateway: operator_request" in program.said
+    assert "person:local stops the gateway: operator_request" in program.said

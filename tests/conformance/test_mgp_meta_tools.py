@@ -154,8 +154,8 @@ async def test_pinned_tools_are_paid_out_of_what_the_own_ones_leave() -> None:
         client = await shed.client("modern", spoken=PLAIN)
         held = await client.meta("session_tools")
     assert held["total_tokens"] <= 1000
-    assert held["set_aside"]
-    assert {*held["pinned"]}.isdisjoint(held["set_aside"])
+    assert held["omitted"]
+    assert {*held["pinned"]}.isdisjoint(held["omitted"])
 
 
 @pytest.mark.requirement("MGP-16.2-metatool")
@@ -243,7 +243,7 @@ async def test_arguments_that_cannot_be_read_are_told_to_the_model(name: str, er
 
 async def test_a_person_approves_the_call_however_it_is_made(era: str) -> None:
     """The ask is the same one: approved by one way, the other way uses it, once."""
-    async with toolshed(**ON, asks_hold=timedelta(seconds=0.3)) as shed:
+    async with toolshed(**ON, approvals_client_wait=timedelta(seconds=0.3)) as shed:
         await shed.grant(Grant(ADMIN, ANSWER_VERB, "*", Effect.ALLOW))
         await shed.grant(*allow("files/delete_file", effect=Effect.ASK))
         client = await shed.client(era, spoken=PLAIN)
@@ -294,7 +294,7 @@ async def test_progress_and_cancellation_are_the_targets_too() -> None:
 
 
 async def test_a_search_counts_against_its_callers_rates(era: str) -> None:
-    limit = LimitRule("*", "*", ("party",), RateLimit.parse("2/h"))
+    limit = LimitRule("*", "*", ("principal",), RateLimit.parse("2/h"))
     async with toolshed(**ON, limits_rates=(limit,)) as shed:
         client = await shed.client(era)
         for _ in range(2):

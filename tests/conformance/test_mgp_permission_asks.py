@@ -65,8 +65,8 @@ async def test_each_permission_is_shown_with_what_it_means_and_its_risk(house: H
     found = {each["about"]["permission"]: each for each in await pending(house, "shown", 2)}
     assert found.keys() == {"shell.execute", "com.example.own"}
     shell = found["shell.execute"]
-    assert (shell["asker"], shell["risk"]) == ("server:shown", "dangerous")
-    assert shell["what"] == (
+    assert (shell["requester"], shell["risk"]) == ("server:shown", "dangerous")
+    assert shell["summary"] == (
         "Server shown needs the permission shell.execute (dangerous): to run commands in a shell"
     )
     lasts = datetime.fromisoformat(shell["expires_at"]) - datetime.fromisoformat(
@@ -89,14 +89,16 @@ async def test_who_accepts_grants_it_and_the_server_is_told(house: House) -> Non
     assert told["params"]["request_id"] == question["params"]["request_id"]
     assert told["params"]["grants"] == {"shell.execute": "approved"}
     assert told["params"]["approved_by"] == "person:local"
-    assert (await until_state(house, ask["id"], "used"))["answers"][0]["by"] == "person:local"
+    assert (await until_state(house, ask["id"], "consumed"))["answers"][0]["by"] == "person:local"
     grants = (await asked(house, "grants"))["grants"]
     (grant,) = [each for each in grants if each["subject"] == "server:given"]
     assert (grant["verb"], grant["effect"]) == ("perm", "allow")
     assert (grant["granted_by"], grant["justification"]) == ("person:local", "it is ours")
-    assert {"dev.comity.ask_opened", "dev.comity.ask_answered", "dev.comity.ask_used"} <= {
-        each["type"] for each in await journaled(house, ask["id"])
-    }
+    assert {
+        "dev.comity.approval_requested",
+        "dev.comity.approval_answered",
+        "dev.comity.approval_consumed",
+    } <= {each["type"] for each in await journaled(house, ask["id"])}
 
 
 @pytest.mark.requirement("MGP-3.3-interactive", "MGP-3.4-outcome")
@@ -131,12 +133,12 @@ async def test_what_is_decided_at_another_door_ends_its_ask_as_it_was_decided(
     found = {each["about"]["permission"]: each for each in await pending(house, "elsewhere", 2)}
     await decide(house, "approve", "elsewhere", "shell.execute", justification="by hand")
     await decide(house, "deny", "elsewhere", "camera")
-    used = await until_state(house, found["shell.execute"]["id"], "used", "withdrawn")
-    assert (used["state"], used["answers"][0]["by"]) == ("used", "person:local")
-    declined = await until_state(house, found["camera"]["id"], "declined", "withdrawn")
-    assert declined["state"] == "declined"
+    used = await until_state(house, found["shell.execute"]["id"], "consumed", "withdrawn")
+    assert (used["state"], used["answers"][0]["by"]) == ("consumed", "person:local")
+    declined = await until_state(house, found["camera"]["id"], "denied", "withdrawn")
+    assert declined["state"] == "denied"
     # And what is forgotten is asked for once more.
-    await decide(house, "forget", "elsewhere", "camera")
+    await decide(house, "reset", "elsewhere", "camera")
     (again,) = await pending(house, "elsewhere")
     assert again["about"]["permission"] == "camera"
 
@@ -196,13 +198,13 @@ async def test_only_a_person_who_administers_decides_what_a_server_may_do() -> N
         ask = await _asked_for(parts, permits, "files", "camera")
         said: dict[str, Any] = {"verdict": "accept"}
         for party in ("person:a", "person:w", "agent:x"):
-            status, _ = await house.guest(party).http("POST", f"/api/asks/{ask}/answer", said)
+            status, _ = await house.guest(party).http("POST", f"/api/approvals/{ask}/answer", said)
             assert status in (400, 403, 404), party
         assert permits.permissions_of("files").decision_by_name["camera"].decision == "deferred"
         both = house.guest("person:both")
-        status, answered = await both.http("POST", f"/api/asks/{ask}/answer", said)
+        status, answered = await both.http("POST", f"/api/approvals/{ask}/answer", said)
         assert status == 200, answered
-        assert answered["state"] == "accepted"
+        assert answered["state"] == "approved"
         assert permits.permissions_of("files").decision_by_name["camera"].decision == "approved"
 
 

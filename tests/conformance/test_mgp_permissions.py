@@ -126,7 +126,7 @@ async def test_every_standard_permission_has_its_risk(house: House) -> None:
 @pytest.mark.requirement("MGP-3.2-custom", *(f"MGP-3.2-{name}" for name in RISKS))
 async def test_a_call_is_as_risky_as_what_its_tool_needs(house: House) -> None:
     """Whatever the tool says of itself; and so it is written down."""
-    found = (await asked(house, "pins", server="needy", all="true"))["tools"]
+    found = (await asked(house, "definitions", server="needy", all="true"))["tools"]
     risks = {each["tool"]: each["risk"] for each in found}
     assert {name: risks[TOOL_OF[name]] for name in RISKS} == RISKS
     # Of what somebody named himself nobody knows how harmless it is.
@@ -164,7 +164,7 @@ async def test_a_tool_whose_server_lacks_a_permission_is_refused_and_others_work
     assert (refused["code"], refused["data"]["_mgp"]["category"]) == (1000, "security")
     details = refused["data"]["_mgp"]["details"]
     assert details["permissions"] == {"shell.execute": "denied"}
-    assert "comity permissions approve closed shell.execute" in refused["message"]
+    assert "comity servers permissions approve closed shell.execute" in refused["message"]
     plain = (await answer_to(house, "closed", "run", mgp=False))["result"]
     assert plain["isError"] is True
     assert "result" in await answer_to(house, "closed", "look")
@@ -184,7 +184,7 @@ async def test_a_tool_whose_server_lacks_a_permission_is_refused_and_others_work
 async def test_a_server_is_rejected_where_its_operator_wants_that(house: House) -> None:
     server = await asked(house, "servers", "strict")
     assert server["state"] != "connected"
-    assert "needs what it was not given: camera (denied)" in server["reason"]
+    assert "lacks permissions: camera (denied)" in server["reason"]
 
 
 async def test_no_word_of_the_server_gives_it_anything(house: House) -> None:
@@ -195,7 +195,7 @@ async def test_no_word_of_the_server_gives_it_anything(house: House) -> None:
             async with way.talk() as talk:
                 answer = (await talk.call("claim", given)).result["structuredContent"]["answer"]
                 assert answer["error"]["code"] == -32601
-                assert "decided by its operator alone" in answer["error"]["message"]
+                assert "only operators decide" in answer["error"]["message"]
     assert await decisions(house, "claiming") == {"shell.execute": "deferred"}
     assert (await answer_to(house, "claiming", "run"))["error"]["code"] == 1000
 

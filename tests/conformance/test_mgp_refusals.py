@@ -42,7 +42,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             "mgpnear": on_pipes("talker", TALKER_NAME="mgpnear", TALKER_MGP=spoken),
             "far": {"type": "http", "url": f"{far}/mcp"},
         }
-        settings = '[limits]\ncall_deadline = "2s"'
+        settings = '[limits]\ncall_idle_timeout = "2s"'
         with standing(tmp_path_factory.mktemp("weary"), servers, settings) as house:
             yield house
 

@@ -97,12 +97,12 @@ async def test_without_a_grant_a_person_is_asked_and_the_request_waits(tmp_path:
         assert (await called(agent, [4, 6]))["result"]["content"][0]["text"] == "5.0"
         used = await scene.visitor.parts.approval_components.approvals.store.get(ask.id)
         assert used is not None
-        assert used.state == "used"
+        assert used.state == "consumed"
 
 
 @pytest.mark.requirement("MGP-15.4-register")
 async def test_who_cannot_wait_is_told_so_and_the_same_request_runs_once(tmp_path: Path) -> None:
-    async with brought(tmp_path, asks_hold=timedelta(milliseconds=200)) as scene:
+    async with brought(tmp_path, approvals_client_wait=timedelta(milliseconds=200)) as scene:
         agent = await greeted(scene, AGENT)
         assert refusal_of(await agent.ask(REGISTER, STATS)) == "pending_approval"
         await answer(scene)
@@ -172,7 +172,7 @@ async def test_a_server_of_a_file_is_never_deregistered(tmp_path: Path) -> None:
 async def test_it_goes_with_the_session_of_its_creator(tmp_path: Path) -> None:
     async with brought(tmp_path) as scene:
         admin = await greeted(scene)
-        assert (await admin.ask(REGISTER, STATS))["result"]["lives"] == "session"
+        assert (await admin.ask(REGISTER, STATS))["result"]["lifetime"] == "session"
         await admin.visitor.send("DELETE", admin.session.items())
         await until_gone(scene)
 
@@ -199,11 +199,11 @@ async def test_its_whole_life_is_listed_and_written_down(tmp_path: Path) -> None
 async def test_it_stays_until_it_is_deregistered_or_its_time_is_over(tmp_path: Path) -> None:
     async with brought(
         tmp_path,
-        registration_lives="deregistered",
-        registration_longest=timedelta(seconds=2),
+        registration_lifetime="deregistered",
+        registration_max_lifetime=timedelta(seconds=2),
     ) as scene:
         admin = await greeted(scene)
-        assert (await admin.ask(REGISTER, STATS))["result"]["lives"] == "deregistered"
+        assert (await admin.ask(REGISTER, STATS))["result"]["lifetime"] == "deregistered"
         await admin.visitor.send("DELETE", admin.session.items())
         assert is_there(scene)
         await until_gone(scene)
@@ -214,8 +214,8 @@ async def test_it_outlives_a_restart_only_where_the_operator_keeps_it(
     tmp_path: Path, *, keep: bool
 ) -> None:
     chosen: dict[str, Any] = {
-        "registration_lives": "deregistered",
-        "registration_keep": keep,
+        "registration_lifetime": "deregistered",
+        "registration_persist": keep,
         "store_url": f"sqlite:///{tmp_path / 'comity.db'}",
     }
     async with brought(tmp_path, **chosen) as scene:
@@ -320,7 +320,7 @@ async def test_a_url_is_registered_and_called_like_any_other_server(tmp_path: Pa
 async def test_an_agent_that_lacks_a_tool_makes_one_and_then_has_it(tmp_path: Path) -> None:
     async with brought(
         tmp_path,
-        registration_creating=True,
+        registration_allow_code_tools=True,
         policy_approval_policy="auto_approve",
         more_grants=[MAY_CODE],
     ) as scene:
@@ -333,7 +333,7 @@ async def test_an_agent_that_lacks_a_tool_makes_one_and_then_has_it(tmp_path: Pa
         assert "statistics" in told["code_safety"]["allowed_imports"]
         made = await agent.ask(told["method"], {**told["params"], "code": CODE})
         assert made["result"]["tools"] == ["average"]
-        assert made["result"]["lives"] == "session"
+        assert made["result"]["lifetime"] == "session"
         found = (await agent.ask("mgp/tools/request", lack))["result"]
         assert found["status"] == "fulfilled"
         (tool,) = found["tools_loaded"]
@@ -344,7 +344,7 @@ async def test_an_agent_that_lacks_a_tool_makes_one_and_then_has_it(tmp_path: Pa
 @pytest.mark.parametrize(
     "chosen",
     [
-        {"registration_creating": False, "more_grants": [MAY_CODE]},
+        {"registration_allow_code_tools": False, "more_grants": [MAY_CODE]},
         {"more_grants": []},
         {"more_grants": [MAY_CODE], "policy_approval_policy": "interactive"},
         {"more_grants": [Grant(AGENT, "*", "*", Effect.ALLOW)]},
@@ -358,11 +358,13 @@ async def test_otherwise_there_is_no_such_tool_and_nothing_more(
     tmp_path: Path, chosen: dict[str, Any]
 ) -> None:
     settings: dict[str, Any] = {
-        "registration_creating": True,
+        "registration_allow_code_tools": True,
         "policy_approval_policy": "auto_approve",
         **chosen,
     }
-    async with brought(tmp_path, asks_hold=timedelta(milliseconds=100), **settings) as scene:
+    async with brought(
+        tmp_path, approvals_client_wait=timedelta(milliseconds=100), **settings
+    ) as scene:
         agent = await greeted(scene, AGENT)
         lack = {"requirements": {"capabilities": ["average"]}}
         lacking = (await agent.ask("mgp/tools/request", lack))["result"]

@@ -28,8 +28,8 @@ require_approval = "dangerous"
 fallback_validators = "on"
 approval_policy = "config_only"
 
-[asks]
-hold = "200ms"
+[approvals]
+client_wait = "200ms"
 
 [[grants]]
 subject = "person:local"
@@ -93,7 +93,7 @@ async def test_no_label_or_hint_of_a_server_makes_its_tools_safer(house: House) 
     """Nobody judged this server: whatever it says, its tools count as dangerous. (S2, D-14)"""
     for tool in ("safe", "moderate", "unlabelled"):
         assert not await runs(house, "standard", tool)
-    found = await asked(house, "pins", server="standard", all="true")
+    found = await asked(house, "definitions", server="standard", all="true")
     assert {each["risk"] for each in found["tools"]} == {"dangerous"}
 
 
@@ -103,7 +103,7 @@ async def test_a_plain_servers_arguments_are_looked_at_by_what_they_are_called(
 ) -> None:
     blocked = (await answer_to(house, "plain", "fetch", url=METADATA))["error"]
     assert blocked["code"] == 1010
-    found = await asked(house, "pins", server="plain", all="true")
+    found = await asked(house, "definitions", server="plain", all="true")
     assert [each["validators"] for each in found["tools"] if each["tool"] == "fetch"] == [
         ["network_restricted"]
     ]
@@ -129,8 +129,8 @@ PRESET = """
 [policy]
 require_approval = "destructive"
 
-[asks]
-hold = "200ms"
+[approvals]
+client_wait = "200ms"
 """
 
 

@@ -27,7 +27,7 @@ async def test_a_server_that_nobody_uses_is_ended_and_starts_again_when_it_is_us
     tmp_path: Path,
 ) -> None:
     diary = tmp_path / "diary"
-    idle: Entry = {**mortal("idle", mgp=True, diary=diary), "stop_when_idle": "2s"}
+    idle: Entry = {**mortal("idle", mgp=True, diary=diary), "idle_timeout": "2s"}
     servers = {"idle": idle, "near": mortal("near")}
     with gateway(tmp_path, servers) as house:
         async with house.watching("idle") as watch:
@@ -48,7 +48,7 @@ async def test_a_server_that_nobody_uses_is_ended_and_starts_again_when_it_is_us
 async def test_a_server_that_holds_too_much_memory_has_failed(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     care = {"max_restarts": 1, "backoff_base_ms": 50, "backoff_max_ms": 50}
-    greedy: Entry = {**mortal("greedy", mgp=True, diary=diary, **care), "max_memory": 1}
+    greedy: Entry = {**mortal("greedy", mgp=True, diary=diary, **care), "max_memory_mb": 1}
     with gateway(tmp_path, {"greedy": greedy, "near": mortal("near")}) as house:
         ended = await house.until(
             "greedy", lambda found: found["state"] == "disconnected" and found["restarts"] == 1

@@ -33,7 +33,7 @@ class Lifetime:
     def entry(self, *, env: Mapping[str, str] = NOTHING, **settings: object) -> Entry:
         """One era only, so that each start is one process."""
         pipes = on_pipes("lifetime", LIFETIME_LOG=str(self.log), **env)
-        return {**pipes, "era": "handshake", **settings}
+        return {**pipes, "protocol": "2025-11-25", **settings}
 
     def notes(self) -> list[Frame]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]

@@ -332,7 +332,7 @@ async def test_a_tool_whose_server_lacks_a_permission_names_the_ask(shed: Shed, 
     assert waits["name"] == "air__book_flight"
     assert "network.outbound" in waits["message"]
     (open_ask,) = open_asks
-    assert waits["ask_id"] == open_ask.id
+    assert waits["approval_id"] == open_ask.id
     await shed.grant(Grant("server:air", PERMISSION_VERB, "network.outbound", Effect.ALLOW))
     # What servers may do is looked at once a second, or when one of them is asked after.
     shed.visitor.parts.server_policies.tool_reviews.check()

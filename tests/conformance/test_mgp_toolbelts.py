@@ -111,7 +111,7 @@ async def test_pinned_tools_beyond_their_reserve_are_warned_of_and_what_is_liste
         client = await shed.client("modern")
         held = await client.ask(SESSION)
     assert held["pinned"] == ["files__read_file", "files__write_file"]
-    assert held["set_aside"] == ["files__delete_file"]
+    assert held["omitted"] == ["files__delete_file"]
     assert held["total_tokens"] == cost("files", "read_file", "write_file") <= reserve
     warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     (told,) = [each for each in warned if "pinned_reserve" in each]

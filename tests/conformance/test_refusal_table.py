@@ -46,7 +46,7 @@ async def refusing(fault: Fault, **more: Any) -> AsyncGenerator[Visitor]:
         ) as found:
             refusal = Refusal(fault, BECAUSE, SOON, **more)
             pipeline = found.parts.all_servers_endpoint.call_gate.pipeline
-            setattr(pipeline, "examine", lambda *_: refusal)  # noqa: B010  # pyright: ignore[reportUnknownLambdaType]
+            setattr(pipeline, "run", lambda *_: refusal)  # noqa: B010  # pyright: ignore[reportUnknownLambdaType]
             found.path = "/mcp"
             yield found
             assert [each for each in server.heard if each.frame.get("method") == "tools/call"] == []
@@ -77,7 +77,8 @@ def told_to_a_model(result: Frame, fault: Fault) -> Frame:
     assert result["isError"] is True
     assert "structuredContent" not in result
     text = result["content"][0]["text"]
-    assert text.startswith("It is as it is. The tool did not run")
+    again = "did not run; call it again in 7 seconds" if fault.retryable else "was not run."
+    assert text.startswith(f"It is as it is. The tool {again}")
     assert ("in 7 seconds" in text) is fault.retryable
     body = result["_meta"][REFUSAL]
     assert body["trace_id"] in text
@@ -169,7 +170,7 @@ async def test_a_tool_to_use_instead_is_told_in_every_dialect() -> None:
         spoken = await (await at_registry(visitor, "/tools/up__add", {})).json()
     assert governed["fallback_tool"] == "up__spare"
     assert plain["_meta"][REFUSAL]["fallback_tool"] == "up__spare"
-    assert "The tool up__spare may do instead." in plain["content"][0]["text"]
+    assert "The tool up__spare may help instead." in plain["content"][0]["text"]
     assert spoken["error"]["data"]["fallback_tool"] == "up__spare"
 
 

@@ -36,7 +36,7 @@ SCENES = {
     "pending_approval": Scene(
         settings={
             "grants": (Grant("*", "tools/call", "up/add", Effect.ASK),),
-            "asks_hold": timedelta(milliseconds=200),
+            "approvals_client_wait": timedelta(milliseconds=200),
         }
     ),
     "tool_not_found": Scene("up__nothing"),

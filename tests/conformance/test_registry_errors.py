@@ -33,7 +33,7 @@ discovery_timeout = "1ms"
 """
 CROWDED = """
 [registry]
-lock_timeout = "20ms"
+queue_timeout = "20ms"
 calls_per_server = 1
 tool_timeout = "10m"
 """
@@ -301,4 +301,4 @@ def test_the_four_timeouts_are_what_the_document_says_unless_they_are_set() -> N
     assert unset.registry.tool_timeout == timedelta(seconds=30)
     assert unset.registry.validation_timeout == timedelta(seconds=5)
     assert unset.registry.discovery_timeout == timedelta(seconds=2)
-    assert unset.registry.lock_timeout == timedelta(milliseconds=500)
+    assert unset.registry.queue_timeout == timedelta(milliseconds=500)

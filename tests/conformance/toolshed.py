@@ -186,7 +186,7 @@ async def toolshed(**chosen: Any) -> AsyncGenerator[Shed]:
         for name, (modern, tools) in SERVERS.items():
             upstreams[name] = await stack.enter_async_context(scripted(modern=modern))
             _speaks(upstreams[name], name, tools)
-        policy = {"trust": "trusted", "approval_policy": "interactive", "definitions": "off"}
+        policy = {"trust": "trusted", "approval_policy": "interactive", "trust_definitions": "off"}
         servers = [replace(at(u.url, name), policy=policy) for name, u in upstreams.items()]
         visitor = await stack.enter_async_context(
             visiting(*servers, register=given_out.register, **settings)

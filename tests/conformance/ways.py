@@ -133,7 +133,7 @@ class House:
 
     def by_pipe(self, server: str) -> Way:
         """The same Comity, for a client that starts a program and speaks on its pipes."""
-        command = [COMITY, "serve", str(self.config), "--stdio"]
+        command = [COMITY, "serve", "-c", str(self.config), "--stdio"]
         return Way(server, partial(over_stdio, command), f"{server}__")
 
     def way(self, label: str) -> Way:
@@ -147,7 +147,7 @@ def on_pipes(module: str, **env: str) -> Entry:
     return {"command": sys.executable, "args": arguments, "cwd": str(ROOT), "env": env}
 
 
-SHOWN: Entry = {"policy": {"suspicious": "show"}}
+SHOWN: Entry = {"policy": {"on_suspicious_definition": "show"}}
 """For a server whose tools have names that would be refused, where it is not about that."""
 
 

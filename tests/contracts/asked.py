@@ -47,25 +47,25 @@ def said(
 type Deed = Callable[[ApprovalStore, str], Awaitable[object]]
 
 DEEDS: dict[ApprovalEvent, Deed] = {
-    ApprovalEvent.ACCEPTED: lambda asks, id: asks.answer(id, said(), UNTIL),
-    ApprovalEvent.DECLINED: lambda asks, id: asks.answer(id, said(ApprovalDecision.DECLINE), UNTIL),
+    ApprovalEvent.APPROVED: lambda asks, id: asks.answer(id, said(), UNTIL),
+    ApprovalEvent.DENIED: lambda asks, id: asks.answer(id, said(ApprovalDecision.DECLINE), UNTIL),
     ApprovalEvent.CANCELLED: lambda asks, id: asks.answer(id, said(ApprovalDecision.CANCEL), UNTIL),
     ApprovalEvent.DEFERRED: lambda asks, id: asks.answer(
         id, said(ApprovalDecision.DEFER, BEA), UNTIL
     ),
     ApprovalEvent.EXPIRED: lambda asks, id: asks.end(id, ApprovalState.EXPIRED, NOW),
     ApprovalEvent.WITHDRAWN: lambda asks, id: asks.end(id, ApprovalState.WITHDRAWN, NOW),
-    ApprovalEvent.USED: lambda asks, id: asks.consume(id, "call-1", NOW),
-    ApprovalEvent.RESTORED: lambda asks, id: asks.release(id, "call-1"),
+    ApprovalEvent.CONSUMED: lambda asks, id: asks.consume(id, "call-1", NOW),
+    ApprovalEvent.RELEASED: lambda asks, id: asks.release(id, "call-1"),
 }
 """How each thing is made to happen, by somebody who has said nothing yet."""
 
 WAYS: dict[ApprovalState, tuple[ApprovalEvent, ...]] = {
     ApprovalState.PENDING: (),
     ApprovalState.DEFERRED: (ApprovalEvent.DEFERRED,),
-    ApprovalState.ACCEPTED: (ApprovalEvent.ACCEPTED,),
-    ApprovalState.USED: (ApprovalEvent.ACCEPTED, ApprovalEvent.USED),
-    ApprovalState.DECLINED: (ApprovalEvent.DECLINED,),
+    ApprovalState.APPROVED: (ApprovalEvent.APPROVED,),
+    ApprovalState.CONSUMED: (ApprovalEvent.APPROVED, ApprovalEvent.CONSUMED),
+    ApprovalState.DENIED: (ApprovalEvent.DENIED,),
     ApprovalState.CANCELLED: (ApprovalEvent.CANCELLED,),
     ApprovalState.EXPIRED: (ApprovalEvent.EXPIRED,),
     ApprovalState.WITHDRAWN: (ApprovalEvent.WITHDRAWN,),

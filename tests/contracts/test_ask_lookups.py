@@ -69,13 +69,13 @@ async def test_of_many_who_ask_the_same_at_once_one_is_kept(
 
 async def test_an_id_is_given_once(records: RecordStores) -> None:
     await records.approval_requests.open(ASK)
-    with pytest.raises(MalformedMessage, match="this id is kept already"):
+    with pytest.raises(MalformedMessage, match="this id exists already"):
         await records.approval_requests.open(replace(ASK, digest="d2"))
     assert await records.approval_requests.page() == [ASK]
 
 
 async def test_only_the_call_that_used_it_gives_it_back(records: RecordStores) -> None:
-    accepted = await brought_to(records.approval_requests, ApprovalState.ACCEPTED)
+    accepted = await brought_to(records.approval_requests, ApprovalState.APPROVED)
     await records.approval_requests.consume("0a", "call-1", NOW)
     assert await records.approval_requests.release("0a", "call-2") is None
     assert await records.approval_requests.release("0a", "") is None
@@ -85,7 +85,7 @@ async def test_only_the_call_that_used_it_gives_it_back(records: RecordStores) -
 
 
 async def test_nothing_is_given_back_where_the_same_was_asked_anew(records: RecordStores) -> None:
-    used = await brought_to(records.approval_requests, ApprovalState.USED)
+    used = await brought_to(records.approval_requests, ApprovalState.CONSUMED)
     await records.approval_requests.open(replace(ASK, id="0b"))
     assert await records.approval_requests.release("0a", "call-1") is None
     assert await records.approval_requests.get("0a") == used
@@ -104,14 +104,14 @@ async def test_asks_are_read_page_by_page_and_counted(records: RecordStores) -> 
     async def ids(*states: ApprovalState, after: str = "", limit: int = 250) -> list[str]:
         return [each.id[1] for each in await records.approval_requests.page(states, after, limit)]
 
-    live = (ApprovalState.PENDING, ApprovalState.DEFERRED, ApprovalState.ACCEPTED)
+    live = (ApprovalState.PENDING, ApprovalState.DEFERRED, ApprovalState.APPROVED)
     assert await ids() == [str(number) for number in range(9)]
     assert await ids(after="03", limit=2) == ["4", "5"]
     assert await ids(*live) == ["1", "2", "4", "5", "7", "8"]
     assert await ids(*live, limit=3) == ["1", "2", "4"]
     assert await ids(*live, *live, after="02", limit=2) == ["4", "5"]
     assert await ids(ApprovalState.WITHDRAWN) == ["0", "3", "6"]
-    assert await ids(ApprovalState.USED) == []
+    assert await ids(ApprovalState.CONSUMED) == []
     assert await ids(after="\ud800") == []
     assert await records.approval_requests.count(live) == 6
     assert (
@@ -130,9 +130,9 @@ async def test_every_step_is_heard_of_by_who_follows_the_changes(
     steps: list[Deed] = [
         lambda asks, _: asks.open(ASK),
         DEEDS[ApprovalEvent.DEFERRED],
-        DEEDS[ApprovalEvent.ACCEPTED],
-        DEEDS[ApprovalEvent.USED],
-        DEEDS[ApprovalEvent.RESTORED],
+        DEEDS[ApprovalEvent.APPROVED],
+        DEEDS[ApprovalEvent.CONSUMED],
+        DEEDS[ApprovalEvent.RELEASED],
         lambda asks, _: asks.expire(UNTIL),
     ]
     for step in steps:

@@ -73,8 +73,8 @@ async def test_what_has_ended_says_when(records: RecordStores) -> None:
     for number, state in enumerate(ApprovalState):
         found = await brought_to(records.approval_requests, state, ask_no(number))
         assert found.ended_at == (None if state in rules.LIVE_STATES else NOW)
-        assert found.call == ("call-1" if state is ApprovalState.USED else "")
-        assert found.expires_at == (UNTIL if ApprovalEvent.ACCEPTED in WAYS[state] else NOW + HOUR)
+        assert found.call == ("call-1" if state is ApprovalState.CONSUMED else "")
+        assert found.expires_at == (UNTIL if ApprovalEvent.APPROVED in WAYS[state] else NOW + HOUR)
 
 
 async def test_only_some_states_are_ends(records: RecordStores) -> None:
@@ -102,7 +102,7 @@ async def test_as_many_as_the_quorum_must_accept(records: RecordStores) -> None:
     assert await records.approval_requests.consume("0a", "call-1", NOW) is None
     second = await records.approval_requests.answer("0a", said(by=BEA), UNTIL)
     assert second is not None
-    assert (second.state, second.expires_at) == (ApprovalState.ACCEPTED, UNTIL)
+    assert (second.state, second.expires_at) == (ApprovalState.APPROVED, UNTIL)
     assert [each.by for each in second.answers] == [ANA, BEA]
 
 
@@ -113,7 +113,7 @@ async def test_one_no_outweighs_every_yes(records: RecordStores) -> None:
         "0a", said(ApprovalDecision.DECLINE, BEA), UNTIL
     )
     assert declined is not None
-    assert declined.state is ApprovalState.DECLINED
+    assert declined.state is ApprovalState.DENIED
     assert await records.approval_requests.answer("0a", said(by="person:cem"), UNTIL) is None
 
 
@@ -124,7 +124,7 @@ async def test_who_said_later_may_say_at_last_what_it_decided(records: RecordSto
     await records.approval_requests.answer("0a", said(by=BEA), UNTIL)
     heard = await records.approval_requests.answer("0a", said(), UNTIL)
     assert heard is not None
-    assert heard.state is ApprovalState.ACCEPTED
+    assert heard.state is ApprovalState.APPROVED
     assert heard == await kept(records.approval_requests)
     assert [(each.by, each.verdict) for each in heard.answers] == [
         (BEA, ApprovalDecision.ACCEPT),
@@ -153,7 +153,7 @@ async def test_of_many_who_answer_at_once_each_is_heard_once(
     )
     assert sum(each is not None for each in heard) == 4
     found = await kept(records.approval_requests)
-    assert found.state is ApprovalState.ACCEPTED
+    assert found.state is ApprovalState.APPROVED
     assert sorted(each.by for each in found.answers) == [f"person:{n}" for n in range(4)]
 
 
@@ -169,7 +169,7 @@ async def test_who_may_answer_for_itself_can(records: RecordStores) -> None:
     await records.approval_requests.open(replace(ASK, asker=ANA, own=True))
     heard = await records.approval_requests.answer("0a", said(), UNTIL)
     assert heard is not None
-    assert heard.state is ApprovalState.ACCEPTED
+    assert heard.state is ApprovalState.APPROVED
 
 
 async def test_nobody_answers_what_is_past_its_time(records: RecordStores) -> None:
@@ -182,13 +182,13 @@ async def test_nobody_answers_what_is_past_its_time(records: RecordStores) -> No
 
 
 async def test_an_acceptance_past_its_time_authorises_nothing(records: RecordStores) -> None:
-    await brought_to(records.approval_requests, ApprovalState.ACCEPTED)
+    await brought_to(records.approval_requests, ApprovalState.APPROVED)
     assert await records.approval_requests.consume("0a", "call-1", UNTIL) is None
     used = await records.approval_requests.consume(
         "0a", "call-1", UNTIL - timedelta(microseconds=1)
     )
     assert used is not None
-    assert (used.state, used.call) == (ApprovalState.USED, "call-1")
+    assert (used.state, used.call) == (ApprovalState.CONSUMED, "call-1")
 
 
 async def test_of_sixty_who_use_it_at_once_one_succeeds(records: RecordStores, again: Open) -> None:
@@ -197,12 +197,12 @@ async def test_of_sixty_who_use_it_at_once_one_succeeds(records: RecordStores, a
         (await again()).approval_requests,
         (await again()).approval_requests,
     ]
-    accepted = await brought_to(records.approval_requests, ApprovalState.ACCEPTED)
+    accepted = await brought_to(records.approval_requests, ApprovalState.APPROVED)
     tries = (stores[n % 3].consume(accepted.id, f"call-{n}", NOW) for n in range(60))
     used = await asyncio.wait_for(asyncio.gather(*tries), 50)
     (won,) = [each for each in used if each is not None]
     assert won == await kept(records.approval_requests)
-    assert (won.state, won.call) == (ApprovalState.USED, f"call-{used.index(won)}")
+    assert (won.state, won.call) == (ApprovalState.CONSUMED, f"call-{used.index(won)}")
 
 
 async def test_all_past_their_time_end_some_at_once(records: RecordStores) -> None:
@@ -242,6 +242,6 @@ async def test_what_was_filled_in_can_be_taken_out_and_nothing_else_is_lost(
     await asks.erase_content("\0")
     erased = replace(used, answers=(replace(filled, content={}),))
     assert await asks.get(ASK.id) == erased
-    assert await asks.page([ApprovalState.USED]) == [erased]
+    assert await asks.page([ApprovalState.CONSUMED]) == [erased]
     assert await asks.find_latest(ASK.digest) == other
     assert await asks.open(replace(ASK, id="0d")) == other

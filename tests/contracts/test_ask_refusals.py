@@ -31,7 +31,7 @@ HOSTILE: list[dict[str, Any]] = [
     {"quorum": 2**63},
     {"created_at": NOW.replace(tzinfo=None)},
     {"expires_at": NOW.replace(tzinfo=None)},
-    {"state": ApprovalState.ACCEPTED},
+    {"state": ApprovalState.APPROVED},
     {"call": "call-1"},
     {"answers": (said(),)},
 ]
@@ -97,7 +97,7 @@ async def test_no_ask_is_found_by_what_cannot_be_its_name(records: RecordStores)
 
 
 async def test_a_time_without_a_zone_is_refused(records: RecordStores) -> None:
-    await brought_to(records.approval_requests, ApprovalState.ACCEPTED)
+    await brought_to(records.approval_requests, ApprovalState.APPROVED)
     somewhere = NOW.replace(tzinfo=None)
     with pytest.raises(MalformedMessage, match="zone"):
         await records.approval_requests.consume("0a", "call-1", somewhere)

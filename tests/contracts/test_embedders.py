@@ -118,7 +118,7 @@ class Broken:
 @pytest.mark.parametrize(
     ("named", "told"),
     [
-        ("Nameless", "its name must say which model"),
+        ("Nameless", "its name must identify the model"),
         ("Endless", "its size must be a whole number"),
         ("Hasty", "it needs async methods"),
         ("Curious", "exactly texts"),

@@ -31,7 +31,7 @@ _SAID: dict[str, Any] = {
     "tool": "read",
     "trace": TRACE,
 }
-OPENED = AuditEvent(AuditType.JOURNAL_OPENED, "gateway", NOW)
+OPENED = AuditEvent(AuditType.AUDIT_LOG_OPENED, "gateway", NOW)
 HOSTILE = {
     "nul": "a\0b",
     "half": "\ud800",
@@ -122,7 +122,7 @@ async def test_a_chain_is_read_page_by_page(records: RecordStores) -> None:
 async def test_a_number_that_is_not_the_next_is_refused(records: RecordStores, first: int) -> None:
     lines = await written(records, *several(3))
     wrong = chained(ChainHead("n", first - 1, chain.GENESIS), *several(2))
-    with pytest.raises(Misconfigured, match="opened again"):
+    with pytest.raises(Misconfigured, match="the chain must be reopened"):
         await records.audit_log.append(wrong)
     assert await records.audit_log.page("n") == lines
     more = chained(await records.audit_log.open("n"), CALL)

@@ -200,7 +200,7 @@ async def test_what_cannot_be_written_down_is_refused(records: RecordStores) -> 
 
 def host(records: RecordStores, most: int = 1_000) -> StateService:
     return StateService(
-        records.states, JsonPatches(), StateSettings(keep=most, keep_for=timedelta(0))
+        records.states, JsonPatches(), StateSettings(max_checkpoints=most, retention=timedelta(0))
     )
 
 

@@ -43,6 +43,13 @@ def test_it_has_no_privileges_and_what_servers_need_is_left_to_them() -> None:
     assert unit.keys() & {"MemoryDenyWriteExecute", "RestrictNamespaces", "ProcSubset"} == set()
 
 
+def test_systemd_is_notified_and_secrets_are_credentials() -> None:
+    unit = settings()
+    assert unit["Type"] == ["notify"]
+    assert unit["WatchdogSec"] == ["60"]
+    assert unit["LoadCredential"] == ["comity:/etc/comity/credentials"]
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_has_nothing_to_say_against_it(tmp_path: Path) -> None:
     here = Path(sys.executable).with_name("comity")

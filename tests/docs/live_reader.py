@@ -17,8 +17,8 @@ from tests.interop.processes import Program, answers, running
 from tests.pace import here
 from tests.support import fork_server
 
-JOIN: Final = "comity topic join"
-LOOKING: Final = re.compile(r"comity (turns$|turns list|journal search|pushes)")
+JOIN: Final = "comity topics join"
+LOOKING: Final = re.compile(r"comity (chat list|audit list|pushes)")
 PATIENCE: Final = 60.0
 KEY: Final = "a-key-of-the-vendor"
 
@@ -26,7 +26,7 @@ KEY: Final = "a-key-of-the-vendor"
 class LiveReader(Reader):
     """Has a model at an address of its own, as one has a vendor's.
 
-    `comity serve` begins the gateway, or stops it and begins it anew; `comity topic join` with
+    `comity serve` begins the gateway, or stops it and begins it anew; `comity topics join` with
     `--stay` is left running, and what the page shows of it is looked for in the end.
     """
 
@@ -76,7 +76,7 @@ class LiveReader(Reader):
         for step in steps:
             if step.command.startswith("cd "):
                 self.folder = self.folder / step.command.removeprefix("cd ")
-            elif step.command.startswith(SERVE):
+            elif step.command.split()[:2] == SERVE.split():
                 self._serve(step.command)
             elif step.command.startswith(JOIN) and "--stay" in step.command:
                 self._sit_down(step)

@@ -1,6 +1,7 @@
 """The pages that this project has written, and the pieces of code that stand in them."""
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,8 @@ class Snippet:
 
 
 def pages() -> list[Path]:
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    folders = (ROOT / "docs", ROOT / "examples")
+    return sorted([*ROOT.glob("*.md"), *(page for each in folders for page in each.rglob("*.md"))])
 
 
 def snippets(language: str) -> list[Snippet]:
@@ -36,6 +38,12 @@ def snippets(language: str) -> list[Snippet]:
 def snippets_of(page: Path) -> list[Snippet]:
     text = page.read_text(encoding="utf-8")
     return [
-        Snippet(found["language"], found["text"], page, text.count("\n", 0, found.start()) + 1)
+        Snippet(
+            found["language"],
+            # A block inside of a list item is indented.
+            textwrap.dedent(found["text"]),
+            page,
+            text.count("\n", 0, found.start()) + 1,
+        )
         for found in _FENCE.finditer(text)
     ]

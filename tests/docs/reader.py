@@ -17,7 +17,7 @@ from tests.support import fork_server
 HERE: Final = Path(sys.executable).parent
 SERVE: Final = "comity serve"
 WRITTEN_ID: Final = "06gtu5so"
-"""What the guides call each ask; here each has another id."""
+"""The id of every approval request in the pages. Each request of a test has another one."""
 
 COMMAND_SECONDS: Final = 120
 WAIT_SECONDS: Final = 30.0
@@ -31,16 +31,16 @@ class Reader:
         self.port = free_port()
 
     def go_through(self, guide: Path, files: Mapping[str, str]) -> None:
-        """`files` are named with the language of the one snippet that each of them is."""
+        """`files` maps a name to a language: the first snippet in it is the file."""
         snippets = snippets_of(guide)
         for name, language in files.items():
-            (snippet,) = [each for each in snippets if each.language == language]
+            snippet = next(each for each in snippets if each.language == language)
             (self.folder / name).write_text(snippet.text, encoding="utf-8")
         consoles = [steps_of(each.text) for each in snippets if each.language == "console"]
         at = [[step.command for step in steps] for steps in consoles].index([SERVE])
         for steps in consoles[:at]:
             self.follow(steps)
-        command = [str(HERE / "comity"), "serve", str(self.folder / "comity.toml")]
+        command = [str(HERE / "comity"), "serve", "-c", str(self.folder / "comity.toml")]
         # Its store is named from where it is started.
         started = ["/bin/sh", "-c", f'cd "{self.folder}" && exec "$@"', "sh", *command]
         with running([*started, "--port", str(self.port)], self.environment()) as gateway:
@@ -53,7 +53,11 @@ class Reader:
             "HOME": str(self.folder),
             "PATH": f"{fork_server.shell_folder()}:{HERE}:{os.defpath}",
             "COMITY_URL": f"http://127.0.0.1:{self.port}",
+            # --offline refuses to work beside a gateway at the port of the configuration.
+            "COMITY_PORT": str(self.port),
             "COMITY_STATE_DIR": os.environ["COMITY_STATE_DIR"],
+            # A reader has the default store. Other tests have none.
+            "DATABASE_URL": "",
             "COLUMNS": "100",
         }
 
@@ -83,32 +87,39 @@ class Reader:
 
 
 class Asked(Reader):
-    """Somebody who answers what a server asks; both take their time."""
+    """A reader who answers approval requests, and waits for files that the page shows."""
+
+    def __init__(self, folder: Path, key_file: str = "") -> None:
+        super().__init__(folder)
+        self._key = f" --key-file {key_file}" if key_file else ""
 
     @override
     def follow(self, steps: list[Step]) -> None:
         for step in steps:
-            id = self._open() if WRITTEN_ID in step.command else WRITTEN_ID
+            has_id = WRITTEN_ID in step.command + "".join(step.expected)
+            id = self._newest_request() if has_id else WRITTEN_ID
+            command = step.command.replace(WRITTEN_ID, id)
+            waits = command.startswith(("cat ", "grep "))
             deadline = time.monotonic() + WAIT_SECONDS
             while True:
-                said = self.sh(step.command.replace(WRITTEN_ID, id)).replace(id, WRITTEN_ID)
-                if step.is_met_by(said) or not step.command.startswith("cat "):
+                output = self.sh(f"{command} || true" if waits else command)
+                output = output.replace(id, WRITTEN_ID)
+                if step.is_met_by(output) or not waits or time.monotonic() > deadline:
                     break
-                assert time.monotonic() < deadline, said
                 time.sleep(0.1)
-            assert step.is_met_by(said), f"$ {step.command}\n{said}"
+            assert step.is_met_by(output), f"$ {step.command}\n{output}"
 
     @override
     def sh(self, command: str) -> str:
-        # What goes on behind our back must not hold the pipe that we read.
+        # A process in the background must not hold the pipe that this one reads.
         return super().sh(f"{command[:-1]} 2> curl.txt &" if command.endswith("&") else command)
 
-    def _open(self) -> str:
-        """The one ask that is open, once there is one."""
+    def _newest_request(self) -> str:
+        """Return the short id of the newest open request, once there is one."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
-            found: Any = json.loads(self.sh("comity asks --json || true"))
-            if found["asks"]:
-                return found["asks"][0]["id"][: len(WRITTEN_ID)]
-            assert time.monotonic() < deadline, "nobody asks anything"
+            found: Any = json.loads(self.sh(f"comity approvals list -o json{self._key}"))
+            if found["approvals"]:
+                return max(each["id"] for each in found["approvals"])[: len(WRITTEN_ID)]
+            assert time.monotonic() < deadline, "there is no open approval request"
             time.sleep(0.1)

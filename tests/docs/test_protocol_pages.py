@@ -25,8 +25,8 @@ from tests.docs.pages import ROOT
 from tests.support.cases import loop_over
 
 REFERENCE = ROOT / "docs" / "reference"
-MGP, MCPL, MCPX = "mgp.md", "mcpl.md", "topics.md"
-REGISTRY, MCP = "registry.md", "mcp-versions.md"
+MGP, MCPL, MCPX = "mgp.md", "mcpl.md", "mcpx.md"
+REGISTRY, MCP = "rest.md", "mcp-versions.md"
 LIVE = re.compile(
     r"(push|context|inference|model|featureSets|scope|state|channels|mcpl)/[A-Za-z/]+"
 )

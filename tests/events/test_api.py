@@ -43,7 +43,7 @@ async def test_operators_have_it_tried_again_and_end_it() -> None:
     assert (await ask(hooked, "POST", one.id, "retry"))["retried"] == 1
     await hooked.round()
     assert (await hooked.kept(one)).failed == 0
-    assert (await ask(hooked, "POST", one.id, "remove"))["id"] == one.id
+    assert (await ask(hooked, "POST", one.id, "delete"))["id"] == one.id
     assert await ask(hooked, "GET") == {"webhooks": []}
 
 

@@ -85,9 +85,9 @@ def hook(receiver: Receiver, **said: Any) -> ApprovalWebhook:
 
 
 async def test_a_post_is_signed_so_that_its_receiver_can_check_it(receiver: Receiver) -> None:
-    await hook(receiver).post(b'{"type":"ask.opened"}')
+    await hook(receiver).post(b'{"type":"approval.requested"}')
     ((path, headers, body),) = receiver.heard
-    assert (path, body) == ("/hook?team=a", b'{"type":"ask.opened"}')
+    assert (path, body) == ("/hook?team=a", b'{"type":"approval.requested"}')
     assert headers["content-type"] == "application/json"
     moment, signed = (
         each.partition("=")[2] for each in headers[SIGNATURE_HEADER.lower()].split(",")

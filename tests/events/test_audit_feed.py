@@ -151,7 +151,7 @@ def test_whoever_came_by_a_key_that_counts_no_more_hears_nothing() -> None:
 def test_what_a_server_asserts_is_told_to_nobody() -> None:
     notices = AuditFeed(grants("*"))
     session = listening(notices, OPS)
-    notices.on_event(an_event("server:files", type=AuditType.TESTIMONY))
+    notices.on_event(an_event("server:files", type=AuditType.SERVER_REPORT))
     assert not notices_in(session.standalone)
 
 
@@ -278,14 +278,14 @@ async def test_a_marked_server_that_did_not_agree_hears_nothing_and_somebody_is_
     async with auditing("log", log=script) as (told, _):
         happens(told)
         assert len(told) == 0
-        assert "did not agree on the MGP extension audit" in caplog.text
+        assert "did not negotiate the MGP extension audit" in caplog.text
         assert not notices_sent(script.last)
 
 
 async def test_what_a_server_asserts_is_told_to_no_other() -> None:
     script = handshake("audit")
     async with auditing("log", log=script) as (told, _):
-        happens(told, kind=AuditType.TESTIMONY)
+        happens(told, kind=AuditType.SERVER_REPORT)
         happens(told)
         await until(lambda: bool(notices_sent(script.last)))
         assert [params_of(frame)["event_type"] for frame in notices_sent(script.last)] == [
@@ -398,7 +398,7 @@ async def test_a_servers_word_stands_as_its_word() -> None:
     async with reporting() as reporter:
         (event,) = reporter.says(details={"key": SECRET})
         assert (event.type, event.actor, event.kind) == (
-            AuditType.TESTIMONY,
+            AuditType.SERVER_REPORT,
             "server:files",
             PrincipalKind.SERVER,
         )
@@ -459,7 +459,9 @@ async def test_what_ended_long_ago_is_not_kept_in_mind() -> None:
     async with reporting() as reporter:
         reporter.ends()
         reporter.now += timedelta(minutes=2)
-        later = AuditEvent(AuditType.OFFER_USED, "x", reporter.now, server="files", trace="2e" * 16)
+        later = AuditEvent(
+            AuditType.CATALOG_ENTRY_USED, "x", reporter.now, server="files", trace="2e" * 16
+        )
         reporter.journal.enqueue(later)
         reporter.take()
         reporter.now -= timedelta(minutes=2)

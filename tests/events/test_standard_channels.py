@@ -37,7 +37,7 @@ CALL = AuditEvent(
 def test_each_audit_event_is_told_on_standard_channels_or_on_none() -> None:
     for kind in AuditType:
         assert set(channels_of(replace(CALL, type=kind))) <= set(STANDARD)
-    assert not channels_of(replace(CALL, type=AuditType.TESTIMONY))
+    assert not channels_of(replace(CALL, type=AuditType.SERVER_REPORT))
 
 
 @loop_over(
@@ -50,8 +50,13 @@ def test_each_audit_event_is_told_on_standard_channels_or_on_none() -> None:
             *(AuditType.TOOL_BLOCKED, AuditResult.BLOCKED, "access_denied"),
             ["tool.blocked", "security.access_denied"],
         ),
-        (AuditType.OFFER_USED, AuditResult.BLOCKED, "access_denied", ["security.access_denied"]),
-        (AuditType.OFFER_USED, AuditResult.SUCCESS, "ok", []),
+        (
+            AuditType.CATALOG_ENTRY_USED,
+            AuditResult.BLOCKED,
+            "access_denied",
+            ["security.access_denied"],
+        ),
+        (AuditType.CATALOG_ENTRY_USED, AuditResult.SUCCESS, "ok", []),
         (
             *(AuditType.TOOL_BLOCKED, AuditResult.BLOCKED, "rate_limited"),
             ["tool.blocked", "system.overload"],
@@ -70,7 +75,7 @@ def test_each_audit_event_is_told_on_standard_channels_or_on_none() -> None:
         ),
         (AuditType.ACCESS_GRANTED, AuditResult.BLOCKED, None, ["security.access_denied"]),
         (AuditType.ACCESS_GRANTED, AuditResult.SUCCESS, None, ["security.grant_changed"]),
-        (AuditType.ASK_ANSWERED, AuditResult.BLOCKED, None, ["security.access_denied"]),
+        (AuditType.APPROVAL_ANSWERED, AuditResult.BLOCKED, None, ["security.access_denied"]),
         (
             *(AuditType.VALIDATION_FAILED, AuditResult.BLOCKED, "validation_blocked"),
             ["tool.blocked", "security.validation_failed"],

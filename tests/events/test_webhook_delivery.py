@@ -158,7 +158,11 @@ async def test_a_secret_that_cannot_be_read_signs_nothing(monkeypatch: pytest.Mo
 
 
 async def test_a_slow_place_takes_few_of_the_posts_and_a_party_half() -> None:
-    hooked = Hooked(replace(OPTIONS, most_of_one=99, at_once=8, at_once_place=2))
+    hooked = Hooked(
+        replace(
+            OPTIONS, max_subscriptions_per_principal=99, max_concurrent=8, max_concurrent_per_host=2
+        )
+    )
     gate = asyncio.Event()
     hooked.poster.before = None
     for number in range(4):

@@ -97,23 +97,25 @@ async def test_one_that_is_gone_is_disabled_and_comes_back_when_an_operator_says
         async with asyncio.timeout(60):
             while True:
                 ran = await asyncio.to_thread(
-                    desk.run, "webhooks", "show", id, "--url", origin, "--json"
+                    desk.run, "webhooks", "show", id, "--url", origin, "-o", "json"
                 )
                 if (ran.json["state"], ran.json["waiting"]) == ("disabled", 2):
                     break
-        assert ran.status == 1
+        assert ran.status == 0
         assert ran.json["last_error"] == "http_4xx"
         assert "team=a" not in ran.out
-        listed = await asyncio.to_thread(desk.run, "webhooks", "--url", origin)
-        assert (listed.status, id in listed.out) == (1, True)
+        listed = await asyncio.to_thread(desk.run, "webhooks", "list", "--url", origin)
+        assert (listed.status, id in listed.out) == (0, True)
+        checked = await asyncio.to_thread(desk.run, "webhooks", "list", "--check", "--url", origin)
+        assert checked.status == 1
         again = await asyncio.to_thread(desk.run, "webhooks", "retry", id, "--url", origin)
         assert again.status == 0
         await receiver.until(lambda: completed(receiver) == traces)
-        gone = await asyncio.to_thread(desk.run, "webhooks", "remove", id, "--url", origin)
+        gone = await asyncio.to_thread(desk.run, "webhooks", "delete", id, "--yes", "--url", origin)
         assert gone.status == 0
         missing = await asyncio.to_thread(desk.run, "webhooks", "show", id, "--url", origin)
-        assert missing.status != 0
-        journal = await asyncio.to_thread(desk.run, "journal", "tail", "--json", "--url", origin)
+        assert missing.status == 5
+        journal = await asyncio.to_thread(desk.run, "audit", "tail", "-o", "json", "--url", origin)
         assert "webhook_disabled" in journal.out
 
 

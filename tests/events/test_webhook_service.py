@@ -159,7 +159,7 @@ async def test_what_is_subscribed_and_ended_is_written_down_without_the_url() ->
     assert not await hooked.subscribing.remove(ANA, one.id)
     assert [each.type for each in noted] == [
         AuditType.WEBHOOK_SUBSCRIBED,
-        AuditType.WEBHOOK_REMOVED,
+        AuditType.WEBHOOK_DELETED,
     ]
     assert noted[0].details["host"] == "hooks.example.org"
     assert "/ana" not in str(noted)
@@ -332,7 +332,7 @@ async def test_an_answer_waits_for_what_is_for_somebody_and_for_nothing_else() -
     await hooked.subscribe()
     assert hooked.intake.is_awaited(entry(0))
     assert not hooked.intake.is_awaited(entry(0, BEA))
-    assert not hooked.intake.is_awaited(entry(0, type=AuditType.JOURNAL_OPENED))
+    assert not hooked.intake.is_awaited(entry(0, type=AuditType.AUDIT_LOG_OPENED))
     hooked.grant(*MAY[1:])
     assert not hooked.intake.is_awaited(entry(0))
 

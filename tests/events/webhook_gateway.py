@@ -19,15 +19,15 @@ COMITY = str(Path(sys.executable).with_name("comity"))
 HASTE = """
 [webhooks]
 allow_hosts = ["127.0.0.1"]
-first_retry = "20ms"
-longest_retry = "200ms"
-deadline = "1s"
+retry_delay = "20ms"
+max_retry_delay = "200ms"
+timeout = "1s"
 """
 EXAMPLE = f"""
 [[servers]]
 id = "ex"
 command = "{sys.executable}"
-args = ["-m", "comity.cli", "example"]
+args = ["-m", "comity.cli", "dev", "example-server"]
 
 [servers.tools.echo]
 risk = "safe"
@@ -49,7 +49,7 @@ class House:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Program, str]]:
         """The waits are for threads: whoever receives posts lives in this loop."""
-        program = Program([COMITY, "serve", str(self.config), "--port", "0"])
+        program = Program([COMITY, "serve", "-c", str(self.config), "--port", "0"])
         try:
             found = await asyncio.to_thread(program.wait_for_line, r"listening on (http://\S+)")
             origin = found.group(1)

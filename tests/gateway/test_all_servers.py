@@ -433,7 +433,7 @@ def test_what_names_no_task_stays_as_it_is() -> None:
 
 async def test_a_server_of_the_other_era_has_no_such_tasks() -> None:
     reached = SimpleNamespace(eras={Era.HANDSHAKE})
-    with pytest.raises(MalformedMessage, match="no tasks of this era"):
+    with pytest.raises(MalformedMessage, match="no tasks of this MCP version"):
         await modern_connection(cast("Any", SimpleNamespace(connections=reached)))
 
 

@@ -1,7 +1,7 @@
-"""What is written down of calls: intents before they leave, outcomes before their answers."""
+"""What is written down of calls, by their class: one entry, two that are waited for, or none."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -10,11 +10,17 @@ from msgspec import Raw
 from comity.audit.events import AuditEvent, AuditResult, AuditType
 from comity.catalog.access import ToolReviewStatus
 from comity.errors import CODE_UNSAFE, RATE_LIMITED, VALIDATION_BLOCKED, Fault
-from comity.gateway.call_audit import ArgumentAuditLevel, CallAudit
+from comity.gateway.call_audit import (
+    DEFAULT_CLASSES,
+    ArgumentAuditLevel,
+    AuditClass,
+    CallAudit,
+)
 from comity.gateway.retries import RetryService
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.entries import CatalogEntry
 from comity.mcp.refusals import Refusal
+from comity.policy.grants import Effect, Grant
 from comity.policy.risk import Risk, ServerPolicy, ToolPolicy
 from tests.support.carriers import Params, Script, until
 from tests.support.cases import loop_over
@@ -56,8 +62,8 @@ class Refusing:
     def __init__(self) -> None:
         self.refusal: Refusal | None = None
 
-    def check_arguments(self, entry: CatalogEntry, arguments: object) -> Refusal | None:
-        return self.refusal
+    def check_for(self, entry: CatalogEntry) -> Callable[[object], Refusal | None]:
+        return lambda _: self.refusal
 
 
 class Recorded:
@@ -74,6 +80,12 @@ class Recorded:
             params["_meta"] = meta
         return self.front.ask(await self.front.client(), protocol.CALL_TOOL, params)
 
+    @property
+    def recorder(self) -> CallAudit:
+        found = self.front.call_gate.pipeline.intent_recorder
+        assert isinstance(found, CallAudit)
+        return found
+
     def sent(self) -> list[jsonrpc.Frame]:
         return [
             f for each in self.front.scripts["a"].carriers for f in each.asked(protocol.CALL_TOOL)
@@ -81,7 +93,7 @@ class Recorded:
 
     async def events(self) -> list[AuditEvent]:
         found = await events(self.store)
-        return [each for each in found if not each.type.startswith("dev.comity.journal")]
+        return [each for each in found if not each.type.startswith("dev.comity.audit_log")]
 
 
 @asynccontextmanager
@@ -91,6 +103,7 @@ async def recorded(
     *,
     answers: bool = True,
     is_lasting: bool = True,
+    classes: Mapping[Risk, AuditClass] = DEFAULT_CLASSES,
 ) -> AsyncGenerator[Recorded]:
     store, inspection = FailingStore(), Refusing()
     replies: Params = {protocol.LIST_TOOLS: TOOLS}
@@ -98,7 +111,7 @@ async def recorded(
         replies[protocol.CALL_TOOL] = {"content": [], "isError": False}
     async with all_servers({"a": Script(replies=replies)}) as front, kept(store) as journal:
         journal.is_durable = is_lasting
-        recorder = CallAudit(journal, arguments)
+        recorder = CallAudit(journal, arguments, classes=classes)
         recorder.set_run_name("run")
         admission = front.call_gate.pipeline
         admission.tools, admission.argument_checker = Tools(Fixed(risk)), inspection
@@ -106,8 +119,9 @@ async def recorded(
         yield Recorded(front, store, inspection)
 
 
-async def test_a_safe_call_is_in_the_journal_after_its_answer() -> None:
-    async with recorded(Risk.SAFE) as at:
+@loop_over("risk", [Risk.SAFE, Risk.MODERATE])
+async def test_a_deferred_call_has_one_entry_after_its_answer(risk: Risk) -> None:
+    async with recorded(risk) as at:
         at.store.gate.clear()
         await (await at.call()).result()
         at.store.gate.set()
@@ -116,16 +130,22 @@ async def test_a_safe_call_is_in_the_journal_after_its_answer() -> None:
     assert (only.type, only.result, only.server, only.tool) == (
         *(AuditType.TOOL_EXECUTED, AuditResult.SUCCESS, "a", "add"),
     )
-    assert only.details["risk_level"] == "safe"
+    assert only.call == "run-1"
+    assert only.details["risk_level"] == risk
+    assert only.details["outcome"] == "ok"
     assert "duration_ms" in only.details
     assert "arguments_digest" in only.details
-    assert "arguments" not in only.details
+    assert ("arguments" in only.details) is (risk is Risk.MODERATE)
     assert len(only.trace) == 32
 
 
-@loop_over("risk", [Risk.MODERATE, Risk.DANGEROUS])
-async def test_a_risky_call_leaves_after_its_intent_is_kept(risk: Risk) -> None:
-    async with recorded(risk) as at:
+ALL_DURABLE = dict.fromkeys(Risk, AuditClass.DURABLE)
+
+
+@loop_over("risk", [Risk.SAFE, Risk.MODERATE, Risk.DANGEROUS])
+async def test_a_durable_call_leaves_after_its_intent_is_kept(risk: Risk) -> None:
+    classes = DEFAULT_CLASSES if risk is Risk.DANGEROUS else ALL_DURABLE
+    async with recorded(risk, ArgumentAuditLevel.ALL, classes=classes) as at:
         await until(lambda: bool(at.store.commits))
         at.store.gate.clear()
         asked = await at.call()
@@ -142,7 +162,57 @@ async def test_a_risky_call_leaves_after_its_intent_is_kept(risk: Risk) -> None:
     assert intent.details["arguments"] == {"x": 1}
 
 
-async def test_where_nothing_outlives_the_process_a_risky_call_waits_for_nothing() -> None:
+ALL_OFF = dict.fromkeys(Risk, AuditClass.OFF)
+
+
+async def test_a_call_of_class_off_leaves_no_entry_but_a_refusal_does() -> None:
+    async with recorded(Risk.MODERATE, classes=ALL_OFF) as at:
+        sent: list[AuditEvent] = []
+        at.recorder.on_call_sent = sent.append
+        await (await at.call()).result()
+        at.inspection.refusal = Refusal(VALIDATION_BLOCKED, "no")
+        await (await at.call()).refusal()
+        await until(lambda: sum(at.store.commits) >= 2)
+        (only,) = await at.events()
+    assert (only.type, only.result) == (AuditType.VALIDATION_FAILED, AuditResult.BLOCKED)
+    assert [each.tool for each in sent] == ["add"]
+
+
+async def test_a_full_queue_does_not_stop_calls_of_class_off() -> None:
+    async with recorded(Risk.SAFE, classes=ALL_OFF) as at:
+        at.store.gate.clear()
+        fill_queue(at)
+        await (await at.call()).result()
+        at.store.gate.set()
+
+
+class AlwaysApproved:
+    """Somebody approved the calls of this tool in advance."""
+
+    def standing_answer(self, *_: object, **__: object) -> Grant | None:
+        return Grant("*", "tool.call", "a/add", Effect.ALLOW, id="g-1")
+
+
+async def test_an_approved_call_is_durable_whatever_the_class_of_its_tool() -> None:
+    async with recorded(Risk.SAFE, classes=ALL_OFF) as at:
+        pipeline = at.front.call_gate.pipeline
+        pipeline.tools = Tools(Fixed(Risk.SAFE, must_be_confirmed=True))
+        pipeline.standing_answers = AlwaysApproved()
+        await until(lambda: bool(at.store.commits))
+        at.store.gate.clear()
+        asked = await at.call()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert at.sent() == []
+        at.store.gate.set()
+        await asked.result()
+        intent, outcome = await at.events()
+    assert (intent.type, outcome.type) == (AuditType.CALL_INTENDED, AuditType.TOOL_EXECUTED)
+    assert intent.details["answered_by"] == outcome.details["answered_by"] == "g-1"
+    assert "outcome" not in intent.details
+
+
+async def test_where_nothing_outlives_the_process_a_durable_call_waits_for_nothing() -> None:
     async with recorded(Risk.DANGEROUS, is_lasting=False) as at:
         at.store.gate.clear()
         await (await at.call()).result()
@@ -267,14 +337,16 @@ async def test_a_call_that_was_cancelled_at_its_server_may_have_run() -> None:
     assert last.details["outcome_known"] is False
 
 
+def fill_queue(at: Recorded) -> None:
+    journal = at.recorder._audit_log  # pyright: ignore[reportPrivateUsage]  # to fill it
+    while journal.has_room:
+        journal.enqueue(AuditEvent(AuditType.TOOL_EXECUTED, "agent:x", journal.clock()))
+
+
 async def test_too_much_that_waits_stops_even_safe_calls() -> None:
     async with recorded(Risk.SAFE) as at:
         at.store.gate.clear()
-        recorder = at.front.call_gate.pipeline.intent_recorder
-        assert isinstance(recorder, CallAudit)
-        journal = recorder._audit_log  # pyright: ignore[reportPrivateUsage]
-        while journal.has_room:
-            journal.enqueue(AuditEvent(AuditType.TOOL_EXECUTED, "agent:x", journal.clock()))
+        fill_queue(at)
         refusal = await (await at.call()).refusal()
         assert refusal["error_type"] == "journal_unavailable"
         at.store.gate.set()
@@ -286,7 +358,7 @@ async def test_a_tool_that_stood_in_for_another_leaves_no_doubt_either() -> None
     async with all_servers({"a": Script(replies=replies)}) as front, kept(store) as journal:
         recorder = CallAudit(journal, ArgumentAuditLevel.NONE)
         recorder.set_run_name("run")
-        front.call_gate.pipeline.tools = Tools(Fixed(Risk.MODERATE))
+        front.call_gate.pipeline.tools = Tools(Fixed(Risk.DANGEROUS))
         front.call_gate.pipeline.intent_recorder = front.underway.outcome_recorder = recorder
         policy = ServerPolicy(tools={"add": ToolPolicy(idempotent=True, fallback_tool="spare")})
         front.call_gate.retries = RetryService({"a": policy}.get, random_value=lambda: 0.0)

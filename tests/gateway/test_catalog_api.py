@@ -73,7 +73,7 @@ async def test_filters_leave_tools_out(scene: Governed) -> None:
     of_one = (await agent.http("GET", "/api/search?query=read&server=web,none"))[1]
     assert [tool["name"] for tool in of_one["tools"]] == ["web__read"]
     assert of_one["total_available"] == 3
-    there = (await agent.http("GET", "/api/search?query=read&status=connected&most=2"))[1]
+    there = (await agent.http("GET", "/api/search?query=read&status=connected&limit=2"))[1]
     assert len(there["tools"]) == 2
     assert there["total_available"] == 9
     away = (await agent.http("GET", "/api/search?query=read&status=error"))[1]
@@ -87,8 +87,8 @@ async def test_filters_leave_tools_out(scene: Governed) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        *("", "?query=", "?query=x&strategy=luck", "?query=x&most=0", "?query=x&most=many"),
-        *("?query=x&risk_level_max=none", "?query=x&most=101"),
+        *("", "?query=", "?query=x&strategy=luck", "?query=x&limit=0", "?query=x&limit=many"),
+        *("?query=x&risk_level_max=none", "?query=x&limit=101"),
     ],
 )
 async def test_what_cannot_be_asked_is_refused(scene: Governed, query: str) -> None:

@@ -4,14 +4,14 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from comity.errors import EXHAUSTED, Unavailable
-from comity.gateway.http_endpoint import McpHttpReply
+from comity.gateway.http_endpoint import McpHttp, McpHttpReply
 from comity.http import asgi
-from comity.http.fast_path import Continuation, FastPathRequest
+from comity.http.fast_path import Continuation, FastPathRequest, RequestHead
 from comity.mcp import jsonrpc
 from comity.sessions.calls import Call
 from comity.sessions.client_streams import ClientStream
@@ -282,7 +282,10 @@ async def test_a_body_said_to_be_too_large_is_refused_before_it_comes(scene: Sce
 
 
 async def test_a_body_that_grows_too_large_is_refused_on_the_way() -> None:
-    async with scripted() as server, visiting(at(server.url), limits_frame_bytes=65536) as visitor:
+    async with (
+        scripted() as server,
+        visiting(at(server.url), limits_max_message_bytes=65536) as visitor,
+    ):
         piece = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
         headers = [*JSON_HEADERS, ("transfer-encoding", "chunked")]
         assert (await visitor.send("POST", headers, piece * 3)).status == 413
@@ -373,12 +376,10 @@ class Lane:
 
 def begun() -> tuple[Lane, FastPathRequest, ClientStream, McpHttpReply]:
     lane, outbox = Lane(), ClientStream()
-    request = FastPathRequest(lane, b"/mcp", {}, [], b"", True)
+    request = FastPathRequest(lane, RequestHead(b"/mcp", {}, [], True), b"")
 
-    async def stream(receive: Any, send: Any) -> None:
-        raise NotImplementedError
-
-    return lane, request, outbox, McpHttpReply(request, outbox, lambda _call: stream)
+    endpoint = McpHttp("", cast("Any", None), cast("Any", None), jsonrpc.LIMITS)
+    return lane, request, outbox, McpHttpReply(endpoint, request, outbox, None)
 
 
 def call_on(outbox: ClientStream) -> Call:
@@ -392,7 +393,7 @@ async def test_nothing_of_an_answered_call_waits_for_a_sweep() -> None:
     async def ask() -> Call:
         return call_on(outbox)
 
-    reply.start_call(ask(), ends_with_client=True)
+    reply.wait_for(ask())
     assert request.on_lost is not None
     outbox.finish(b"{}")
     assert request.on_lost is None
@@ -406,7 +407,7 @@ async def test_a_client_that_goes_while_its_call_is_at_the_gate_withdraws_it_too
         await passes.wait()
         return call_on(outbox)
 
-    reply.start_call(ask(), ends_with_client=True)
+    reply.wait_for(ask())
     request.lose()
     assert not outbox.is_final
     passes.set()
@@ -427,6 +428,6 @@ async def test_a_call_that_could_not_begin_is_refused(error: Exception, status: 
     async def ask() -> Call:
         raise error
 
-    reply.start_call(ask())
+    reply.wait_for(ask())
     assert lane.said[0].startswith(b"HTTP/1.1 " + status)
     assert b"a bug" not in lane.said[0]

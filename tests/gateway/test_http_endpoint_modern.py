@@ -57,7 +57,7 @@ async def test_a_request_is_answered_without_any_session(scene: Scene) -> None:
 
 
 async def test_only_the_headers_that_repeat_the_body_go_on(scene: Scene) -> None:
-    strange = {"cookie": "a=b", "x-api-key": "mine", "referer": "http://10.0.0.1/"}
+    strange = {"cookie": "a=b", "x-token": "mine", "referer": "http://10.0.0.1/"}
     params = {"mcp-param-region": "eu", "mcp-session-id": "stolen", "last-event-id": "1-1"}
     await scene.visitor.call_modern("plain", **strange, **params)
     (sent,) = scene.server.of("tools/call")
@@ -281,7 +281,7 @@ async def test_listening_has_no_deadline_and_shows_signs_of_life(
 
         quick = timedelta(milliseconds=50)
         async with visiting(
-            at(server.url), limits_call_deadline=quick, limits_call_cap=quick
+            at(server.url), limits_call_idle_timeout=quick, limits_call_total_timeout=quick
         ) as visitor:
             visitor.path = path
             params = {"_meta": ENVELOPE, "notifications": {"toolsListChanged": True}}

@@ -4,7 +4,7 @@ import base64
 import random
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -17,7 +17,7 @@ from comity.errors import (
     VALIDATION_BLOCKED,
     MalformedMessage,
 )
-from comity.gateway.pipeline import CallGate, CallPipeline, Outcome, arguments_in
+from comity.gateway.pipeline import CallGate, CallPipeline, Outcome, PlanCache
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
@@ -58,9 +58,14 @@ class Parts:
         self.seen.append("limits")
         return self.limit
 
-    def check_arguments(self, *_: object) -> Any:
-        self.seen.append("inspection")
-        return self.fault
+    has_limits = True
+
+    def check_for(self, _: object) -> Callable[[object], Any]:
+        def check(_: object) -> Any:
+            self.seen.append("inspection")
+            return self.fault
+
+        return check
 
     def standing_answer(self, *_: object, **__: object) -> Grant | None:
         self.seen.append("answers")
@@ -181,9 +186,9 @@ async def test_where_nobody_can_be_asked_nothing_goes_on() -> None:
 
 
 def test_arguments_are_an_object_or_nothing() -> None:
-    assert arguments_in(jsonrpc.make_request(1, protocol.CALL_TOOL, {"name": "x"})) == {}
+    assert jsonrpc.make_request(1, protocol.CALL_TOOL, {"name": "x"}).arguments == {}
     with pytest.raises(MalformedMessage):
-        arguments_in(jsonrpc.make_request(1, protocol.CALL_TOOL, {"name": "x", "arguments": []}))
+        _ = jsonrpc.make_request(1, protocol.CALL_TOOL, {"name": "x", "arguments": []}).arguments
 
 
 class Reach:
@@ -192,6 +197,9 @@ class Reach:
     def __init__(self, found: object) -> None:
         self.found = found
         self.held = 0
+
+    def applies_to(self, _: object) -> bool:
+        return True
 
     def check_scope(self, *_: object) -> Any:
         return self.found
@@ -274,7 +282,7 @@ def access(chance: random.Random) -> GrantSet:
         for verb in ("tools/call", "resources/read")
         for _ in range(chance.randint(0, 4))
     ]
-    default = chance.choice([DefaultPolicy.OPT_IN, DefaultPolicy.OPT_IN, DefaultPolicy.OPT_OUT])
+    default = chance.choice([DefaultPolicy.DENY, DefaultPolicy.DENY, DefaultPolicy.ALLOW])
     return GrantSet.from_grants(grants, StaticRules(default=default))
 
 
@@ -312,7 +320,7 @@ def test_what_is_denied_is_answered_as_if_it_were_not_there(seed: int) -> None:
     asked = [public_name(server, name) for server in SERVERS for name in NAMES]
     for name in [*asked, *NAMES, "x:1", "x:2", "x:3", "nothing", "files__nothing", ""]:
         assert told(CallGate(full, grants), name) == told(CallGate(seen, grants), name), name
-    assert denied or judged.static_rules.default is DefaultPolicy.OPT_OUT or judged.subjects
+    assert denied or judged.static_rules.default is DefaultPolicy.ALLOW or judged.subjects
 
 
 def test_a_name_of_several_servers_in_sight_is_told_with_what_to_say_instead() -> None:
@@ -324,6 +332,28 @@ def test_a_name_of_several_servers_in_sight_is_told_with_what_to_say_instead() -
     assert isinstance(answer, str)
     assert "a__read or b__read" in answer
     assert "c__read" not in answer
+
+
+def test_a_bare_name_is_found_again_for_each_call() -> None:
+    catalog, times = Catalog(), [NOW]
+    for server in ("a", "b"):
+        catalog.put(server, EntryKind.TOOL, [tool(server, "read")])
+    grants = [Grant("agent:ci", "tools/call", target, Effect.ALLOW) for target in ("a/*", "b/*")]
+    until = NOW + timedelta(hours=1)
+    grants.append(Grant("agent:ci", "tools/call", "b/read", Effect.DENY, expires_at=until))
+    snapshot = GrantSnapshot(GrantSet.from_grants(grants), lambda: times[-1])
+    cache = PlanCache(
+        snapshot.generation,
+        lambda actor, entry: snapshot.never_expires(actor, entry.server, entry.name),
+    )
+    gate = CallGate(catalog, snapshot, plan_cache=cache)
+    for name in ("read", "a__read"):
+        assert gate.plan_for(call(), "", name).entry.server == "a"
+    times.append(until)
+    # Time passes, and no grant changes. Now the actor sees the tool of the other server too.
+    with pytest.raises(MalformedMessage, match="several servers"):
+        gate.plan_for(call(), "", "read")
+    assert gate.plan_for(call(), "", "a__read").entry.server == "a"
 
 
 @pytest.fixture(scope="module")
@@ -394,7 +424,7 @@ def test_a_name_longer_than_any_that_is_listed_is_refused_before_it_is_judged() 
         lambda name: gate.find_readable(call(), name),
     )
     for ask in asked:
-        with pytest.raises(MalformedMessage, match="nothing of that name"):
+        with pytest.raises(MalformedMessage, match="nothing with this name"):
             ask(longest)
         with pytest.raises(MalformedMessage, match="at most 8192 characters"):
             ask(longest + "x")

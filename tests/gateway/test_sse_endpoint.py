@@ -43,6 +43,9 @@ class WaitingDesk:
     async def handle_request(
         self, session: Session, frame: Frame, client_stream: ClientStream
     ) -> Call:
+        return self.start_request(session, frame, client_stream)
+
+    def start_request(self, session: Session, frame: Frame, client_stream: ClientStream) -> Call:
         call = self._underway.begin(frame, client_stream, session)
         if frame.method == "initialize":
             session.is_initialized = True
@@ -59,6 +62,11 @@ class WaitingDesk:
         session.handle_message(frame)
 
     async def handle_modern_request(
+        self, frame: Frame, client_stream: ClientStream, headers: Headers
+    ) -> Call:
+        raise AssertionError("the old transport knows only the handshake era")
+
+    def start_modern_request(
         self, frame: Frame, client_stream: ClientStream, headers: Headers
     ) -> Call:
         raise AssertionError("the old transport knows only the handshake era")

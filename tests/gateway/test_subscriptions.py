@@ -463,7 +463,7 @@ async def test_a_bug_of_ours_is_told_once_and_ends_only_the_following(
 
         monkeypatch.setattr(subscriptions, "gateway_envelope", broken)
         asked = await listening(Bridged(front, script), A)
-        await until(lambda: "the following of resources failed" in caplog.text)
+        await until(lambda: "Following resource updates failed" in caplog.text)
         (await asked.asking).withdraw(None)
 
 

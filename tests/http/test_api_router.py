@@ -58,13 +58,13 @@ async def test_a_parameter_of_several_segments_is_told_whole() -> None:
     router = ApiRouter(allow_everything, [read("/api/p/{party:path}/enable")])
     for party in ("agent:ci", "person:https://issuer/ana", "a\nb"):
         assert (await ask(router, f"/api/p/{party}/enable"))["party"] == party
-    with pytest.raises(MalformedMessage, match="no such address"):
+    with pytest.raises(MalformedMessage, match="no such path"):
         await ask(router, "/api/p//enable")
 
 
 async def test_what_a_path_means_in_a_regular_expression_means_nothing() -> None:
     router = ApiRouter(allow_everything, [read("/api/a.b/{one}")])
-    with pytest.raises(MalformedMessage, match="no such address"):
+    with pytest.raises(MalformedMessage, match="no such path"):
         await ask(router, "/api/axb/1")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 from datetime import timedelta
 
 from comity.http.connection import ListenerLimits
@@ -320,3 +321,70 @@ async def test_a_finished_answer_that_nobody_reads_does_not_hold_its_connection(
         while b" 200 " not in await door.answer_to_a_stranger():
             pass
         assert len(await deaf.until_closed()) < 20_000_000
+
+
+@on_both_loops
+async def test_a_client_of_http_1_0_is_sent_no_chunks() -> None:
+    async with listening() as door:
+        peer = await door.connect()
+        peer.say(b"GET / HTTP/1.0\r\nhost: x\r\n\r\n")
+        assert await peer.until_closed() == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nhost|"
+
+
+@on_both_loops
+async def test_a_response_to_head_has_the_headers_and_no_body() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"4")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"body"})
+
+    async with listening(app) as door:
+        peer = await door.connect()
+        peer.say(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n" + GET_AND_CLOSE)
+        first, _, second = (await peer.until_closed()).partition(b"\r\n\r\n")
+        assert first == b"HTTP/1.1 200 OK\r\ncontent-length: 4"
+        assert second.endswith(b"\r\n\r\nbody")
+
+
+WRONG: dict[str, list[dict[str, object]]] = {
+    "nothing": [],
+    "a body first": [{"type": "http.response.body", "body": b""}],
+    "a header with a line break": [
+        {"type": "http.response.start", "status": 200, "headers": [(b"a", b"b\r\nc: d")]}
+    ],
+    "a header without a name": [
+        {"type": "http.response.start", "status": 200, "headers": [(b"", b"b")]}
+    ],
+}
+TOO_LATE: dict[str, list[dict[str, object]]] = {
+    "no end": [],
+    "a second start": [{"type": "http.response.start", "status": 200}],
+    "too long": [{"type": "http.response.body", "body": b"12345"}],
+    "too short": [{"type": "http.response.body", "body": b"123"}],
+}
+
+
+@on_both_loops
+async def test_a_response_that_breaks_the_rules_is_never_taken_for_a_whole_one() -> None:
+    sent: list[dict[str, object]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for message in sent:
+            await send(message)
+
+    logging.disable(logging.ERROR)
+    try:
+        async with listening(app) as door:
+            for sent[:] in WRONG.values():
+                assert (await door.answer_to_a_stranger()).startswith(b"HTTP/1.1 500")
+            head = [(b"content-length", b"4")]
+            start: dict[str, object] = {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": head,
+            }
+            for rest in TOO_LATE.values():
+                sent[:] = [start, *rest]
+                assert (await door.answer_to_a_stranger()).endswith(b"\r\n\r\n")
+    finally:
+        logging.disable(logging.NOTSET)

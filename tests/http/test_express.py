@@ -20,15 +20,17 @@ class House:
         self.take = take
         self.taken: list[FastPathRequest] = []
         self.left: list[str] = []
+        self.lengths: list[bytes | None] = []
 
     def serve(self, request: FastPathRequest) -> bool:
-        if request.path != b"/call" or not self.take(request):
+        if request.head.path != b"/call" or not self.take(request):
             return False
         self.taken.append(request)
         return True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.left.append(scope["path"])
+        self.lengths.append(dict(scope["headers"]).get(b"content-length"))
         await echo(scope, receive, send)
 
 
@@ -44,6 +46,10 @@ def echoes(request: FastPathRequest) -> bool:
 
 def waits(request: FastPathRequest) -> bool:
     return True
+
+
+def leaves(request: FastPathRequest) -> bool:
+    return False
 
 
 async def piece(peer: Peer) -> bytes:
@@ -63,7 +69,11 @@ async def test_a_whole_request_is_answered_in_one_piece_and_so_is_the_next() -> 
             peer.say(post(body))
             assert await piece(peer) == b"<" + body + b">"
     assert house.left == []
-    assert [dict(each.listed) for each in house.taken] == [each.headers for each in house.taken]
+    heads = [each.head for each in house.taken]
+    assert [dict(each.listed) for each in heads] == [each.headers for each in heads]
+    # The second head without a body is parsed. The third is known from the first.
+    assert heads[0] is heads[2]
+    assert house.taken[2].header_list() == [(b"host", b"x"), (b"content-length", b"5")]
 
 
 @on_both_loops
@@ -195,7 +205,7 @@ async def test_who_waits_is_told_that_its_client_has_gone_and_answers_nobody() -
         peer.close()
         await lost.wait()
         house.taken[0].answer(200, b"too late")
-        assert house.taken[0].address == ""
+        assert house.taken[0].is_over
 
 
 @on_both_loops
@@ -231,3 +241,41 @@ async def test_a_call_under_way_at_the_end_is_answered_and_then_closed() -> None
         house.taken[0].answer(200, b"last")
         said = await peer.until_closed()
         assert said.endswith(b"last")
+
+
+@on_both_loops
+async def test_the_dawdling_body_of_a_known_head_is_left_to_the_application() -> None:
+    house = House(echoes)
+    async with listening(house) as door:
+        peer = await door.connect()
+        peer.say(post(b"first"))
+        assert await piece(peer) == b"<first>"
+        request = post(b"slowly")
+        peer.say(request[:-3])
+        while not house.left:
+            await asyncio.sleep(0.01)
+        assert await peer.ask(request[-3:]) == b"host,content-length|slowly"
+        peer.say(post(b"again"))
+        assert await piece(peer) == b"<again>"
+
+
+@on_both_loops
+async def test_a_known_head_that_is_not_taken_reaches_the_application_with_its_length() -> None:
+    house = House(echoes)
+    async with listening(house) as door:
+        peer = await door.connect()
+        peer.say(post(b"first"))
+        assert await piece(peer) == b"<first>"
+        house.take = leaves
+        assert await peer.ask(post(b"a longer body")) == b"host,content-length|a longer body"
+    assert house.lengths == [b"13"]
+
+
+@on_both_loops
+async def test_blank_lines_after_an_answer_do_not_hold_the_connection() -> None:
+    async with listening(House(echoes), ListenerLimits(header_time=SOON)) as door:
+        peer = await door.connect()
+        peer.say(post(b"x"))
+        assert await piece(peer) == b"<x>"
+        peer.say(b"\r\n")
+        assert (await peer.until_closed()).startswith(b"HTTP/1.1 408")

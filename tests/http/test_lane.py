@@ -292,7 +292,7 @@ async def test_a_connection_that_closes_as_it_opens_carries_nothing() -> None:
     )
     recorder = Recorder()
     lane.dispatch(HttpClientRequest(lane, b"request", recorder, may_repeat=False))
-    assert "hung up" in await recorder.failure()
+    assert "closed the connection" in await recorder.failure()
 
 
 @on_both_loops

@@ -7,7 +7,7 @@ from comity.app.authentication import HttpAuthenticator
 from comity.app.http import HttpApp
 from comity.errors import SESSION_UNKNOWN, MalformedMessage
 from comity.http.asgi import ACTOR, HostOriginCheck, Receive, Scope, Send, read_body, send_json
-from comity.http.fast_path import Continuation, FastPathRequest
+from comity.http.fast_path import Continuation, FastPathRequest, RequestHead
 from comity.http.request_turns import FairRequestQueue
 from comity.identity.authentication import Authenticator
 from comity.mcp.actors import Actor
@@ -126,9 +126,8 @@ class House:
 
     def send(self, key: str, body: bytes = b"") -> tuple[FastPathRequest, Lane]:
         shown = [(b"host", b"localhost"), (b"authorization", b"Bearer " + key.encode())]
-        shown.append((b"content-length", b"%d" % len(body)))
         lane = Lane()
-        request = FastPathRequest(lane, b"/mcp", dict(shown), shown, body, True)
+        request = FastPathRequest(lane, RequestHead(b"/mcp", dict(shown), shown, True), body)
         assert self.gateway.serve(request)
         return request, lane
 

@@ -182,7 +182,7 @@ async def test_a_disabled_party_is_refused_with_a_remembered_proof() -> None:
     identity = Authenticator(given_out.register, Proving(), clock=ManualClock(NOW))
     await identity.identify(bearing("ana"))
     given_out.parties["person:ana"] = Principal("person:ana", disabled=True)
-    with pytest.raises(MalformedMessage, match="at present"):
+    with pytest.raises(MalformedMessage, match="is disabled"):
         await identity.identify(bearing("ana"))
 
 

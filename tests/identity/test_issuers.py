@@ -21,7 +21,7 @@ def read(tmp_path: Path, text: str) -> tuple[TokenIssuer, ...]:
 def test_an_issuer_and_an_audience_are_enough(tmp_path: Path) -> None:
     (issuer,) = read(tmp_path, NEEDED)
     assert issuer == TokenIssuer(
-        "https://login.example.org", "https://gateway.example.org", party_prefix="person:"
+        "https://login.example.org", "https://gateway.example.org", principal_prefix="person:"
     )
     assert set(issuer.algorithms) < set(ALGORITHMS)
 
@@ -30,11 +30,12 @@ def test_everything_of_an_issuer_can_be_said(tmp_path: Path) -> None:
     (issuer,) = read(
         tmp_path,
         NEEDED + 'jwks_url = "http://127.0.0.1:9/keys"\nrequired_scopes = ["tools"]\n'
-        'party_claim = "email"\nparty_prefix = "corp/"\nalgorithms = ["EdDSA"]\nkind = "agent"\n',
+        'principal_claim = "email"\nprincipal_prefix = "corp/"\n'
+        'algorithms = ["EdDSA"]\nkind = "agent"\n',
     )
     assert issuer.jwks_url == "http://127.0.0.1:9/keys"
-    assert (issuer.required_scopes, issuer.party_claim) == (("tools",), "email")
-    assert (issuer.party_prefix, issuer.algorithms) == ("corp/", ("EdDSA",))
+    assert (issuer.required_scopes, issuer.principal_claim) == (("tools",), "email")
+    assert (issuer.principal_prefix, issuer.algorithms) == ("corp/", ("EdDSA",))
     assert issuer.kind is PrincipalKind.AGENT
 
 
@@ -51,12 +52,12 @@ def test_everything_of_an_issuer_can_be_said(tmp_path: Path) -> None:
         (NEEDED + "algorithms = []", "names no algorithm"),
         (NEEDED + 'kind = "system"', "must be one of: agent, person"),
         (NEEDED + 'jwks = "https://a.org"', "did you mean 'jwks_url'"),
-        (NEEDED + 'party_claim = "a b"', "the name of a claim"),
+        (NEEDED + 'principal_claim = "a b"', "the name of a claim"),
         (NEEDED + 'required_scopes = ["a b"]', "a scope"),
-        (NEEDED + f"[[identity.issuers]]\n{NEEDED}", "stands here twice"),
+        (NEEDED + f"[[identity.issuers]]\n{NEEDED}", "appears twice"),
         (
             NEEDED + '[[identity.issuers]]\nissuer = "https://b.org"\naudience = "x"',
-            "two issuers need two party_prefixes",
+            "two issuers need different values of principal_prefix",
         ),
     ],
 )

@@ -180,10 +180,10 @@ def _drip(handler: IssuersDesk) -> None:
         (_redirect, "status 302"),
         (_huge, "more than"),
         (_drip, "too long|timed out"),
-        (lambda handler: handler.say(b"[]"), "no JSON object"),  # type: ignore[misc]
-        (lambda handler: handler.say(b"[" * 100_000), "no JSON"),  # type: ignore[misc]
-        (lambda handler: handler.say(b"\xff"), "no JSON"),  # type: ignore[misc]
-        (lambda handler: handler.wfile.write(b"nonsense\r\n\r\n"), "did not give"),  # type: ignore[misc]
+        (lambda handler: handler.say(b"[]"), "not a JSON object"),  # type: ignore[misc]
+        (lambda handler: handler.say(b"[" * 100_000), "not JSON"),  # type: ignore[misc]
+        (lambda handler: handler.say(b"\xff"), "not JSON"),  # type: ignore[misc]
+        (lambda handler: handler.wfile.write(b"nonsense\r\n\r\n"), "did not return"),  # type: ignore[misc]
     ],
     ids=["redirect", "huge", "drip", "list", "deep", "bytes", "nonsense"],
 )

@@ -41,7 +41,7 @@ def server() -> Generator[IssuerServer]:
 
 
 def tokens_of(server: IssuerServer, **chosen: Any) -> OAuthTokens:
-    issuer = replace(TokenIssuer(server.url, AUDIENCE, party_prefix="p:"), **chosen)
+    issuer = replace(TokenIssuer(server.url, AUDIENCE, principal_prefix="p:"), **chosen)
     return OAuthTokens([issuer], SKEW)
 
 
@@ -247,12 +247,12 @@ async def test_a_token_may_be_for_a_part_of_the_gateway(
 async def test_no_token_speaks_for_the_gateway_or_its_local_user(
     server: IssuerServer, prefix: str, sub: str
 ) -> None:
-    tokens = tokens_of(server, party_prefix=prefix)
+    tokens = tokens_of(server, principal_prefix=prefix)
     assert await refused(tokens, server.token(sub=sub)) is UNAUTHENTICATED
 
 
 async def test_another_claim_may_name_the_party(server: IssuerServer) -> None:
-    tokens = tokens_of(server, party_claim="email", kind=PrincipalKind.AGENT)
+    tokens = tokens_of(server, principal_claim="email", kind=PrincipalKind.AGENT)
     proof = await tokens.prove(server.token(email="ana@example.org"))
     assert (proof.actor.party, proof.actor.kind) == ("p:ana@example.org", PrincipalKind.AGENT)
     doubtful = server.token(email="ana@example.org", email_verified=False)

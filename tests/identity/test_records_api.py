@@ -29,7 +29,7 @@ async def order(visitor: Visitor, path: str, body: object = None, key: str = "")
 
 
 async def made(visitor: Visitor, party: str = "agent:ci", **wanted: object) -> Frame:
-    reply = await order(visitor, "/api/keys", {"party": party, **wanted})
+    reply = await order(visitor, "/api/keys", {"principal": party, **wanted})
     assert reply.status == 200, await reply.body()
     return await reply.json()
 
@@ -77,7 +77,7 @@ async def test_a_key_is_shown_once_and_lets_its_holder_in_at_once(visitor: Visit
 async def test_a_party_comes_to_be_known_by_its_first_key(visitor: Visitor) -> None:
     await made(visitor, "person:ana@example.org")
     await made(visitor, "agent:ci")
-    listed = (await read(visitor, "/api/parties"))["parties"]
+    listed = (await read(visitor, "/api/principals"))["principals"]
     assert {each["id"]: each["kind"] for each in listed} == {
         "agent:ci": "agent",
         "person:ana@example.org": "person",
@@ -114,7 +114,7 @@ async def test_a_third_key_is_refused_with_what_to_do(visitor: Visitor) -> None:
     first = await made(visitor)
     await made(visitor)
     for path, body in (
-        ("/api/keys", {"party": "agent:ci"}),
+        ("/api/keys", {"principal": "agent:ci"}),
         (f"/api/keys/{first['id']}/rotate", {}),
     ):
         reply = await order(visitor, path, body)
@@ -125,38 +125,38 @@ async def test_a_third_key_is_refused_with_what_to_do(visitor: Visitor) -> None:
 
 async def test_a_party_is_disabled_and_enabled_again(visitor: Visitor) -> None:
     key = await made(visitor)
-    assert (await order(visitor, "/api/parties/agent:ci/disable")).status == 200
+    assert (await order(visitor, "/api/principals/agent:ci/disable")).status == 200
     assert await comes_in(visitor, key["key"]) == 401
-    assert (await order(visitor, "/api/parties/agent:ci/enable")).status == 200
+    assert (await order(visitor, "/api/principals/agent:ci/enable")).status == 200
     assert await comes_in(visitor, key["key"]) == 200
 
 
 async def test_a_party_is_added_once(visitor: Visitor) -> None:
     ana = {"id": "person:ana", "kind": "person", "label": "Ana"}
-    assert (await (await order(visitor, "/api/parties", ana)).json())["label"] == "Ana"
-    again = await order(visitor, "/api/parties", ana)
+    assert (await (await order(visitor, "/api/principals", ana)).json())["label"] == "Ana"
+    again = await order(visitor, "/api/principals", ana)
     assert again.status == 400
-    assert "known already" in (await again.json())["error"]["message"]
+    assert "exists already" in (await again.json())["error"]["message"]
 
 
 @pytest.mark.parametrize(
     "body",
     [
         {},
-        {"party": ""},
-        {"party": "*"},
-        {"party": "system:gateway"},
-        {"party": 7},
-        {"party": "a" * 2000},
-        {"party": "agent:ci", "permissions": ["Everything"]},
-        {"party": "agent:ci", "permissions": "AdminRead"},
-        {"party": "agent:ci", "requests_per_minute": -1},
-        {"party": "agent:ci", "requests_per_minute": True},
-        {"party": "agent:ci", "expires_at": "2020-01-01T00:00:00Z"},
-        {"party": "agent:ci", "expires_at": "tomorrow"},
-        {"party": "agent:ci", "expires_at": "2026-12-31T18:00:00"},
-        {"party": "agent:ci", "mac": "00"},
-        {"party": "agent:ci", "id": "a" * 11},
+        {"principal": ""},
+        {"principal": "*"},
+        {"principal": "system:gateway"},
+        {"principal": 7},
+        {"principal": "a" * 2000},
+        {"principal": "agent:ci", "permissions": ["Everything"]},
+        {"principal": "agent:ci", "permissions": "AdminRead"},
+        {"principal": "agent:ci", "requests_per_minute": -1},
+        {"principal": "agent:ci", "requests_per_minute": True},
+        {"principal": "agent:ci", "expires_at": "2020-01-01T00:00:00Z"},
+        {"principal": "agent:ci", "expires_at": "tomorrow"},
+        {"principal": "agent:ci", "expires_at": "2026-12-31T18:00:00"},
+        {"principal": "agent:ci", "mac": "00"},
+        {"principal": "agent:ci", "id": "a" * 11},
     ],
     ids=str,
 )
@@ -167,11 +167,11 @@ async def test_what_cannot_be_is_refused_and_makes_no_key(visitor: Visitor, body
 
 
 @pytest.mark.parametrize("name", sorted(AUTHOR_FIELDS))
-@pytest.mark.parametrize("path", ["/api/keys", "/api/parties"])
+@pytest.mark.parametrize("path", ["/api/keys", "/api/principals"])
 async def test_nobody_is_named_as_who_did_it_but_who_did(
     visitor: Visitor, name: str, path: str
 ) -> None:
-    body = {"party": "agent:ci"} if path == "/api/keys" else {"id": "agent:ci"}
+    body = {"principal": "agent:ci"} if path == "/api/keys" else {"id": "agent:ci"}
     refused = await order(visitor, path, {**body, name: "person:root"})
     assert refused.status == 400
     assert name in (await refused.json())["error"]["message"]
@@ -184,9 +184,9 @@ async def test_nobody_is_named_as_who_did_it_but_who_did(
     [
         ("/api/keys/none/revoke", 404),
         ("/api/keys/none/rotate", 404),
-        ("/api/parties/none/disable", 404),
+        ("/api/principals/none/disable", 404),
         ("/api/keys/a/b/c", 404),
-        ("/api/parties/a", 404),
+        ("/api/principals/a", 404),
     ],
 )
 async def test_what_is_not_there_is_not_found(visitor: Visitor, path: str, status: int) -> None:
@@ -195,7 +195,7 @@ async def test_what_is_not_there_is_not_found(visitor: Visitor, path: str, statu
 
 async def test_a_page_of_elsewhere_makes_no_key(visitor: Visitor) -> None:
     headers = [("content-type", "application/json"), ("origin", "http://localhost:3000")]
-    reply = await visitor.send("POST", headers, b'{"party": "agent:ci"}', "/api/keys")
+    reply = await visitor.send("POST", headers, b'{"principal": "agent:ci"}', "/api/keys")
     assert reply.status == 403
     plain = await visitor.send("POST", [("content-type", "text/plain")], b"{}", "/api/keys")
     assert plain.status == 415
@@ -205,7 +205,7 @@ async def test_whoever_only_reads_makes_no_key(visitor: Visitor) -> None:
     reader = await made(visitor, LOCAL.party, permissions=["AdminRead"])
     nobody = await made(visitor, "agent:ci")
     for key, status in ((reader["key"], 403), (nobody["key"], 403)):
-        assert (await order(visitor, "/api/keys", {"party": "agent:x"}, key)).status == status
+        assert (await order(visitor, "/api/keys", {"principal": "agent:x"}, key)).status == status
     read_with = await visitor.send("GET", bearer(reader["key"]).items(), path="/api/keys")
     assert read_with.status == 200
 

@@ -61,10 +61,10 @@ def first(*routes: ModelRoute, default: str = "", **sought: Any) -> str:
         ),
         ((ModelRoute("a", server="s"),), {"server": "t"}, ""),
         ((ModelRoute("a", server="s"), ModelRoute("b")), {"server": "s"}, "a"),
-        ((ModelRoute("b", at_least_tokens=500), ModelRoute("a")), {"tokens": 499}, "a"),
-        ((ModelRoute("b", at_least_tokens=500), ModelRoute("a")), {"tokens": 500}, "b"),
+        ((ModelRoute("b", min_tokens=500), ModelRoute("a")), {"tokens": 499}, "a"),
+        ((ModelRoute("b", min_tokens=500), ModelRoute("a")), {"tokens": 500}, "b"),
         (
-            (ModelRoute("b", at_least_tokens=500), ModelRoute("c", at_least_tokens=5_000)),
+            (ModelRoute("b", min_tokens=500), ModelRoute("c", min_tokens=5_000)),
             {"tokens": 6_000},
             "c",
         ),

@@ -38,17 +38,17 @@ options = { temperature = false }
 default = "fast"
 fallbacks = ["wise"]
 sampling = "deny"
-deadline = "2m"
+timeout = "2m"
 
 [[inference.routes]]
 server = "s"
 feature = "memory.*"
 conversation = "c1"
-at_least_tokens = 5
+min_tokens = 5
 model = "wise"
 
 [[budgets]]
-party = "server:*"
+principal = "server:*"
 feature = "memory.*"
 tokens_per_day = 1000
 money_per_day = 0.25
@@ -106,18 +106,18 @@ def test_all_that_can_be_said_of_models_is_read(tmp_path: Path) -> None:
         ),
         (
             '[[models]]\nid = "a"\napi = "openai"\n[[models]]\nid = "a"\napi = "anthropic"',
-            "stands here twice",
+            "appears twice",
         ),
         ('[[models]]\nid = "a"\napi = "openai"\ncontext_window = 0', "must be between 1"),
         ('[[inference.routes]]\nfeature = "x.*"', "needs its model"),
         ('[[inference.routes]]\nmodel = "a"\nfeature = "x*y"', "feature: must be written as"),
         ('[inference]\nsampling = "always"', "must be one of: ask, deny, allow"),
-        ('[[budgets]]\nparty = "agent:*"', "needs tokens_per_day or money_per_day"),
+        ('[[budgets]]\nprincipal = "agent:*"', "needs tokens_per_day or money_per_day"),
         ('[inference]\ndefault = "b"', "default: there is no model 'b'"),
         ('[inference]\nfallbacks = ["b"]', "fallbacks: there is no model 'b'"),
         ('[[inference.routes]]\nmodel = "b"', "routes: there is no model 'b'"),
         ("[[budgets]]\ntokens_per_day = -1", "must be between 0"),
-        ("[[budgets]]\ntokens_per_day = 1\n[[budgets]]\ntokens_per_day = 2", "stand here twice"),
+        ("[[budgets]]\ntokens_per_day = 1\n[[budgets]]\ntokens_per_day = 2", "appear twice"),
         ('[[budgets]]\ntokens_per_day = 1\non_exceeded = "allow"', "must be one of: ask, refuse"),
     ],
 )

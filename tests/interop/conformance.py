@@ -34,7 +34,7 @@ from tests.interop.processes import comity, http_server
 _SUITE_SECONDS = 300
 _TRIES = 3
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "design" / "era-differences.md"
-OTHER_ERA = {"2025-11-25": "modern", "2026-07-28": "handshake"}
+OTHER_VERSION = {"2025-11-25": "2026-07-28", "2026-07-28": "2025-11-25"}
 
 # How many checks the fixture passes. Over stdio it cannot close a stream in the middle of a call,
 # which is one check of the 84 (server-sse-disconnect-resume).
@@ -117,7 +117,7 @@ def _compare(asked: argparse.Namespace) -> int:
         mine, by_itself = bridged.scenarios.get(name, (0, 0)), alone.scenarios.get(name, (0, 0))
         print(f"{said:<10} {name}: {mine[0]} passed, {mine[1]} failed; alone {by_itself}")
     same = len(alone.scenarios) - len(worse)
-    way = f"{asked.upstream} pinned to the {asked.pinned} era"
+    way = f"{asked.upstream} pinned to {asked.pinned}"
     print(f"{same} of {len(alone.scenarios)} scenarios as without Comity")
     print(bridged.closing_line(asked.revision, way))
     return int(worse != listed or not alone.scenarios)
@@ -152,7 +152,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--governed", action="store_true", help="with credentials and grants")
     parser.add_argument("--direct", action="store_true", help="leave Comity out, to compare")
     asked = parser.parse_args()
-    asked.pinned = OTHER_ERA[asked.revision]
+    asked.pinned = OTHER_VERSION[asked.revision]
     if asked.direct and asked.upstream == "stdio":
         parser.error("the suite speaks HTTP only: without Comity there is no way to stdio")
     return asked
@@ -177,7 +177,7 @@ def _server_under_test(way: _Way, folder: Path) -> Generator[str]:
     path = {"PYTHONPATH": str(official_fixture())}
     if way.upstream == "stdio":
         launcher = str(SERVERS / "everything_stdio.py")
-        entry = {"command": sys.executable, "args": [launcher], "env": path, "era": way.era}
+        entry = {"command": sys.executable, "args": [launcher], "env": path, "protocol": way.era}
         with _through_comity(entry, way, folder) as url:
             yield url
         return
@@ -185,7 +185,7 @@ def _server_under_test(way: _Way, folder: Path) -> Generator[str]:
         if way.direct:
             yield f"{origin}/mcp"
             return
-        entry = {"type": "http", "url": f"{origin}/mcp", "era": way.era}
+        entry = {"type": "http", "url": f"{origin}/mcp", "protocol": way.era}
         with _through_comity(entry, way, folder) as url:
             yield url
 

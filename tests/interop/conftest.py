@@ -47,7 +47,7 @@ def served(servers: Mapping[str, Entry], folder: Path, **env: str) -> Generator[
 def served_alone(server: str, entry: Entry, folder: Path, **env: str) -> Generator[str]:
     """Comity before one stdio server of which every session has a process of its own."""
     config = folder / "comity.toml"
-    settings = {"id": server, "transport": "stdio", "sharing": "session", **entry}
+    settings = {"id": server, "transport": "stdio", "process_per": "session", **entry}
     lines = [f"{name} = {toml_value(value)}" for name, value in settings.items()]
     config.write_text("\n".join(["[[servers]]", *lines, ""]))
     with comity(config, env) as origin:
@@ -65,7 +65,7 @@ def toml_value(value: object) -> str:
     return json.dumps(value)
 
 
-SHOWN: Entry = {"policy": {"suspicious": "show"}}
+SHOWN: Entry = {"policy": {"on_suspicious_definition": "show"}}
 """What these servers say holds every character there is, to see it cross."""
 
 

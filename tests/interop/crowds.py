@@ -98,7 +98,7 @@ def serving(folder: Path, servers: Mapping[str, Entry], **env: str) -> Generator
     folder.mkdir(parents=True, exist_ok=True)
     config.write_text(json.dumps({"mcpServers": servers}))
     began = time.monotonic()
-    with running([*MEASURED, "serve", str(config), "--port", "0"], env) as program:
+    with running([*MEASURED, "serve", "-c", str(config), "--port", "0"], env) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         yield Gateway(program, origin, began)
 

@@ -161,7 +161,14 @@ def comity(
     config: Path, env: Mapping[str, str] | None = None, path: str = "/ready"
 ) -> Generator[str]:
     """Run `comity serve` on a free port, and yield its origin once `path` answers with 200."""
-    command = [str(Path(sys.executable).with_name("comity")), "serve", str(config), "--port", "0"]
+    command = [
+        str(Path(sys.executable).with_name("comity")),
+        "serve",
+        "-c",
+        str(config),
+        "--port",
+        "0",
+    ]
     with running(command, env) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}{path}"))
@@ -185,10 +192,10 @@ def on_pipes(config: Path) -> list[str]:
 
     Most clients hand down only a few variables, and not where this run keeps its records.
     """
-    kept = ("COMITY_STATE_DIR", "COMITY_IDLE_SECONDS")
+    kept = ("COMITY_STATE_DIR", "COMITY_IDLE_SECONDS", "DATABASE_URL")
     variables = [f"{name}={os.environ[name]}" for name in kept]
     program = str(Path(sys.executable).with_name("comity"))
-    return ["env", *variables, program, "serve", str(config), "--stdio"]
+    return ["env", *variables, program, "serve", "-c", str(config), "--stdio"]
 
 
 def free_port() -> int:

@@ -76,9 +76,9 @@ async def _play(cells: dict[tuple[str, str], Cell], folder: Path) -> dict[tuple[
         "mortal": [cell for cell in cells.values() if cell.story == "killed"],
     }
     terms = {
-        "main": {"hold": "3s", "expires": "3m"},
-        "brief": {"hold": "2s", "expires": "10s"},
-        "mortal": {"hold": "3s", "expires": "3m"},
+        "main": {"client_wait": "3s", "request_ttl": "3m"},
+        "brief": {"client_wait": "2s", "request_ttl": "10s"},
+        "mortal": {"client_wait": "3s", "request_ttl": "3m"},
     }
     gateways: dict[str, Gateway] = {}
     for name, here in of.items():
@@ -160,23 +160,27 @@ def test_a_dangerous_call_runs_once_or_never_and_the_journal_tells_it(
     executed = [event for event in cell.events if event.type == AuditType.TOOL_EXECUTED]
     assert [event.result for event in executed] == [AuditResult.SUCCESS] * RUNS[story], told
     # Whoever goes amid its turn gives back what it was given.
-    assert told[AuditType.ASK_USED] - told[AuditType.ASK_RESTORED] == RUNS[story], told
-    assert told[AuditType.ASK_OPENED] >= 1
+    assert told[AuditType.APPROVAL_CONSUMED] - told[AuditType.APPROVAL_RELEASED] == RUNS[story], (
+        told
+    )
+    assert told[AuditType.APPROVAL_REQUESTED] >= 1
     _look_at_the_story(cell)
 
 
 def _look_at_the_story(cell: Cell) -> None:
-    answers = [event for event in cell.events if event.type == AuditType.ASK_ANSWERED]
+    answers = [event for event in cell.events if event.type == AuditType.APPROVAL_ANSWERED]
     said = [
         event.details.get("verdict") for event in answers if event.result == AuditResult.SUCCESS
     ]
     ends = [
-        event.details.get("state") for event in cell.events if event.type == AuditType.ASK_ENDED
+        event.details.get("state")
+        for event in cell.events
+        if event.type == AuditType.APPROVAL_ENDED
     ]
     match cell.story:
         case "approved" | "left" | "killed":
             assert said == ["accept"]
-            used = [event for event in cell.events if event.type == AuditType.ASK_USED][-1]
+            used = [event for event in cell.events if event.type == AuditType.APPROVAL_CONSUMED][-1]
             intents = [event for event in cell.events if event.type == AuditType.CALL_INTENDED]
             assert used.call in [event.call for event in intents]
         case "declined":

@@ -119,8 +119,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         }
         lines: list[str] = []
         for over, how in reached.items():
-            for era in ("handshake", "modern"):
-                settings = {"id": f"{over}-{era}", "era": era, **how}
+            for era, version in (("handshake", "2025-11-25"), ("modern", "2026-07-28")):
+                settings = {"id": f"{over}-{era}", "protocol": version, **how}
                 lines += ["[[servers]]"]
                 lines += [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
                 if over == "stdio":

@@ -19,7 +19,7 @@ import pytest
 from tests.interop.conftest import DIRECT
 from tests.interop.hand_client import HandClient, initialize, over_http
 from tests.interop.matrix.parties import CLIENTS, Client, Server, servers
-from tests.interop.matrix.stage import ONE_DOOR, OWN_DOOR, Stage, entry_of, started
+from tests.interop.matrix.stage import ALL_SERVERS, SERVER_ADDRESS, Stage, entry_of, started
 from tests.interop.peers import ROOT
 from tests.interop.processes import comity
 from tests.live.talker_scene import BOUNDS, DECLARED, TOOLS, name_of, talking
@@ -124,7 +124,7 @@ PLAYED = [each for each in CLIENTS if each.id in (BRIEFLY if IS_BRIEF else CLIEN
 PLACES = [
     pytest.param(client, door, name, id=f"{client.id}, {door}, {name}")
     for client in PLAYED
-    for door in (OWN_DOOR, ONE_DOOR)
+    for door in (SERVER_ADDRESS, ALL_SERVERS)
     for name in NAMES
 ]
 DECIDED = """
@@ -148,7 +148,7 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         written = [_table(server, origins) for server in cast]
         config.write_text("\n".join([*written, _live_one()]))
         gateway = stack.enter_context(comity(config))
-        yield Stage(folder, served, cast, origins, gateway, (OWN_DOOR, ONE_DOOR))
+        yield Stage(folder, served, cast, origins, gateway, (SERVER_ADDRESS, ALL_SERVERS))
 
 
 def _table(server: Server, origins: dict[str, str]) -> str:

@@ -57,7 +57,7 @@ class Gateway:
 def serving(tmp_path: Path, **servers: Entry) -> Generator[Gateway]:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": servers}))
-    with running([COMITY, "serve", str(file), "--port", "0"]) as program:
+    with running([COMITY, "serve", "-c", str(file), "--port", "0"]) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}/ready"))
         yield Gateway(program, origin, file)
@@ -199,23 +199,23 @@ async def test_a_mistake_changes_nothing_and_is_told_once(tmp_path: Path, at_onc
             wrong = '{"mcpServers": {\n"a": {"command": "${NOT_SET_ANYWHERE}"}}}'
             gateway.write(wrong, at_once=at_once)
             gateway.program.wait_for_line(
-                r"not taken: .*mcp\.json:2: .*NOT_SET_ANYWHERE is not set"
+                r"not applied: .*mcp\.json:2: .*NOT_SET_ANYWHERE is not set"
             )
             assert await told_by(old, "a__tell") == first
             gateway.configure(a=teller("tell"), b=teller("one"))
             await until_listed(modern, "a__tell", "b__one")
             assert await told_by(old, "a__tell") == first
-        assert gateway.program.said.count("not taken") == 1
+        assert gateway.program.said.count("was not applied") == 1
 
 
 async def test_what_needs_a_restart_is_told_and_not_taken(tmp_path: Path) -> None:
     file = tmp_path / "comity.toml"
     entry = f'[[servers]]\nid = "a"\ncommand = "{sys.executable}"\nargs = ["{TELLER}", "tell"]\n'
     file.write_text(entry)
-    with running([COMITY, "serve", str(file), "--port", "0"]) as program:
+    with running([COMITY, "serve", "-c", str(file), "--port", "0"]) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
-        file.write_text("port = 1\n[limits]\ndepth = 100\n" + entry)
-        program.wait_for_line(r"to take over limits\.depth, restart the gateway")
+        file.write_text("port = 1\n[limits]\nmax_depth = 100\n" + entry)
+        program.wait_for_line(r"Changes to limits\.max_depth need a restart")
         assert answers(f"{origin}/health")
 
 
@@ -225,6 +225,6 @@ async def test_a_url_that_cannot_be_keeps_the_whole_change_from_being_taken(
     with serving(tmp_path, a=teller("tell")) as gateway:
         async with gateway.visitor() as modern:
             gateway.configure(b=teller("one"), c={"url": "http://host:99999/"})
-            gateway.program.wait_for_line("not taken: ")
+            gateway.program.wait_for_line("not applied: ")
             assert await tools_of(modern) == {"a__tell"}
             assert (await modern.send("GET", path="/servers/b/mcp")).status == 404

@@ -17,7 +17,7 @@ def _cell(through: str, directly: str) -> Cell:
     passed = dict.fromkeys(FEATURES, "pass")
     through_all = {**passed, "list_changed": through}
     return Cell(
-        CLIENTS[0], SERVERS[0], "own door", through_all, {**passed, "list_changed": directly}
+        CLIENTS[0], SERVERS[0], "server address", through_all, {**passed, "list_changed": directly}
     )
 
 
@@ -65,26 +65,26 @@ def test_only_what_does_not_pass_both_ways_is_remarked_on() -> None:
 
 def test_a_feature_that_a_server_does_not_have_is_not_counted() -> None:
     had = {"list": "pass", "call": "pass"}
-    assert "2/2" in tables([Cell(CLIENTS[0], SERVERS[0], "own door", had, had)])
+    assert "2/2" in tables([Cell(CLIENTS[0], SERVERS[0], "server address", had, had)])
 
 
 def test_a_reason_excuses_a_difference_and_is_outdated_without_one() -> None:
     passed = dict.fromkeys(FEATURES, "pass")
     (server,) = [each for each in SERVERS if each.id == "everything-http"]
     silent = {**passed, "list_changed": "fail: silence: "}
-    known = Cell(CLIENTS[0], server, "one door", silent, passed)
+    known = Cell(CLIENTS[0], server, "all servers", silent, passed)
     assert (known.differences(), known.outdated()) == ([], [])
     assert "on purpose" in remarks([known])
-    assert Cell(CLIENTS[0], server, "one door", passed, passed).outdated() == ["list_changed"]
+    assert Cell(CLIENTS[0], server, "all servers", passed, passed).outdated() == ["list_changed"]
 
 
 def test_a_client_is_shown_as_played_whatever_columns_others_need() -> None:
     first, other = CLIENTS[0], CLIENTS[1]
     passed = dict.fromkeys(FEATURES, "pass")
-    here = Cell(first, SERVERS[1], "own door", passed, passed)
-    there = Cell(other, SERVERS[0], "own door", passed, passed)
+    here = Cell(first, SERVERS[1], "server address", passed, passed)
+    there = Cell(other, SERVERS[0], "server address", passed, passed)
     page = tables([there, here])
     assert is_shown([here], page)
-    assert not is_shown([Cell(first, SERVERS[0], "own door", passed, passed)], page)
+    assert not is_shown([Cell(first, SERVERS[0], "server address", passed, passed)], page)
     failed = {**passed, FEATURES[0]: REFUSED}
-    assert not is_shown([Cell(first, SERVERS[1], "own door", failed, passed)], page)
+    assert not is_shown([Cell(first, SERVERS[1], "server address", failed, passed)], page)

@@ -65,9 +65,9 @@ target = "try/echo"
 [[servers]]
 id = "try"
 command = "{COMITY}"
-args = ["example"]
+args = ["dev", "example-server"]
 """)
-    with running([COMITY, "serve", str(config)], {"LOG_LEVEL": "DEBUG"}) as program:
+    with running([COMITY, "serve", "-c", str(config)], {"LOG_LEVEL": "DEBUG"}) as program:
         program.wait_for_line(r"listening on (http://\S+)")
         program.wait_until(lambda: answers(f"{origin}/ready"))
         yield origin

@@ -72,9 +72,9 @@ def test_a_proxy_sees_upstream_keys_and_webhook_traffic(tmp_path: Path, by: str)
         front.write_text(
             f'{network}[store]\nurl = "sqlite:///{tmp_path}/c.db"\n'
             f'[policy]\nrequire_approval = "dangerous"\n'
-            f"[journal]\ncheckpoint_every = 1\n"
-            f'checkpoint_file = "http://checkpoints.test:{there}/checkpoints"\n'
-            f'[asks]\nhold = "1s"\nwebhook = "http://hooks.test:{there}/asks"\n'
+            f"[audit]\ncheckpoint_entries = 1\n"
+            f'checkpoint_mirror = "http://checkpoints.test:{there}/checkpoints"\n'
+            f'[approvals]\nclient_wait = "1s"\nwebhook = "http://hooks.test:{there}/asks"\n'
             f'webhook_secret_file = "{secret}"\n'
             f'[[identity.issuers]]\nissuer = "{issuer}"\naudience = "b"\n'
             f'jwks_url = "{issuer}/keys"\n'

@@ -94,7 +94,14 @@ def test_every_open_call_is_answered_before_the_gateway_is_gone(tmp_path: Path) 
         f'[[servers]]\nid = "slow"\ncommand = "{sys.executable}"\nargs = ["{script}"]\n'
         f'env = {{ PYTHONPATH = "{ROOT}" }}\n'
     )
-    command = [str(Path(sys.executable).with_name("comity")), "serve", str(config), "--port", "0"]
+    command = [
+        str(Path(sys.executable).with_name("comity")),
+        "serve",
+        "-c",
+        str(config),
+        "--port",
+        "0",
+    ]
     with running(command, {"LOG_LEVEL": "INFO"}) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_for_line(r"server 'slow' is ready")
@@ -138,5 +145,5 @@ def test_every_open_call_is_answered_before_the_gateway_is_gone(tmp_path: Path) 
 def _under_way(url: str) -> int:
     with urllib.request.urlopen(url, timeout=30) as reply:  # noqa: S310 - loopback
         lines = reply.read().decode().splitlines()
-    counts = (line.split()[-1] for line in lines if line.startswith("comity_calls_underway{"))
+    counts = (line.split()[-1] for line in lines if line.startswith("comity_calls_active{"))
     return int(sum(map(float, counts)))

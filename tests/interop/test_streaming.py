@@ -58,12 +58,12 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Generator[Gateway]:
         run = "\n".join(f"{name} = {json.dumps(value)}" for name, value in command.items())
         servers = [
             f'[[servers]]\nid = "near"\ntransport = "stdio"\n{run}',
-            f'[[servers]]\nid = "alone"\ntransport = "stdio"\nsharing = "session"\n{run}',
+            f'[[servers]]\nid = "alone"\ntransport = "stdio"\nprocess_per = "session"\n{run}',
             f'[[servers]]\nid = "far"\ntransport = "streamable-http"\nurl = "{far}/mcp"',
             f'[[servers]]\nid = "plain"\ntransport = "streamable-http"\nurl = "{plain}/mcp"',
         ]
         config.write_text("\n".join([f'[store]\nurl = "sqlite:///{folder}/c.db"', *servers, ""]))
-        with running([COMITY, "serve", str(config), "--port", "0"]) as program:
+        with running([COMITY, "serve", "-c", str(config), "--port", "0"]) as program:
             origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
             program.wait_until(lambda: answers(f"{origin}/ready"))
             yield Gateway(origin, program.pid)
@@ -299,7 +299,7 @@ async def journalled(gateway: Gateway, tool: str) -> list[Frame]:
     async with (
         aiohttp.ClientSession() as http,
         http.get(
-            f"{gateway.origin}/api/journal",
+            f"{gateway.origin}/api/audit",
             params={"tool": tool},
             headers=operator_headers(gateway.origin),
         ) as reply,

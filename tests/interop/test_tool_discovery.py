@@ -55,7 +55,7 @@ class Scene:
 @contextmanager
 def discovering(upstream: str, folder: Path) -> Generator[Scene]:
     pinned = json.dumps([f"server-0/tool-{number}" for number in range(3)])
-    lines = ["[[discovery.pinned]]", 'party = "*"', f"tools = {pinned}"]
+    lines = ["[[discovery.pinned]]", 'principal = "*"', f"tools = {pinned}"]
     for number in range(SERVERS):
         url = f"{upstream}/server-{number}/mcp"
         lines += ["[[servers]]", f'id = "server-{number}"', 'transport = "http"', f'url = "{url}"']
@@ -63,7 +63,7 @@ def discovering(upstream: str, folder: Path) -> Generator[Scene]:
     config.write_text("\n".join(lines))
     env = {"TIKTOKEN_CACHE_DIR": str(encoding_folder())}
     comity = str(Path(sys.executable).with_name("comity"))
-    command = [comity, "serve", str(config), "--port", "0", "--discovery"]
+    command = [comity, "serve", "-c", str(config), "--port", "0", "--discovery"]
     with running(command, env) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}/ready"), READY_SECONDS)
@@ -170,7 +170,7 @@ async def test_a_real_client_lists_a_few_finds_calls_and_the_ledger_is_right_to_
 async def test_it_is_the_same_at_the_door_of_standard_input_and_output(scene: Scene) -> None:
     comity = str(Path(sys.executable).with_name("comity"))
     command = ["env", *(f"{name}={value}" for name, value in scene.env.items())]
-    command += [comity, "serve", str(scene.config), "--stdio", "--discovery"]
+    command += [comity, "serve", "-c", str(scene.config), "--stdio", "--discovery"]
     async with asyncio.timeout(SECONDS), over_stdio(command) as client:
         await initialize(client, {})
 

@@ -279,5 +279,5 @@ def _settings(puppets: Iterable[Puppet], port: int, live: str | Mapping[str, str
         may = live if isinstance(live, str) else live.get(each.name, ALLOWED)
         args = json.dumps([str(RELAY), str(port), each.name])
         text += f'\n[[servers]]\nid = "{each.name}"\ncommand = "{sys.executable}"\n'
-        text += f'args = {args}\nera = "handshake"\n[servers.live]\n{may}\n'
+        text += f'args = {args}\nprotocol = "2025-11-25"\n[servers.live]\n{may}\n'
     return text + "\n"

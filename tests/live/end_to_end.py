@@ -71,7 +71,7 @@ class Stage:
     @contextmanager
     def gateway(self, config: str = "comity.toml") -> Generator[str]:
         """`comity serve`, until the way out; gives where it is. May be done again."""
-        command = [str(BIN / "comity"), "serve", config, "--port", "0"]
+        command = [str(BIN / "comity"), "serve", "-c", config, "--port", "0"]
         with running([*_ALOUD, str(self.folder), *command], self.env) as program:
             self.program = program
             self.origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
@@ -90,9 +90,9 @@ class Stage:
         path.write_text(text.replace(old, new), "utf-8")
 
     def journal(self, type: str = "") -> list[dict[str, Any]]:
-        """What happened, the oldest first, as `comity journal search` finds it."""
+        """What happened, the oldest first, as `comity audit list` finds it."""
         chosen = ["--type", type] if type else []
-        command = ["journal", "search", "--json", "--oldest", "--limit", "500", *chosen]
+        command = ["audit", "list", "-o", "json", "--oldest", "--limit", "500", *chosen]
         done = subprocess.run(
             [str(BIN / "comity"), *command, "--url", self.origin],
             cwd=self.folder,

@@ -45,7 +45,7 @@ class Asking:
     models: ModelServer
     events: list[AuditEvent] = field(default_factory=list[AuditEvent])
 
-    def noted(self, type: AuditType = AuditType.MODEL_ASKED) -> list[Mapping[str, object]]:
+    def noted(self, type: AuditType = AuditType.MODEL_CALLED) -> list[Mapping[str, object]]:
         return [each.details for each in self.events if each.type == type]
 
 

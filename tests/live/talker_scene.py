@@ -122,18 +122,18 @@ class Scene:
     async def entries(self, type: str) -> list[Frame]:
         """What the journal has of this type, the oldest first."""
         wanted = f"dev.comity.{type}"
-        found = await self.api("journal", limit="1000", type=wanted, order="oldest")
+        found = await self.api("audit", limit="1000", type=wanted, order="oldest")
         return found["entries"]
 
     async def open_ask(self, kind: str = "scope") -> Frame:
         async def found() -> Frame | None:
-            asks = (await self.api("asks"))["asks"]
+            asks = (await self.api("approvals"))["approvals"]
             return next((each for each in asks if each["kind"] == kind), None)
 
         return await until(found)
 
     async def say(self, ask: Frame, verdict: str, **more: Any) -> None:
-        await self.api("asks", ask["id"], "answer", body={"verdict": verdict, **more})
+        await self.api("approvals", ask["id"], "answer", body={"verdict": verdict, **more})
 
     def write(self, live: str) -> None:
         """Put other decisions into the configuration, which is being watched."""

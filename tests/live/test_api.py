@@ -56,9 +56,9 @@ async def ask(api: FeaturesApi, method: str = "GET", *place: str, **body: Any) -
 async def test_each_live_server_is_shown_with_each_of_its_sets() -> None:
     api, _ = opened()
     found = (await ask(api))["servers"]
-    assert [(each["server"], each["era"]) for each in found] == [
-        ("one", "handshake"),
-        ("two", "modern"),
+    assert [(each["server"], each["protocol"]) for each in found] == [
+        ("one", "2025-11-25"),
+        ("two", "2026-07-28"),
     ]
     (files, push, _) = found[0]["features"]
     assert (files["feature"], files["enabled"], files["scoped"]) == ("files", True, True)
@@ -69,7 +69,7 @@ async def test_each_live_server_is_shown_with_each_of_its_sets() -> None:
 
 async def test_a_decision_is_a_grant_to_the_server() -> None:
     api, written = opened()
-    for deed in ("enable", "disable", "forget"):
+    for deed in ("enable", "disable", "reset"):
         shown = await ask(api, "POST", deed, server="one", feature="memory.*")
         assert [each["server"] for each in shown["servers"]] == ["one"]
     assert [each[3] for each in written.grants] == [Effect.ALLOW, Effect.DENY, None]
@@ -238,16 +238,16 @@ async def test_reading_needs_admin_read_over_the_server(scene: Governed) -> None
 async def test_changing_needs_admin_write_over_the_server(scene: Governed) -> None:
     orders: tuple[tuple[str, dict[str, str]], ...] = (
         ("rollback", {"checkpoint": "root"}),
-        ("forget", {}),
+        ("delete", {}),
     )
     for party in (READER, STRANGER):
         for order, body in orders:
             status, told = await asked(scene, party, f"/files/notes/{order}", body)
             assert status == 400
             assert "admin/write" in told["error"]["message"]
-    status, told = await asked(scene, KEEPER, "/mail/box/forget", {})
+    status, told = await asked(scene, KEEPER, "/mail/box/delete", {})
     assert (status, "admin/write on mail/*" in told["error"]["message"]) == (400, True)
-    assert (await asked(scene, KEEPER, "/files/notes/forget", {}))[1]["dropped"] == 2
+    assert (await asked(scene, KEEPER, "/files/notes/delete", {}))[1]["dropped"] == 2
     assert len((await asked(scene, ADMIN, ""))[1]["state"]) == 2
 
 

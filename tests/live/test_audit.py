@@ -19,7 +19,7 @@ def test_an_entry_names_the_server_the_set_the_inference_and_what_came_of_it() -
     details = {"label": SECRET, "outcome": "forged"}
     entry = LiveAuditEntry("mem", "push/event", "memory.push", "inf-1", "ok", details=details)
     record_entry(noted.journal, AuditType.FEATURE_USED, entry, is_limited=True)
-    record_entry(noted.journal, AuditType.FEATURES_TOLD, LiveAuditEntry("mem", by=GATEWAY))
+    record_entry(noted.journal, AuditType.FEATURES_DECLARED, LiveAuditEntry("mem", by=GATEWAY))
     used, told = noted.take()
     assert (used.actor, used.kind, used.server) == ("server:mem", PrincipalKind.SERVER, "mem")
     assert used.details == {
@@ -59,7 +59,7 @@ def test_how_many_were_left_out_is_said_by_the_next_one() -> None:
 def test_what_is_not_limited_is_recorded_however_often_it_happens() -> None:
     noted = Noted()
     for _ in range(MAX_EVENTS_AT_ONCE + 5):
-        record_entry(noted.journal, AuditType.PUSH_DONE, LiveAuditEntry("busy"))
+        record_entry(noted.journal, AuditType.PUSH_COMPLETED, LiveAuditEntry("busy"))
     assert len(noted.take()) == MAX_EVENTS_AT_ONCE + 5
 
 

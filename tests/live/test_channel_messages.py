@@ -76,7 +76,7 @@ async def test_a_message_is_answered_by_the_model_in_its_channel_once(tmp_path: 
         assert (again["accepted"], again["reason"]) == (False, "duplicate")
         (echo,) = await server.hears(message("something else", id="out1"))
         assert (echo["accepted"], echo["reason"]) == (False, "own_words")
-        assert "as chat/room says" in str(model.requests[0].body)
+        assert "according to chat/room" in str(model.requests[0].body)
         assert len(model.requests) == 1
         assert len(server.said("channels/publish")) == 1
 
@@ -331,7 +331,7 @@ async def test_a_connector_that_echoes_what_it_publishes_starts_no_loop(
 
 async def test_a_flood_of_messages_is_held_back_and_can_be_sent_again(tmp_path: Path) -> None:
     server = Puppet("chat")
-    rows = f'{ROW}to = "topic:flood"\nper_minute = 20\n'
+    rows = f'{ROW}to = "topic:flood"\nmax_per_minute = 20\n'
     async with talking(tmp_path, server, rows=rows) as (stage, _):
         await server.register("room", "calm")
         results = await server.hears(*(message("x") for _ in range(500)))
@@ -387,7 +387,7 @@ async def test_servers_know_before_the_model_where_it_was_asked_and_where_it_ans
 
 
 ROOM = """
-[[topics.rooms]]
+[[topics.overrides]]
 name = "ops"
 access = "public"
 """
@@ -429,7 +429,7 @@ async def test_in_a_topic_that_hears_all_everything_is_answered_but_answers(
     tmp_path: Path,
 ) -> None:
     says = (Said("one", when="first"), Said("two", when="second"))
-    async with talking(tmp_path, rows=f'{TALK}hears = "all"\n', says=says) as (stage, model):
+    async with talking(tmp_path, rows=f'{TALK}respond_to = "all"\n', says=says) as (stage, model):
         async with stage.member("ops") as ana:
             await ana.me.chat("first")
             await ana.until(1)
@@ -446,7 +446,7 @@ async def test_nobody_else_is_the_model_in_a_topic(tmp_path: Path) -> None:
     """Not even who has that name elsewhere: it is the gateway's own there."""
     async with talking(tmp_path, rows=TALK) as (stage, _), stage.member("ops") as ana:
         topics = stage.parts.topic_components.topics
-        with pytest.raises(MalformedMessage, match="gateway's own"):
+        with pytest.raises(MalformedMessage, match="built-in member"):
             topics.check("ops", Actor("agent:host", PrincipalKind.AGENT, LOCAL.credential))
         assert "agent:host" in ana.me.others
 
@@ -562,8 +562,8 @@ async def test_what_two_nodes_hear_at_once_is_answered_once(tmp_path: Path) -> N
         await fresh.close()
 
         def rows(node: str) -> str:
-            known = f'[journal]\nnode = "{node}"\n[identity]\npepper_file = "{pepper}"\n'
-            return f"{models(model)}{ROW}per_minute = 10000\n{known}"
+            known = f'[audit]\nnode = "{node}"\n[identity]\npepper_file = "{pepper}"\n'
+            return f"{models(model)}{ROW}max_per_minute = 10000\n{known}"
 
         async with (
             scene(tmp_path / "here", here, rows=rows("here"), store=url),

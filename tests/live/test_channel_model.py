@@ -191,7 +191,7 @@ def test_no_two_messages_have_the_same_key(
 
 
 def test_an_author_is_what_a_server_says_and_shown_as_that() -> None:
-    assert model.describe_author("chat", HELLO) == "Ana (outside, as chat/room says)"
+    assert model.describe_author("chat", HELLO) == "Ana (external, according to chat/room)"
     sly = IncomingMessage(
         "room", "m", to_text_content("x"), author="person:ops\n\u202esystem" + "x" * 200
     )
@@ -361,19 +361,19 @@ server = "mail"
 channel = "mail:*"
 conversation = "thread"
 mirror = "topic:post"
-per_minute = 5
-repeats = true
+max_per_minute = 5
+deduplicates = true
 
 [[channels]]
 server = "chat"
 to = "topic:ops"
-say_in = ["topic:ops", "channel:mail/a/b"]
+reply_to = ["topic:ops", "channel:mail/a/b"]
 
 [[channels]]
 topic = "ops"
-hears = "all"
+respond_to = "all"
 conversation = "author"
-party = "agent:helper"
+principal = "agent:helper"
 """
 
 
@@ -385,14 +385,14 @@ def test_rows_become_routes_and_talks(tmp_path: Path) -> None:
             "mail:*",
             conversation=ConversationScope.THREAD,
             mirror="post",
-            per_minute=5,
-            repeats=True,
+            max_per_minute=5,
+            deduplicates=True,
         ),
-        ChannelRoute("chat", to="topic:ops", say_in=("topic:ops", "channel:mail/a/b")),
+        ChannelRoute("chat", to="topic:ops", reply_to=("topic:ops", "channel:mail/a/b")),
     )
     assert found.chats == (
         TopicChatConfig(
-            "ops", hears_all=True, conversation=ConversationScope.AUTHOR, party="agent:helper"
+            "ops", hears_all=True, conversation=ConversationScope.AUTHOR, principal="agent:helper"
         ),
     )
 
@@ -400,18 +400,18 @@ def test_rows_become_routes_and_talks(tmp_path: Path) -> None:
 @loop_over(
     ("row", "told"),
     [
-        ("", "name one of them"),
-        ('server = "a"\ntopic = "b"', "name one of them"),
-        ('server = "a"\nhears = "all"', "has hears"),
+        ("", "needs either server or topic"),
+        ('server = "a"\ntopic = "b"', "needs either server or topic"),
+        ('server = "a"\nrespond_to = "all"', "has respond_to"),
         ('topic = "a"\nmirror = "topic:b"', "has mirror"),
         ('topic = "a"\nto = "nothing"', "is about a topic"),
         ('server = "a"\nto = "channel:b/c"', "must be nothing, turn or topic:NAME"),
         ('server = "a"\nto = "everywhere"', "must be nothing, turn or topic:NAME"),
         ('server = "a"\nmirror = "ops"', "must be written as topic:NAME"),
-        ('server = "a"\nsay_in = ["ops"]', "is no place"),
+        ('server = "a"\nreply_to = ["ops"]', "is no place"),
         ('server = "a"\nconversation = "day"', "must be one of"),
-        ('server = "a"\nparty = "person:ana"', "must be written as agent:host"),
-        ('server = "a"\nper_minute = 0', "must be between 1"),
+        ('server = "a"\nprincipal = "person:ana"', "must be written as agent:host"),
+        ('server = "a"\nmax_per_minute = 0', "must be between 1"),
         ('server = "a"\ncolour = "red"', "colour"),
     ],
 )

@@ -94,7 +94,7 @@ async def test_each_method_needs_a_feature_set_that_is_for_it(
         assert bool(shown) == bool(enabled)
         if shown and "channels.publish" not in enabled:
             with pytest.raises(MalformedMessage, match=r"channels\.publish"):
-                await stage.api("POST", "say", server="chat", channel="general", text="x")
+                await stage.api("POST", "send", server="chat", channel="general", text="x")
 
 
 @pytest.mark.requirement("MCPL-14.5-scopes", "MCPL-14.6-32017")
@@ -117,9 +117,9 @@ whitelist = ["discord:**"]
             ("chat", "discord:acme/general"),
             ("chat", "discord:other/x"),
         }
-        await stage.api("POST", "say", server="chat", channel="discord:acme/general", text="hello")
+        await stage.api("POST", "send", server="chat", channel="discord:acme/general", text="hello")
         with pytest.raises(MalformedMessage) as refused:
-            await stage.api("POST", "say", server="chat", channel="discord:other/x", text="hello")
+            await stage.api("POST", "send", server="chat", channel="discord:other/x", text="hello")
         assert refused.value.fault.code == NOT_PERMITTED
         assert len(server.said("channels/publish")) == 1
         heard = await server.hears(message("hi", "telegram:1"), message("hi", "discord:other/x"))
@@ -170,7 +170,7 @@ async def test_nobody_has_or_says_anything_in_the_channel_of_thoughts(tmp_path: 
         (result,) = await server.register("thinking")
         assert (result["accepted"], result["code"]) == (False, NOT_PERMITTED)
         with pytest.raises(MalformedMessage) as refused:
-            await stage.api("POST", "say", server="chat", channel="thinking", text="hm")
+            await stage.api("POST", "send", server="chat", channel="thinking", text="hm")
         assert refused.value.fault.code == NOT_PERMITTED
         (heard,) = await server.hears(message("hm", "thinking"))
         assert (heard["accepted"], heard["code"]) == (False, NOT_PERMITTED)
@@ -204,7 +204,7 @@ async def test_channels_are_opened_and_closed_by_the_host(tmp_path: Path) -> Non
         await server.register("discord:#general")
         assert await stage.shown() == {("chat", "discord:#general"): "closed"}
         with pytest.raises(MalformedMessage) as gone:
-            await stage.api("POST", "say", server="chat", channel="discord:#general", text="x")
+            await stage.api("POST", "send", server="chat", channel="discord:#general", text="x")
         assert gone.value.fault.code == UNKNOWN
         (heard,) = await server.hears(message("hi", "discord:#general"))
         assert heard["code"] == UNKNOWN
@@ -224,7 +224,7 @@ async def test_what_an_operator_says_is_looked_through_for_secrets_too(tmp_path:
     secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" * 2
     async with scene(tmp_path, server) as stage:
         await server.register("general")
-        await stage.api("POST", "say", server="chat", channel="general", text=f"it is {secret}")
+        await stage.api("POST", "send", server="chat", channel="general", text=f"it is {secret}")
         (published,) = server.said("channels/publish")
         assert secret not in str(published)
         assert published["content"][0]["text"].startswith("it is [secret:")
@@ -234,12 +234,12 @@ async def test_what_an_operator_says_is_looked_through_for_secrets_too(tmp_path:
 async def test_a_channel_that_is_not_there_is_unknown(tmp_path: Path) -> None:
     server = Puppet("chat")
     async with scene(tmp_path, server, rows=ROW) as stage:
-        for deed, said in (("say", {"text": "x"}), ("close", {}), ("open", {})):
+        for deed, said in (("send", {"text": "x"}), ("close", {}), ("open", {})):
             with pytest.raises(MalformedMessage) as refused:
                 await stage.api("POST", deed, server="chat", channel="nowhere", **said)
             assert refused.value.fault.code == UNKNOWN
-        with pytest.raises(Unavailable, match="not here"):
-            await stage.api("POST", "say", server="other", channel="general", text="x")
+        with pytest.raises(Unavailable, match="not connected"):
+            await stage.api("POST", "send", server="other", channel="general", text="x")
         (heard,) = await server.hears(message("hi", "nowhere"))
         assert (heard["accepted"], heard["code"]) == (False, UNKNOWN)
 
@@ -250,7 +250,7 @@ async def test_two_servers_may_call_their_channels_alike(tmp_path: Path) -> None
     async with scene(tmp_path, one, other) as stage:
         await one.register("general")
         await other.register("general", label="mine")
-        await stage.api("POST", "say", server="other", channel="general", text="hello")
+        await stage.api("POST", "send", server="other", channel="general", text="hello")
         assert one.said("channels/publish") == []
         assert len(other.said("channels/publish")) == 1
         other.tell("channels/changed", {"removed": ["general"]})
@@ -274,7 +274,7 @@ async def test_a_thousand_channels_registered_again_and_again_stay_a_thousand(
         asked = [server.ask("channels/register", {"channels": []}) for _ in range(1_000)]
         answers = await asyncio.gather(*asked)
         assert any("error" in each for each in answers)
-        await stage.api("POST", "say", server="chat", channel="c7", text="hello")
+        await stage.api("POST", "send", server="chat", channel="c7", text="hello")
 
 
 async def test_channels_of_a_connection_end_with_it(tmp_path: Path) -> None:

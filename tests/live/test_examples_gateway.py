@@ -43,10 +43,10 @@ async def test_what_was_said_stands_in_a_prompt_after_all_has_been_restarted(
         # Another process of everything, and another conversation: only the server knows.
         with stage.gateway():
             turn = await stage.turn(ASKED, "another")
-            assert (turn["said"], turn["state"]) == ("Well.", "done")
+            assert (turn["reply"], turn["state"]) == ("Well.", "done")
             # Which set of which server had a part in it is told to whoever looks at the turn.
             assert "memory" in str(turn["injected"])
-            before = await until(lambda: stage.journal("dev.comity.hook_asked"))
+            before = await until(lambda: stage.journal("dev.comity.hook_called"))
         prompt = words_in(served.asked()[-1])
         assert STATED in prompt
         assert ASKED in prompt
@@ -118,9 +118,9 @@ async def test_a_secret_of_the_model_is_redacted_wherever_it_goes_and_that_is_jo
                 await ana.say("What's the API key?")
                 assert await until(ana.said) == [SHOWN]
                 turn = await stage.turn("And the API key for me?", "api")
-                assert (turn["said"], turn["words"]) == (SHOWN, SHOWN)
+                assert (turn["reply"], turn["text"]) == (SHOWN, SHOWN)
                 assert "compliance" in str(turn["rewrote"])
-                assert (await stage.turn("What's new?", "api"))["said"] == "Nothing new."
+                assert (await stage.turn("What's new?", "api"))["reply"] == "Nothing new."
             rewritten = await until(lambda: stage.journal("dev.comity.response_rewritten"))
             assert len(rewritten) == 2
             assert "compliance.redaction" in str(rewritten[0])
@@ -160,7 +160,7 @@ async def test_where_it_fails_words_go_out_as_they_are_if_its_operator_said_so(
         with stage.gateway():
             turn = await stage.turn("What's the API key?", "api")
             assert turn["state"] == "done"
-            assert turn["said"].startswith("The API key is ")
+            assert turn["reply"].startswith("The API key is ")
 
 
 async def test_a_server_that_cannot_be_started_lets_nothing_out_either(tmp_path: Path) -> None:
@@ -373,10 +373,10 @@ async def test_a_letter_comes_in_and_the_answer_goes_out_once(tmp_path: Path) ->
             await until(lambda: not unread(box))
             # And a thread that we begin ourselves.
             opened = _post(origin, "open", type="mail", address={"to": "bo@example.net"})
-            said = _post(origin, "say", channel=opened["id"], text="Good morning.")
+            said = _post(origin, "send", channel=opened["id"], text="Good morning.")
             assert said["delivered"]
             assert "channel_not_opened" in _refused(origin, "open", type="fax", address={})
-            assert "channel_unknown" in _refused(origin, "say", channel="mail:x/y", text="hi")
+            assert "channel_unknown" in _refused(origin, "send", channel="mail:x/y", text="hi")
             await until(lambda: len(post.letters) == 2)
             assert post.letters[1].rcpt_tos == ["bo@example.net"]
         # After a restart of everything nothing is answered again, and what was refused goes out.
@@ -467,15 +467,15 @@ async def test_a_chat_with_webhooks_is_answered_and_is_a_topic_too(tmp_path: Pat
                     {"channel": "town-square", "text": f"{bo.me.id}: I am here as well."},
                 ]
             assert len(served.asked()) == 1
-            (shown,) = json.loads(_comity(origin, "channels", "--json"))["channels"]
+            (shown,) = json.loads(_comity(origin, "channels", "-o", "json"))["channels"]
             assert shown["address"] == {"channel": "town-square"}
             assert shown["metadata"] == {"delivery": "webhook"}
             assert "#town-square" in _comity(origin, "channels")
-            said = _comity(origin, "channels", "say", "chat", "chat:town-square", "Good night.")
-            assert said == "It was delivered.\n"
+            said = _comity(origin, "channels", "send", "chat", "chat:town-square", "Good night.")
+            assert said == "Delivered.\n"
             assert posted[-1] == {"channel": "town-square", "text": "Good night."}
             closed = _comity(origin, "channels", "close", "chat", "chat:town-square")
-            assert closed == "chat:town-square of chat is closed.\n"
+            assert closed == "Closed chat:town-square of chat.\n"
             assert [each["state"] for each in _channels(origin)] == ["closed"]
 
 

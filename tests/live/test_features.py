@@ -229,5 +229,5 @@ def test_while_it_is_not_known_nothing_is_enabled_and_it_is_looked_at_again() ->
     )
     found.decide(server)
     assert server.enabled == frozenset()
-    assert "not known" in server.feature_status("files").reason
+    assert "not loaded" in server.feature_status("files").reason
     assert found.is_due(server)

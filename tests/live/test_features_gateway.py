@@ -165,7 +165,7 @@ async def test_what_a_server_does_and_is_refused_is_in_the_journal(here: Scene) 
 
     (done, *_) = await until(used)
     assert (done["details"]["feature_set"], done["details"]["outcome"]) == ("files.edit", "ok")
-    told = [each for each in await here.entries("features_told") if is_here(each)]
+    told = [each for each in await here.entries("features_declared") if is_here(each)]
     assert told[0]["details"]["enabled"] == ENABLED
 
 
@@ -205,7 +205,7 @@ async def test_with_nothing_decided_nothing_is_enabled_and_the_server_is_told_so
         codes = {code_of(each) for each in await here.ask(*map(push, sorted(SETS)))}
         assert codes == {-32001}
         found = (await here.api("features"))["servers"][0]
-        assert {each["because"] for each in found["features"]} == {"nobody has enabled it"}
+        assert {each["reason"] for each in found["features"]} == {"it is not enabled"}
 
 
 @pytest.mark.requirement("MCPL-3.3-skip", "MCPL-2-compat")
@@ -334,7 +334,7 @@ async def test_a_grant_enables_beside_the_configuration_and_denies_above_it(
         await here.api("features", "disable", body={"server": "live", "feature": "talk.push"})
         assert code_of((await here.ask(push("talk.push")))[0]) == -32001
         for name in ("lo*", "talk.push"):
-            await here.api("features", "forget", body={"server": "live", "feature": name})
+            await here.api("features", "reset", body={"server": "live", "feature": name})
         assert (await here.updates())[-1]["enabled"] == ENABLED
         # As any other grant it can be written with `comity grants`, and ends by itself.
         grant = {
@@ -369,7 +369,7 @@ async def test_one_servers_flood_is_bounded_and_holds_up_nobody(tmp_path: Path, 
         "method": "scope/elevate",
         "params": {"featureSet": "files.edit", "scope": scope},
     }
-    async with scene(tmp_path, LIVE, [way], settings='[asks]\nexpires = "60s"\n') as here:
+    async with scene(tmp_path, LIVE, [way], settings='[approvals]\nrequest_ttl = "60s"\n') as here:
         flood = asyncio.ensure_future(here.ask(*[asked] * many))
         ask = await here.open_ask()
         # All of them ask the same, so one answer is good for all that were taken.

@@ -147,7 +147,7 @@ def test_each_stands_at_its_place_in_its_order_between_its_marks() -> None:
         f'<context-{WORD} server="b" from="n">\nthree\n</context-{WORD}>'
     )
     assert "two" in text_of(found.system)
-    assert text_of(found.system).startswith(f"What stands between <context-{WORD} server=...>")
+    assert text_of(found.system).startswith(f"The text between <context-{WORD} server=...>")
     assert "four" in text_of(found.after)
 
 

@@ -28,7 +28,11 @@ def test_there_are_enough_cases_and_each_has_a_name() -> None:
 async def test_a_turn_ends_whatever_a_server_does(case: Case, tmp_path: Path) -> None:
     # Where time is short nobody else is asked, who might not be quick enough either.
     fine = () if case.is_timed else (FINE,)
-    times = dict.fromkeys(("turns_before", "turns_after"), LITTLE) if case.is_timed else {}
+    times = (
+        dict.fromkeys(("turns_before_hook_timeout", "turns_after_hook_timeout"), LITTLE)
+        if case.is_timed
+        else {}
+    )
     async with playing(
         tmp_path, (case.hook, *case.others, *fine), **times, **case.settings
     ) as scene:
@@ -49,14 +53,14 @@ async def test_a_turn_ends_whatever_a_server_does(case: Case, tmp_path: Path) ->
 def _said(case: Case, turn: dict[str, Any]) -> None:
     assert turn["state"] == case.state, turn
     if case.state == "withheld":
-        assert "withheld" in turn["said"]
-        assert "from the model" not in turn["said"]
+        assert "withheld" in turn["reply"]
+        assert "from the model" not in turn["reply"]
         assert "did not look" in turn["error"]
     elif SECRET in str(case.hook.after):
-        assert turn["said"].startswith(str(case.said))
-        assert SECRET not in turn["said"]
+        assert turn["reply"].startswith(str(case.said))
+        assert SECRET not in turn["reply"]
     else:
-        assert turn["said"] == case.said
+        assert turn["reply"] == case.said
 
 
 def _in_time(turn: dict[str, Any]) -> None:
@@ -66,7 +70,7 @@ def _in_time(turn: dict[str, Any]) -> None:
 
 async def _noted(case: Case, scene: Scene, turn: dict[str, Any]) -> None:
     method = f"context/{case.id.partition('-')[0]}Inference"
-    found = await scene.noted("hook_asked", server="odd", method=method)
+    found = await scene.noted("hook_called", server="odd", method=method)
     assert all(each["details"]["inference_id"] == turn["id"] for each in found)
     if case.outcome is not None:
         assert case.outcome in [each["details"]["outcome"] for each in found], found
@@ -78,7 +82,10 @@ async def _noted(case: Case, scene: Scene, turn: dict[str, Any]) -> None:
 async def test_what_comes_too_late_is_in_no_later_turn(tmp_path: Path) -> None:
     deeds: Any = ({"do": "sleep", "seconds": 2}, gives(injection("ODD $CONVERSATION")))
     async with playing(
-        tmp_path, [Hook("odd", deeds)], turns_before=LITTLE, turns_after=LITTLE
+        tmp_path,
+        [Hook("odd", deeds)],
+        turns_before_hook_timeout=LITTLE,
+        turns_after_hook_timeout=LITTLE,
     ) as scene:
         first = await scene.turn("hello", conversation="one")
         second = await scene.turn("hello again", conversation="two")

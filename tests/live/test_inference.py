@@ -109,7 +109,7 @@ feature = "memory.consolidation"
 model = "wise"
 [[inference.routes]]
 feature = "compliance.*"
-at_least_tokens = 2000
+min_tokens = 2000
 model = "wise"
 [[inference.routes]]
 conversation = "conv_9"
@@ -146,7 +146,7 @@ async def test_a_conversation_keeps_its_model(tmp_path: Path) -> None:
 default = "cheap"
 [[inference.routes]]
 feature = "memory.*"
-at_least_tokens = 2000
+min_tokens = 2000
 model = "wise"
 """
     async with asking(tmp_path, rows=TWO, settings=routes) as it:
@@ -186,7 +186,7 @@ async def test_what_was_asked_is_written_down_without_its_words(tmp_path: Path) 
     async with asking(tmp_path, Said("A secret.", usage=(100, 10)), rows=priced) as it:
         wanted = request(text="Do not tell", conversationId="c7")
         await it.server.asked("inference/request", wanted)
-        (event,) = [each for each in it.events if each.type == "dev.comity.model_asked"]
+        (event,) = [each for each in it.events if each.type == "dev.comity.model_called"]
         details = dict(event.details)
         assert str(details.pop("inference")).startswith("inf_")
         assert isinstance(details.pop("ms"), int)

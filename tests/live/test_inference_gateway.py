@@ -123,7 +123,7 @@ async def test_who_is_asked_about_a_turn_asks_no_model_for_it(
             turn = await answer_api("GET", path, {"wait": "20"}, LOCAL_OPERATOR)
             while not turn["is_over"]:
                 turn = await answer_api("GET", path, {"wait": "20"}, LOCAL_OPERATOR)
-        assert turn["said"] == "Well."
+        assert turn["reply"] == "Well."
         if is_refused:
             assert answer["error"]["code"] == -32600
             assert answer["error"]["data"]["error_type"] == "hook_loop"
@@ -141,8 +141,8 @@ SAMPLING_WISH: Message = {
     "modelPreferences": {"hints": [{"name": "large-model"}], "costPriority": 0.8},
 }
 SAMPLING_SETTINGS = """
-[asks]
-expires = "60s"
+[approvals]
+request_ttl = "60s"
 [inference]
 sampling = "SAMPLING"
 [[models]]
@@ -193,7 +193,7 @@ async def test_a_person_lets_the_gateway_answer_for_a_client_without_a_model(
     async with house.among_all(server).talk({}) as talk:
         calls = calling(talk, "sample", params=SAMPLING_WISH)
         (ask,) = await until_asked(house, "sampling")
-        assert f"Server {server} wants to ask a model" in ask["what"]
+        assert f"Server {server} wants to ask a model" in ask["summary"]
         assert "Summarise these logs." in json.dumps(ask)
         assert len(model.asked()) == before
         status, _ = await answer(house, ask["id"], "accept")
@@ -205,7 +205,7 @@ async def test_a_person_lets_the_gateway_answer_for_a_client_without_a_model(
         {"role": "user", "content": "Summarise these logs."},
     ]
     assert (asked["max_tokens"], asked["stop"]) == (200, ["END"])
-    assert (await until_state(house, ask["id"], "used"))["state"] == "used"
+    assert (await until_state(house, ask["id"], "consumed"))["state"] == "consumed"
 
 
 async def test_a_person_who_says_no_is_heard(asking_client: tuple[House, Models]) -> None:
@@ -304,7 +304,7 @@ def the_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def budget(tokens: int = 0, *, asks: bool = False, **more: str) -> str:
-    rows = {"party": '"server:*"', "on_exceeded": '"ask"' if asks else '"refuse"', **more}
+    rows = {"principal": '"server:*"', "on_exceeded": '"ask"' if asks else '"refuse"', **more}
     if tokens:
         rows["tokens_per_day"] = str(tokens)
     return "[[budgets]]\n" + "\n".join(f"{name} = {value}" for name, value in rows.items()) + "\n"
@@ -319,7 +319,7 @@ async def until_used_up(it: Asking, feature: str = "memory.consolidation") -> di
 
 
 async def spent(it: Asking) -> dict[str, Any]:
-    answered = it.scene.parts.api.answer("GET", "/api/models/spent", {}, LOCAL_OPERATOR)
+    answered = it.scene.parts.api.answer("GET", "/api/models/usage", {}, LOCAL_OPERATOR)
     return cast("Any", dict(await answered))
 
 
@@ -342,13 +342,13 @@ async def test_what_is_used_up_is_refused_until_the_next_day(tmp_path: Path) -> 
         assert error["code"] == -32603
         assert error["data"]["error_type"] == "budget_exceeded"
         assert 0 < error["data"]["retry_after_ms"] <= 24 * 3600 * 1000
-        assert "opens again at" in error["message"]
+        assert "resets at" in error["message"]
         found = await spent(it)
         (account,) = found["budgets"]
         assert 300 < account["spent_tokens"] <= 500
         assert account["held_tokens"] == 0
-        (by,) = found["spent"]
-        assert (by["party"], by["feature"], by["model"]) == (
+        (by,) = found["usage"]
+        assert (by["principal"], by["feature"], by["model"]) == (
             *("server:memory", "memory.consolidation", "fast"),
         )
         assert by["input_tokens"] + by["output_tokens"] == account["spent_tokens"]
@@ -428,7 +428,7 @@ async def test_people_who_say_no_are_not_asked_again_at_once(tmp_path: Path) -> 
 
 
 async def test_who_does_not_wait_for_an_answer_finds_it_later(tmp_path: Path) -> None:
-    settings = budget(150, asks=True) + '[asks]\nhold = "100ms"\n'
+    settings = budget(150, asks=True) + '[approvals]\nclient_wait = "100ms"\n'
     async with asking(tmp_path, PRICED_REPLY, settings=settings) as it:
         await it.server.asked("inference/request", request(**SAYS))
         error = (await it.server.ask("inference/request", request(**SAYS)))["error"]
@@ -462,7 +462,7 @@ async def run(*words: str) -> tuple[int, str]:
 
 
 async def test_a_person_sees_models_tries_one_and_sees_what_was_spent(tmp_path: Path) -> None:
-    settings = budget(1_000) + budget(5_000, party='"person:*"')
+    settings = budget(1_000) + budget(5_000, principal='"person:*"')
     async with asking(tmp_path, PRICED_REPLY, rows=PRICED, settings=settings) as it:
         at = ("--url", it.scene.origin)
         await it.server.asked("inference/request", request(**SAYS))
@@ -470,16 +470,16 @@ async def test_a_person_sees_models_tries_one_and_sees_what_was_spent(tmp_path: 
         assert status == 0, listed
         assert "fast *" in listed
         assert "1000/2000" in listed
-        status, tried = await run("models", "try", "fast", "Hello there", *at)
+        status, tried = await run("models", "test", "fast", "Hello there", *at)
         assert status == 0, tried
-        assert "10 tokens read, 40 said, 0.0900" in tried
-        status, told = await run("models", "spent", "--json", *at)
-        assert {each["party"] for each in json.loads(told)["spent"]} == {
+        assert "10 tokens in, 40 out, 0.0900" in tried
+        status, told = await run("models", "usage", "-o", "json", *at)
+        assert {each["principal"] for each in json.loads(told)["usage"]} == {
             *("server:memory", LOCAL_OPERATOR.party),
         }
-        status, table = await run("models", "spent", *at)
+        status, table = await run("models", "usage", *at)
         assert "50 of 1,000" in table
-        status, refused = await run("models", "try", "nobody", "Hello", *at)
+        status, refused = await run("models", "test", "nobody", "Hello", *at)
         assert (status != 0, "there is no model" in refused) == (True, True)
         for output in (listed, tried, told, table, refused):
             assert KEY not in output

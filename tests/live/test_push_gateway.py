@@ -81,7 +81,7 @@ class Pusher:
                 await asyncio.sleep(0.05)
 
     async def journal(self) -> list[Answer]:
-        async with self.http.get(f"{self.origin}/api/journal") as reply:
+        async with self.http.get(f"{self.origin}/api/audit") as reply:
             assert reply.status == 200, await reply.text()
             return (await reply.json())["entries"]
 
@@ -115,7 +115,7 @@ class House:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Pusher]:
         environment = {"COMITY_PEPPER": "pepper-" * 8}
-        program = Program([COMITY, "serve", str(self.config), "--port", "0"], environment)
+        program = Program([COMITY, "serve", "-c", str(self.config), "--port", "0"], environment)
         try:
             found = await asyncio.to_thread(program.wait_for_line, r"listening on (http://\S+)")
             origin = found.group(1)
@@ -138,12 +138,12 @@ access = "public"
 [webhooks]
 allow_hosts = ["127.0.0.1"]
 [limits]
-push_bytes = 65536
+max_push_bytes = 65536
 [[pushes]]
 from = "ci/ci.builds"
 to = "turn"
 conversation = "{/thread}"
-say_in = ["topic:ops"]
+reply_to = ["topic:ops"]
 [[pushes]]
 from = "ci/ci"
 to = "topic:ops"
@@ -214,7 +214,7 @@ async def test_a_push_is_answered_by_a_model_in_a_topic_and_once(tmp_path: Path)
         assert len(models.requests) == 1
         assert "said of evt-1" in str(models.requests[0].body)
         await pusher.noted("push_received")
-        await pusher.noted("push_done")
+        await pusher.noted("push_completed")
         assert "said of evt-1" not in str(await pusher.journal())
 
 
@@ -294,7 +294,8 @@ async def test_who_may_not_push_gets_an_error_and_not_an_answer(pusher: Pusher) 
 async def test_a_server_that_floods_is_held_back_and_harms_nobody(tmp_path: Path) -> None:
     home = house(tmp_path)
     text = home.config.read_text("utf-8")
-    home.config.write_text(text.replace("push_bytes", "push_rate = 20\npush_bytes"), "utf-8")
+    faster = text.replace("max_push_bytes", "push_rate = 20\nmax_push_bytes")
+    home.config.write_text(faster, "utf-8")
     async with home.open() as pusher:
         answers: list[Answer] = []
         for some in range(10):
@@ -385,11 +386,12 @@ def hooks(folder: Path) -> str:
     secret = folder / "secret"
     secret.write_bytes(SECRET + b"\n" + OLDER + b"\n")
     secret.chmod(0o600)
-    rows = ["[limits]\npush_bytes = 16384\n"]
+    rows = ["[limits]\nmax_push_bytes = 16384\n"]
     for kind in KINDS:
         more = 'header = "X-Signature"\nid = "/id"\n' if kind == "plain" else ""
         rows.append(
-            f'[[hooks]]\nname = "{kind}"\nkind = "{kind}"\nsecret_file = "{secret}"\n{more}'
+            f'[[inbound_webhooks]]\nname = "{kind}"\n'
+            f'kind = "{kind}"\nsecret_file = "{secret}"\n{more}'
             f'content = "{{type}} on {{/ref}}"\nto = "nothing"\n'
         )
     return "".join(rows)
@@ -530,10 +532,10 @@ async def test_operators_see_what_came_and_what_became_of_it(door: Pusher, tmp_p
     ran = await asyncio.to_thread(desk.run, "pushes", "--url", door.origin)
     assert ran.status == 0, ran.err
     assert "hook:github" in ran.out
-    listed = await asyncio.to_thread(desk.run, "pushes", "list", "--json", "--url", door.origin)
+    listed = await asyncio.to_thread(desk.run, "pushes", "list", "-o", "json", "--url", door.origin)
     assert [each["event"] for each in listed.json["pushes"]] == ["d-1"]
     assert listed.json["done"] == 1
-    other = ("pushes", "list", "--server", "ci", "--json", "--url", door.origin)
+    other = ("pushes", "list", "--server", "ci", "-o", "json", "--url", door.origin)
     assert (await asyncio.to_thread(desk.run, *other)).json["pushes"] == []
     again = await asyncio.to_thread(desk.run, "pushes", "retry", "1", "--url", door.origin)
     assert again.status != 0
@@ -545,7 +547,7 @@ def test_a_secret_that_is_not_there_or_too_short_is_told_before_the_start(tmp_pa
     short.chmod(0o600)
     for path in (tmp_path / "missing", short):
         row = f'name = "x"\nkind = "github"\nsecret_file = "{path}"\nto = "nothing"\n'
-        config = desk.write("comity.toml", f"[[hooks]]\n{row}")
-        ran = desk.run("serve", str(config), "--port", "0")
+        config = desk.write("comity.toml", f"[[inbound_webhooks]]\n{row}")
+        ran = desk.run("serve", "-c", str(config), "--port", "0")
         assert ran.status != 0
-        assert "secret_file of hook 'x'" in ran.err
+        assert "secret_file of the inbound webhook 'x'" in ran.err

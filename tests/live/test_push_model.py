@@ -226,7 +226,7 @@ def test_a_route_is_shown_as_it_is_written() -> None:
     assert str(PushRoute(PushTarget.TURN, "", "ops")) == "turn"
 
 
-HOOK = '[[hooks]]\nname = "x"\nsecret_file = "s"\n'
+HOOK = '[[inbound_webhooks]]\nname = "x"\nsecret_file = "s"\n'
 
 
 def test_rows_say_whose_pushes_go_where(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_rows_say_whose_pushes_go_where(tmp_path: Path) -> None:
 from = "ci/builds.*"
 to = "turn"
 conversation = "{/repo}"
-party = "agent:ops"
-say_in = ["topic:ops", "channel:chat/1"]
+principal = "agent:ops"
+reply_to = ["topic:ops", "channel:chat/1"]
 [[pushes]]
 from = "ci"
 to = "topic:ops"
@@ -264,7 +264,7 @@ def test_webhooks_that_come_in_have_a_kind_a_secret_and_a_goal(tmp_path: Path) -
 {HOOK}kind = "github"
 to = "events"
 content = "{{type}}: {{/action}}"
-[[hooks]]
+[[inbound_webhooks]]
 name = "sensor"
 kind = "plain"
 secret_file = "t"
@@ -281,7 +281,7 @@ to = "webhooks"
     sensor = InboundWebhookConfig(
         "sensor", WebhookKind.PLAIN, "t", PushRoute(PushTarget.WEBHOOKS), *where
     )
-    assert settings.hooks == (github, sensor)
+    assert settings.inbound_webhooks == (github, sensor)
 
 
 @loop_over(
@@ -295,19 +295,22 @@ to = "webhooks"
         ('[[pushes]]\nfrom = "ci"\nto = "topic:"\n', "must be one of"),
         ('[[pushes]]\nfrom = "ci"\nto = "turn:x"\n', "must be one of"),
         ('[[pushes]]\nfrom = "ci"\nto = "topic:a b"\n', "must be one of"),
-        ('[[pushes]]\nfrom = "ci"\nto = "events"\nparty = "agent:x"\n', "which is for"),
+        ('[[pushes]]\nfrom = "ci"\nto = "events"\nprincipal = "agent:x"\n', "which is for"),
         ('[[pushes]]\nfrom = "ci"\nto = "turn"\nconversation = "{x}"\n', "conversation"),
-        ('[[pushes]]\nfrom = "ci"\nto = "turn"\nparty = "person:x"\n', "party"),
-        ('[[pushes]]\nfrom = "ci"\nto = "turn"\nsay_in = ["ops"]\n', "say_in"),
+        ('[[pushes]]\nfrom = "ci"\nto = "turn"\nprincipal = "person:x"\n', "principal"),
+        ('[[pushes]]\nfrom = "ci"\nto = "turn"\nreply_to = ["ops"]\n', "reply_to"),
         ('[[pushes]]\nfrom = "ci"\nto = "turn"\nelse = 1\n', "else"),
         (f'{HOOK}kind = "bitbucket"\nto = "turn"\n', "kind"),
         (f'{HOOK}kind = "github"\n', "to"),
         (f'{HOOK}kind = "plain"\nto = "turn"\n', "header"),
-        (f'{HOOK}kind = "github"\nheader = "X"\nto = "turn"\n', "by itself"),
+        (f'{HOOK}kind = "github"\nheader = "X"\nto = "turn"\n', "does not allow"),
         (f'{HOOK}kind = "github"\nto = "turn"\nid = "id"\n', "id"),
         (f'{HOOK}kind = "github"\nto = "turn"\n{HOOK}kind = "gitlab"\nto = "turn"\n', "twice"),
-        ('[[hooks]]\nname = "a/b"\nkind = "github"\nsecret_file = "s"\nto = "turn"\n', "name"),
-        ("[limits]\npush_bytes = 1\n", "push_bytes"),
+        (
+            '[[inbound_webhooks]]\nname = "a/b"\nkind = "github"\nsecret_file = "s"\nto = "turn"\n',
+            "name",
+        ),
+        ("[limits]\nmax_push_bytes = 1\n", "push_bytes"),
     ],
 )
 def test_what_is_wrong_in_a_row_is_told(tmp_path: Path, written: str, told: str) -> None:

@@ -169,7 +169,7 @@ async def test_a_push_begins_its_turn_once_and_is_told_which() -> None:
     assert (again["accepted"], again["inferenceId"]) == (False, "inf_1")
     assert again["reason"].startswith("duplicate")
     assert node.effects.tried == ["e1"]
-    assert node.types == ["push_received", "push_done"]
+    assert node.types == ["push_received", "push_completed"]
 
 
 async def test_of_many_at_once_one_is_accepted() -> None:
@@ -320,7 +320,7 @@ async def test_what_fails_is_tried_again_when_it_is_due() -> None:
         await node.round()
     assert node.effects.tried == ["e1"] * 3
     assert (await kept(node)).state is JobState.DONE
-    assert node.types == ["push_received", "push_done"]
+    assert node.types == ["push_received", "push_completed"]
 
 
 async def test_what_cannot_be_done_at_all_fails_at_once_and_is_written_down() -> None:
@@ -378,7 +378,7 @@ async def test_what_a_dead_node_had_claimed_another_does_when_its_time_is_over()
     assert effects.tried == ["e1", "e1"]
     assert effects.done == {"push:ci/e1": "inf_1"}
     assert (await kept(heir)).inference == "inf_1"
-    assert [*dead.types, *heir.types].count("push_done") == 1
+    assert [*dead.types, *heir.types].count("push_completed") == 1
 
 
 async def test_who_ends_leaves_what_it_held_to_others_at_once() -> None:
@@ -610,7 +610,7 @@ class Turns:
 async def test_a_turn_is_begun_once_for_a_push() -> None:
     turns = Turns()
     begin = effect(PushTarget.TURN, turns=turns)
-    kept = to(PushTarget.TURN, conversation="ops", party="agent:ops", say_in=("topic:ops",))
+    kept = to(PushTarget.TURN, conversation="ops", principal="agent:ops", reply_to=("topic:ops",))
     assert [await begin(kept) for _ in range(3)] == ["inf_1"] * 3
     errand = turns.errands[0]
     assert (errand.conversation, errand.author) == ("ops", "server:ci")

@@ -284,7 +284,7 @@ async def test_a_tool_of_a_set_that_is_not_enabled_is_nobodys() -> None:
     found = House().judge("edit", of="off", path="/project/x")
     assert fault_of(found) is TOOL_DISABLED
     assert isinstance(found, Refusal)
-    assert "comity features enable srv off" in found.reason
+    assert "comity servers features enable srv off" in found.reason
 
 
 async def test_bounds_of_all_tools_count_for_those_of_no_set() -> None:
@@ -355,10 +355,10 @@ def test_an_allowance_is_bound_to_all_that_it_is_about(other: tuple[str, str, Ou
 
 
 OPTIONS = ApprovalSettings(
-    expires=timedelta(minutes=5),
-    lasts=timedelta(minutes=10),
-    declined_for=timedelta(minutes=1),
-    most_of_one=3,
+    request_ttl=timedelta(minutes=5),
+    approval_ttl=timedelta(minutes=10),
+    denial_cooldown=timedelta(minutes=1),
+    max_open_per_principal=3,
 )
 
 

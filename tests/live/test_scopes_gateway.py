@@ -22,7 +22,10 @@ from tests.live.talker_scene import (
 
 pytestmark = pytest.mark.integration
 LIVE = '[servers.live]\nenabled = ["talk.*", "files.edit"]\n' + BOUNDS
-SETTINGS = '[asks]\nexpires = "120s"\nlasts = "10m"\nhold = "60s"\ndeclined_for = "1s"\n'
+SETTINGS = (
+    '[approvals]\nrequest_ttl = "120s"\napproval_ttl = "10m"\n'
+    'client_wait = "60s"\ndenial_cooldown = "1s"\n'
+)
 type Stage = tuple[str, Path, Composed]
 
 
@@ -103,7 +106,7 @@ async def test_a_tool_of_a_set_that_is_not_enabled_is_refused_and_says_what_to_d
     here: Scene,
 ) -> None:
     told = await refusal_of(here, "read_file", path="/project/x")
-    assert f"comity features enable {here.server} files.read" in told
+    assert f"comity servers features enable {here.server} files.read" in told
 
 
 @pytest.mark.requirement("MCPL-7.6-ask", "MCPL-7.6-cache", "MCPL-13.1-mitigate")
@@ -122,7 +125,7 @@ async def test_what_is_neither_is_asked_once_and_then_allowed_for_a_while(here: 
     assert told["scope"]["label"] == path
     # For a while nobody is asked again: neither for other words about it, nor by the other era.
     assert (await here.call("edit_file", {"path": path, "text": "more"}))["scope"]["label"] == path
-    assert (await here.api("asks"))["asks"] == []
+    assert (await here.api("approvals"))["approvals"] == []
     # Another place is another question.
     async with meanwhile(here.answer("edit_file", {"path": path + "x"})) as call:
         ask = await here.open_ask()
@@ -195,7 +198,7 @@ async def test_an_elevation_beyond_is_a_persons_to_say_and_bound_to_what_it_name
     payload = {"path": label, "token": "Bearer sk-verysecret-0123456789abcdef"}
     async with meanwhile(here.elevate(label, **payload)) as elevation:
         ask = await here.open_ask()
-        assert ask["asker"] == f"server:{here.server}"
+        assert ask["requester"] == f"server:{here.server}"
         assert "verysecret" not in json.dumps(ask)
         await here.say(ask, "accept")
         found = (await elevation)["result"]
@@ -204,7 +207,7 @@ async def test_an_elevation_beyond_is_a_persons_to_say_and_bound_to_what_it_name
     assert found["payload"][SCOPE_ENRICHMENT_KEY]["until"]
     again = (await here.elevate(label, **payload))["result"]
     assert again["approved"] is True
-    assert (await here.api("asks"))["asks"] == []
+    assert (await here.api("approvals"))["approvals"] == []
     async with meanwhile(here.elevate(label, **payload, mode="write")) as elevation:
         ask = await here.open_ask()
         await here.say(ask, "decline", reason="not today")

@@ -45,7 +45,7 @@ env = {{ PYTHONPATH = "{ROOT}" }}
 [[servers]]
 id = "plain"
 command = "{COMITY}"
-args = ["example"]
+args = ["dev", "example-server"]
 """
 type Answer = dict[str, Any]
 
@@ -109,7 +109,7 @@ class Desk:
         """The entries of a kind, the newest last; what safe calls did is written a little later."""
         async with asyncio.timeout(here(PATIENCE)):
             while True:
-                url = f"{self.origin}/api/journal?type=dev.comity.{type}"
+                url = f"{self.origin}/api/audit?type=dev.comity.{type}"
                 async with self.http.get(url) as reply:
                     assert reply.status == 200, await reply.text()
                     entries = (await reply.json())["entries"]
@@ -138,7 +138,7 @@ class House:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Desk]:
         environment = {"COMITY_PEPPER": "pepper-" * 8}
-        program = Program([COMITY, "serve", str(self.config), "--port", "0"], environment)
+        program = Program([COMITY, "serve", "-c", str(self.config), "--port", "0"], environment)
         try:
             found = await asyncio.to_thread(program.wait_for_line, r"listening on (http://\S+)")
             origin = found.group(1)
@@ -202,7 +202,7 @@ async def test_what_calls_leave_comes_with_the_next(desk: Desk, era: str) -> Non
         assert commits[0] == {"beside": {}, "mirrored": {}}
         assert commits[1] == {"beside": {"checkpoint": "chk_1"}, "mirrored": {CHECKPOINT: "chk_1"}}
     tree = await desk.get("desk", "notes.edit")
-    assert [each["kept_as"] for each in tree["checkpoints"]] == ["data", "data", "data"]
+    assert [each["stored_as"] for each in tree["checkpoints"]] == ["data", "data", "data"]
     assert (tree["head"], tree["can_roll_back"]) == ("chk_3", True)
     last = await desk.get("desk", "notes.edit", "chk_3")
     assert (last["data"], last["parent"]) == ({"notes": ["one", "two", "three"]}, "chk_2")
@@ -218,7 +218,7 @@ async def test_state_outlives_the_gateway_and_its_server(tmp_path: Path) -> None
             await desk.call("add_note", text=text)
         await desk.call("git_commit", message="fix")
         tree = await desk.get("desk", "notes.edit")
-        assert [each["kept_as"] for each in tree["checkpoints"]] == ["data", "patch", "patch"]
+        assert [each["stored_as"] for each in tree["checkpoints"]] == ["data", "patch", "patch"]
     async with house.open() as desk:
         assert await desk.get("desk", "notes.edit") == tree
         assert await desk.current() == {"state": {"notes": [long, "two", "three"]}}
@@ -274,7 +274,7 @@ async def test_a_rollback_and_what_follows_it_make_a_branch(desk: Desk) -> None:
     "MCPL-A-32005",
 )
 async def test_a_rollback_that_fails_changes_nothing_and_says_why(tmp_path: Path) -> None:
-    async with House(tmp_path, '[state]\nrollback_deadline = "2s"\n').open() as desk:
+    async with House(tmp_path, '[state]\nrollback_timeout = "2s"\n').open() as desk:
         for text in ("one", "two"):
             await desk.call("add_note", text=text)
         before = await desk.get("desk", "notes.edit")
@@ -282,7 +282,7 @@ async def test_a_rollback_that_fails_changes_nothing_and_says_why(tmp_path: Path
         await desk.call("refuse", reason="External API call cannot be undone")
         told = await desk.rollback("chk_1")
         assert (told["success"], told["reason"]) == (False, "External API call cannot be undone")
-        # For what is not kept here, no server is asked.
+        # For what is not stored, no server is asked.
         assert (await desk.rollback("nowhere"))["code"] == -32005
         assert await desk.get("desk", "notes.edit") == before
 
@@ -309,7 +309,7 @@ async def test_a_rollback_that_fails_changes_nothing_and_says_why(tmp_path: Path
 async def test_a_server_that_answers_a_rollback_wrongly_or_never_is_not_followed(
     tmp_path: Path,
 ) -> None:
-    async with House(tmp_path, '[state]\nrollback_deadline = "2s"\n').open() as desk:
+    async with House(tmp_path, '[state]\nrollback_timeout = "2s"\n').open() as desk:
         for text in ("one", "two"):
             await desk.call("add_note", text=text)
         await desk.call("refuse", **{"as": "chk_2"})
@@ -324,14 +324,14 @@ async def test_a_server_that_answers_a_rollback_wrongly_or_never_is_not_followed
 LONG = "x" * 3000
 CANNOT_BE_HAD: list[tuple[dict[str, Any], str]] = [
     ({"parent": "root", "patch": [{"op": "remove", "path": "/secret"}]}, "does not fit"),
-    ({"parent": "root", "patch": [{"op": "test", "path": "/n", "value": 2}]}, "not there"),
+    ({"parent": "root", "patch": [{"op": "test", "path": "/n", "value": 2}]}, "failed test"),
     (
         {"parent": "root", "patch": [{"op": "add", "path": "/n", "value": 9}, {"op": "x"}]},
-        "operation 1 is none",
+        "operation 1 is invalid",
     ),
     ({"parent": "root", "patch": {"op": "add"}}, "no list"),
-    ({"parent": "elsewhere", "patch": []}, "not kept here"),
-    ({"patch": []}, "not kept here"),
+    ({"parent": "elsewhere", "patch": []}, "not stored"),
+    ({"patch": []}, "not stored"),
     ({"parent": "root", "data": {"n": LONG}}, "longer than 2048 bytes"),
     (
         {"parent": "root", "patch": [{"op": "add", "path": "/n", "value": LONG}]},
@@ -342,7 +342,7 @@ CANNOT_BE_HAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.requirement("MCPL-8.3-apply", "MCPL-8.3-opaque", "MCPL-8-tolerate-h")
 async def test_state_that_cannot_be_had_leaves_a_name(tmp_path: Path) -> None:
-    async with House(tmp_path, "[state]\nmost_bytes = 2048\n").open() as desk:
+    async with House(tmp_path, "[state]\nmax_bytes = 2048\n").open() as desk:
         for number, (state, why) in enumerate(CANNOT_BE_HAD):
             await desk.say("root", data={"n": 1})
             result = await desk.raw("say", state={"checkpoint": "next", **state})
@@ -353,7 +353,7 @@ async def test_state_that_cannot_be_had_leaves_a_name(tmp_path: Path) -> None:
             tree = await desk.get("desk", "notes.edit")
             kept = one(tree, "next")
             assert (kept["holds"], tree["head"]) == ("reference", "next")
-            assert why in kept["not_kept_because"]
+            assert why in kept["drop_reason"]
             assert (await desk.get("desk", "notes.edit", "root"))["data"] == {"n": 1}
             written = await desk.journal("state_dropped", number + 1)
             assert why in written[-1]["details"]["reason"]
@@ -364,7 +364,7 @@ async def test_state_that_cannot_be_had_leaves_a_name(tmp_path: Path) -> None:
             assert await desk.current() == {"checkpoint": "after"}
             await desk.say("whole", parent="after", data={"n": 7})
             assert await desk.current() == {"state": {"n": 7}}
-            await desk.post("desk", "notes.edit", "forget")
+            await desk.post("desk", "notes.edit", "delete")
 
 
 async def test_data_counts_where_a_patch_comes_with_it(desk: Desk) -> None:
@@ -372,7 +372,7 @@ async def test_data_counts_where_a_patch_comes_with_it(desk: Desk) -> None:
     await desk.say("root", data={"n": 1})
     await desk.say("both", parent="root", data={"n": 3}, patch=patch)
     assert await desk.current() == {"state": {"n": 3}}
-    written = await desk.journal("state_kept", 2)
+    written = await desk.journal("state_stored", 2)
     assert "data counts" in written[-1]["details"]["warning"]
 
 
@@ -464,7 +464,7 @@ async def test_a_plain_server_is_as_it_was(desk: Desk, era: str) -> None:
 
 @pytest.mark.requirement("MCPL-8.7-noassume", "MCPL-8.3-apply")
 async def test_only_so_many_are_kept_and_all_of_them_can_be_rebuilt(tmp_path: Path) -> None:
-    async with House(tmp_path, "[state]\nkeep = 4\n").open() as desk:
+    async with House(tmp_path, "[state]\nmax_checkpoints = 4\n").open() as desk:
         for number in range(20):
             await desk.call("add_note", text=f"{number} {'x' * 50}")
         tree = await desk.get("desk", "notes.edit")
@@ -499,28 +499,28 @@ async def test_many_calls_at_once_lose_nothing(desk: Desk) -> None:
 async def test_operators_see_branches_and_go_back_by_command(desk: Desk) -> None:
     for text in ("one", "two"):
         await desk.call("add_note", text=text)
-    status, said = await desk.cli("state", "rollback", "desk", "notes.edit", "chk_1")
-    assert (status, said) == (0, "desk is at chk_1 of notes.edit.\n")
+    status, said = await desk.cli("servers", "state", "rollback", "desk", "notes.edit", "chk_1")
+    assert (status, said) == (0, "Rolled desk back to chk_1 of notes.edit.\n")
     await desk.call("add_note", text="other")
-    status, said = await desk.cli("state")
+    status, said = await desk.cli("servers", "state")
     assert status == 0
     lines = [line.split()[:2] for line in said.splitlines()]
     assert lines == [
         ["desk", "notes.edit"],
-        ["CHECKPOINT", "HOLDS"],
+        ["CHECKPOINT", "CONTENT"],
         ["○", "chk_1"],
         ["├─○", "chk_2"],
         ["└─●", "chk_3"],
     ]
     assert "current" in said
-    status, said = await desk.cli("state", "show", "desk", "notes.edit", "chk_2")
+    status, said = await desk.cli("servers", "state", "show", "desk", "notes.edit", "chk_2")
     assert json.loads(said) == {"notes": ["one", "two"]}
-    status, said = await desk.cli("state", "rollback", "desk", "notes.edit", "chk_9")
-    assert (status, "not kept here" in said) == (1, True)
-    status, said = await desk.cli("state", "forget", "desk", "notes.edit")
-    assert (status, said) == (0, "Removed 3 checkpoints of notes.edit at desk.\n")
+    status, said = await desk.cli("servers", "state", "rollback", "desk", "notes.edit", "chk_9")
+    assert (status, "not stored" in said) == (1, True)
+    status, said = await desk.cli("servers", "state", "delete", "desk", "notes.edit")
+    assert (status, said) == (0, "Deleted 3 checkpoints of notes.edit of desk.\n")
     assert await desk.current() == {}
-    (written,) = await desk.journal("state_forgotten")
+    (written,) = await desk.journal("state_deleted")
     assert written["details"]["dropped"] == 3
 
 
@@ -537,7 +537,7 @@ async def desks(tmp_path: Path) -> AsyncGenerator[list[Desk]]:
         for name in ("one", "two"):
             folder = tmp_path / name
             folder.mkdir()
-            house = House(folder, f'[journal]\nnode = "{name}"\n', store=url)
+            house = House(folder, f'[audit]\nnode = "{name}"\n', store=url)
             houses.append(await stack.enter_async_context(house.open()))
         yield houses
 

@@ -112,7 +112,7 @@ async def test_what_was_let_in_by_other_settings_can_still_be_had() -> None:
     node = await states_of(records).keep(
         NOTES, StateCheckpoint("b", "a", None, raw([{"op": "add", "path": "/n", "value": 1}]))
     )
-    smaller = states_of(records, most_bytes=1_024)
+    smaller = states_of(records, max_bytes=1_024)
     assert await smaller.state_of(NOTES, node) is not None
     later = StateCheckpoint("c", "b", None, raw([{"op": "add", "path": "/m", "value": 1}]))
     assert "longer" in (await smaller.keep(NOTES, later)).why
@@ -256,7 +256,7 @@ async def test_what_is_gone_cannot_be_looked_into() -> None:
 
 async def test_what_is_old_goes_though_nothing_new_comes() -> None:
     now = [datetime(2026, 7, 28, tzinfo=UTC)]
-    options = StateSettings(keep=100, keep_for=timedelta(days=2))
+    options = StateSettings(max_checkpoints=100, retention=timedelta(days=2))
     states = StateService(inline_records().states, JsonPatches(), options, lambda: now[0])
     for name in "abc":
         now[0] += timedelta(days=1)
@@ -432,8 +432,8 @@ async def test_what_is_kept_and_what_is_not_is_written_down() -> None:
     for state in (ROOT, {"checkpoint": "next", "parent": "root", "patch": patch}, 7):
         await scene.call("notes_add", {"state": state})
     kept, dropped, unread = events = scene.audit.take()
-    assert (kept.type, kept.result) == (AuditType.STATE_KEPT, AuditResult.SUCCESS)
-    said = {"checkpoint": "root", "parent": None, "kept_as": "data", "bytes": 7}
+    assert (kept.type, kept.result) == (AuditType.STATE_STORED, AuditResult.SUCCESS)
+    said = {"checkpoint": "root", "parent": None, "stored_as": "data", "bytes": 7}
     assert said.items() <= kept.details.items()
     assert (kept.details["feature_set"], kept.tool) == ("notes", "notes_add")
     assert (dropped.type, dropped.result) == (AuditType.STATE_DROPPED, AuditResult.FAILURE)

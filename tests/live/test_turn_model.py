@@ -50,7 +50,7 @@ def test_of_the_past_the_last_turns_are_given_whole() -> None:
 
 
 def test_what_must_be_there_takes_the_room_of_the_past() -> None:
-    bounds = TurnSettings(reply_tokens=100, tool_tokens=100)
+    bounds = TurnSettings(max_reply_tokens=100, max_tool_tokens=100)
     assert tokens_for_history(1_000, bounds) == 800
     assert tokens_for_history(1_000, bounds, to_text_content("x" * 300)) < 800
     assert tokens_for_history(150, bounds) == 0
@@ -130,7 +130,7 @@ def test_what_was_broken_off_is_told_as_unknown_and_what_was_not_stays() -> None
     *before, told = repair_steps((USING,))
     assert before == [USING]
     assert [(each.id, each.is_error) for each in told.results] == [("u1", True)]
-    assert "not known" in text_of(told.results[0].content)
+    assert "unknown" in text_of(told.results[0].content)
 
 
 def test_the_past_knows_what_went_out_and_no_other_words() -> None:

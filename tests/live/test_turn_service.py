@@ -272,7 +272,7 @@ async def test_words_that_were_decided_go_out_though_their_node_died_before() ->
         if refuses[0]:
             raise Unavailable("not now")
 
-    patient = TurnSettings(attempts=1000)
+    patient = TurnSettings(max_attempts=1000)
     house = House(places=Remembering(problem=problem), pace=QUICK, bounds=patient)
     async with running(house) as taker:
         taken = await taker.start(errand())
@@ -322,7 +322,7 @@ async def test_a_tool_is_used_once_though_its_node_dies_meanwhile() -> None:
         assert await taker.wait_for_output(taken.inference) == "let me\n\nwho knows"
     assert len(house.tools.used) == 1
     (result,) = house.engine.asked[-1].prompt.steps[-1].results
-    assert "not known" in text_of(result.content)
+    assert "unknown" in text_of(result.content)
 
 
 async def test_of_many_turns_on_nodes_that_come_and_go_each_is_said_once() -> None:
@@ -332,7 +332,7 @@ async def test_of_many_turns_on_nodes_that_come_and_go_each_is_said_once() -> No
         await asyncio.sleep(chance.random() / 50)
         return reply("words")
 
-    house = House(says, pace=QUICK, bounds=TurnSettings(attempts=1000))
+    house = House(says, pace=QUICK, bounds=TurnSettings(max_attempts=1000))
     causes = [f"k{number}" for number in range(200)]
     begun: list[str] = []
 
@@ -358,7 +358,7 @@ async def test_of_many_turns_on_nodes_that_come_and_go_each_is_said_once() -> No
 
 
 async def test_what_was_said_long_ago_is_forgotten() -> None:
-    house = House(pace=QUICK, bounds=TurnSettings(kept=timedelta(microseconds=1)))
+    house = House(pace=QUICK, bounds=TurnSettings(retention=timedelta(microseconds=1)))
     async with running(house) as taker:
         taken = await taker.start(errand())
         await taker.wait_for_output(taken.inference)

@@ -159,7 +159,7 @@ async def test_who_rewrites_is_asked_and_who_listens_is_told_what_goes_out(tmp_p
     ]
     async with playing(tmp_path, hooks, Said("from the model", usage=(12, 3))) as scene:
         turn = await scene.turn("hello", conversation="c")
-        assert turn["said"] == "REWRITTEN"
+        assert turn["reply"] == "REWRITTEN"
         expected = {
             "inferenceId": turn["id"],
             "conversationId": "c",
@@ -181,7 +181,7 @@ async def test_who_may_not_rewrite_still_adds_and_reads_and_changes_nothing(tmp_
     eager = Hook("eager", (gives(injection("ADDED")),), (rewrites("REWRITTEN"),))
     async with playing(tmp_path, [eager], Said("from the model")) as scene:
         turn = await scene.turn("hello")
-        assert turn["said"] == "from the model"
+        assert turn["reply"] == "from the model"
         assert "ADDED" in scene.prompt()
         (told,) = await scene.hears("eager", AFTER)
         assert "id" not in told
@@ -195,7 +195,7 @@ async def test_an_answer_without_its_feature_set_counts_for_nothing(tmp_path: Pa
     instead: Any = ({"do": "answer", "result": {"modifiedResponse": "ODD"}},)
     async with playing(tmp_path, [Hook("odd", deeds, instead, live=GRANTED)]) as scene:
         turn = await scene.turn("hello")
-        assert (turn["said"], turn["injected"], turn["rewrote"]) == ("from the model", [], [])
+        assert (turn["reply"], turn["injected"], turn["rewrote"]) == ("from the model", [], [])
         assert "ODD" not in scene.prompt()
 
 
@@ -206,14 +206,20 @@ async def test_an_answer_without_its_feature_set_counts_for_nothing(tmp_path: Pa
 async def test_who_says_nothing_is_waited_for_as_the_document_recommends(tmp_path: Path) -> None:
     never: Any = ({"do": "sleep", "seconds": 3600},)
     usual = Settings()
-    assert (usual.turns.before, usual.turns.after) == (timedelta(seconds=5), timedelta(seconds=10))
-    times = {"turns_before": usual.turns.before, "turns_after": usual.turns.after}
+    assert (usual.turns.before_hook_timeout, usual.turns.after_hook_timeout) == (
+        timedelta(seconds=5),
+        timedelta(seconds=10),
+    )
+    times = {
+        "turns_before_hook_timeout": usual.turns.before_hook_timeout,
+        "turns_after_hook_timeout": usual.turns.after_hook_timeout,
+    }
     async with playing(tmp_path, [Hook("odd", never, never, live=GRANTED)], **times) as scene:
         turn = await scene.turn("hello")
-        assert turn["said"] == "from the model"
+        assert turn["reply"] == "from the model"
         taken = turn["ended_at"] - turn["at"]
-        assert usual.turns.before + usual.turns.after <= taken
-        noted = await scene.noted("hook_asked", server="odd", outcome="timeout")
+        assert usual.turns.before_hook_timeout + usual.turns.after_hook_timeout <= taken
+        noted = await scene.noted("hook_called", server="odd", outcome="timeout")
         assert {each["details"]["method"] for each in noted} == {BEFORE, AFTER}
 
 
@@ -225,7 +231,7 @@ async def test_each_hook_is_written_down_with_all_that_it_takes_to_ask_later(
     async with playing(tmp_path, [hook]) as scene:
         turn = await scene.turn("hello")
         for method in (BEFORE, AFTER):
-            (entry,) = await scene.noted("hook_asked", method=method)
+            (entry,) = await scene.noted("hook_called", method=method)
             details = entry["details"]
             assert entry["server"] == "mem"
             assert (details["feature_set"], details["inference_id"]) == ("x.both", turn["id"])
@@ -236,7 +242,7 @@ async def test_each_hook_is_written_down_with_all_that_it_takes_to_ask_later(
         assert rewritten["details"]["after"]["length"] == len("OTHER")
         (ended,) = await scene.noted("turn_ended")
         assert ended["details"]["injected"] == ended["details"]["rewrote"] == ["mem"]
-        written = json.dumps(await scene.noted("hook_asked") + [rewritten, ended])
+        written = json.dumps(await scene.noted("hook_called") + [rewritten, ended])
         assert not any(text in written for text in ("SOMETHING", "OTHER", "from the model"))
 
 
@@ -247,12 +253,12 @@ async def test_what_a_server_could_not_look_at_goes_out_or_not_as_its_operator_s
 ) -> None:
     fails: Any = ({"do": "error"},)
     async with playing(tmp_path, [Hook("odd", after=fails, live=GRANTED)]) as scene:
-        assert (await scene.turn("hello"))["said"] == "from the model"
+        assert (await scene.turn("hello"))["reply"] == "from the model"
     live = {"rewrites": True, "on_failure": "closed"}
     async with playing(tmp_path, [Hook("strict", after=fails, live=live)]) as scene:
         turn = await scene.turn("hello")
         assert turn["state"] == "withheld"
-        assert "withheld" in turn["said"]
+        assert "withheld" in turn["reply"]
         with pytest.raises(Unavailable, match="strict did not look"):
             await scene.taker.wait_for_output(turn["id"])
         # What was withheld is in no later turn either.
@@ -297,7 +303,10 @@ async def test_what_a_server_begins_while_a_turn_waits_for_it_is_that_turns_doin
 ) -> None:
     waits: Any = ({"do": "sleep", "seconds": 3600},)
     async with playing(
-        tmp_path, [Hook("odd", waits)], turns_before=timedelta(seconds=here(3)), turns_depth=1
+        tmp_path,
+        [Hook("odd", waits)],
+        turns_before_hook_timeout=timedelta(seconds=here(3)),
+        turns_max_chain=1,
     ) as scene:
         first = await scene.begins("hello", conversation="a")
         await scene.hears("odd", BEFORE)
@@ -346,7 +355,7 @@ async def test_no_secret_of_a_models_goes_out_or_comes_back(tmp_path: Path) -> N
     replies = (Said(f"the key is {secret}, keep it"), Said("well"))
     async with playing(tmp_path, [Hook("told", hooks=TELLING)], *replies) as scene:
         turn = await scene.turn("hello", conversation="c")
-        assert turn["said"].startswith("the key is ")
+        assert turn["reply"].startswith("the key is ")
         assert secret not in json.dumps(turn, default=str)
         (told,) = await scene.hears("told", AFTER)
         assert secret not in json.dumps(told)
@@ -365,7 +374,7 @@ async def test_turns_of_a_conversation_are_taken_one_by_one_and_others_beside(
         assert (await scene.turn("beside", conversation="b"))["state"] == "done"
         assert (await scene.asks("GET", second))["state"] == "waiting"
         scene.models.release()
-        assert (await scene.ends(first))["said"] == "slow"
+        assert (await scene.ends(first))["reply"] == "slow"
         assert (await scene.ends(second))["turn"] == 1
 
 
@@ -385,12 +394,12 @@ async def test_a_model_that_is_away_fails_the_turn_and_the_next_one_follows(
     tmp_path: Path,
 ) -> None:
     replies = (Said(status=400, body='{"error": {"message": "no"}}'), Said("well"))
-    async with playing(tmp_path, [], *replies, turns_attempts=1) as scene:
+    async with playing(tmp_path, [], *replies, turns_max_attempts=1) as scene:
         first = await scene.turn("hello", conversation="c")
         assert first["state"] == "failed"
         assert first["error"]
         second = await scene.turn("hello", conversation="c")
-        assert (second["said"], second["turn"]) == ("well", 1)
+        assert (second["reply"], second["turn"]) == ("well", 1)
 
 
 async def test_without_a_model_a_turn_fails_and_says_so(tmp_path: Path) -> None:
@@ -402,7 +411,7 @@ async def test_without_a_model_a_turn_fails_and_says_so(tmp_path: Path) -> None:
 
 async def test_a_turn_that_takes_too_long_has_failed(tmp_path: Path) -> None:
     brief = timedelta(seconds=1)
-    async with playing(tmp_path, [], Said("slow", hold=True), turns_deadline=brief) as scene:
+    async with playing(tmp_path, [], Said("slow", hold=True), turns_timeout=brief) as scene:
         turn = await scene.turn("hello")
         assert (turn["state"], turn["error"]) == ("failed", "the turn took too long")
 
@@ -418,22 +427,22 @@ async def test_words_are_shown_while_they_come_unless_somebody_looks_at_them_fir
         shown = ""
         async with asyncio.timeout(here(30)):
             while not shown:
-                shown += (await scene.asks("GET", id, after=len(shown), wait=1))["words"]
+                shown += (await scene.asks("GET", id, after=len(shown), wait=1))["text"]
         assert (await scene.asks("GET", id))["state"] == "waiting"
         scene.models.release()
         turn = await scene.ends(id)
-        assert turn["said"].startswith(shown)
-        rest = (await scene.asks("GET", id, after=len(shown)))["words"]
-        assert shown + rest == turn["said"]
+        assert turn["reply"].startswith(shown)
+        rest = (await scene.asks("GET", id, after=len(shown)))["text"]
+        assert shown + rest == turn["reply"]
     hook = Hook("asked", after=(rewrites("other words"),), live=GRANTED)
     async with playing(tmp_path, [hook], slow) as scene:
         id = await scene.begins("hello")
         async with asyncio.timeout(here(30)):
             await scene.models.came.wait()
-        assert (await scene.asks("GET", id, wait=1))["words"] == ""
+        assert (await scene.asks("GET", id, wait=1))["text"] == ""
         scene.models.release()
         await scene.ends(id)
-        assert (await scene.asks("GET", id))["words"] == "other words"
+        assert (await scene.asks("GET", id))["text"] == "other words"
 
 
 async def test_a_server_that_only_listens_holds_up_nobody(tmp_path: Path) -> None:
@@ -474,13 +483,13 @@ async def test_a_model_uses_what_its_party_may_and_sees_nothing_else(tmp_path: P
         Said("all done"),
     )
     grants = (granted("shed/rake"),)
-    async with playing(tmp_path, [shed()], *replies, turns_party=HOST, grants=grants) as scene:
+    async with playing(tmp_path, [shed()], *replies, turns_principal=HOST, grants=grants) as scene:
         turn = await scene.turn("rake the leaves")
         assert offered(scene, 0) == ["shed__rake"]
         assert "RAKED" in results(scene, 1)[0]
         # What it was not offered it may not use either, whatever it makes up.
         assert "SAWN" not in results(scene)[1]
-        assert turn["said"] == "let me see\n\nall done"
+        assert turn["reply"] == "let me see\n\nall done"
         assert turn["tools_used"] == 2
         assert [each["params"]["name"] for each in scene.heard("shed", "tools/call")] == ["rake"]
         executed = await _executed(scene)
@@ -510,9 +519,9 @@ async def test_a_tool_that_needs_a_person_waits_and_then_is_told_to_be_pending(
         tmp_path,
         [shed()],
         *replies,
-        turns_party=HOST,
+        turns_principal=HOST,
         grants=grants,
-        asks_hold=timedelta(milliseconds=300),
+        approvals_client_wait=timedelta(milliseconds=300),
     ) as scene:
         turn = await scene.turn("rake")
         assert turn["state"] == "done"
@@ -527,9 +536,9 @@ async def test_a_tool_that_a_person_approves_meanwhile_is_used(tmp_path: Path) -
         tmp_path,
         [shed()],
         *replies,
-        turns_party=HOST,
+        turns_principal=HOST,
         grants=grants,
-        asks_hold=timedelta(minutes=5),
+        approvals_client_wait=timedelta(minutes=5),
     ) as scene:
         id = await scene.begins("rake")
         approvals = scene.parts.approval_components.approvals
@@ -537,7 +546,7 @@ async def test_a_tool_that_a_person_approves_meanwhile_is_used(tmp_path: Path) -
             while not (waiting := await approvals.store.page([ApprovalState.PENDING])):
                 await asyncio.sleep(0.02)
         await approvals.answer(LOCAL_OPERATOR, waiting[0].id, ApprovalDecision.ACCEPT)
-        assert (await scene.ends(id))["said"] == "raked"
+        assert (await scene.ends(id))["reply"] == "raked"
         assert "RAKED" in results(scene)[0]
 
 
@@ -547,9 +556,9 @@ async def test_a_model_that_never_stops_using_tools_is_stopped(tmp_path: Path) -
             return Said("enough")
         return Said(uses=(use("shed__rake", id=f"u{len(asked.body['messages'])}"),))
 
-    async with playing(tmp_path, [shed()], answer=answer, turns_steps=4) as scene:
+    async with playing(tmp_path, [shed()], answer=answer, turns_max_model_calls=4) as scene:
         turn = await scene.turn("rake")
-        assert turn["said"] == "enough"
+        assert turn["reply"] == "enough"
         assert len(scene.models.requests) == 4
         assert turn["tools_used"] == 3
 
@@ -557,7 +566,7 @@ async def test_a_model_that_never_stops_using_tools_is_stopped(tmp_path: Path) -
 async def test_of_too_many_tools_at_once_a_few_are_used(tmp_path: Path) -> None:
     many = tuple(use("shed__rake", id=f"u{number}") for number in range(5))
     replies = (Said(uses=many), Said("done"))
-    async with playing(tmp_path, [shed()], *replies, turns_tools=2) as scene:
+    async with playing(tmp_path, [shed()], *replies, turns_max_parallel_tools=2) as scene:
         await scene.turn("rake")
         assert len(scene.heard("shed", "tools/call")) == 2
         assert len(results(scene)) == 5
@@ -568,7 +577,7 @@ async def test_broken_arguments_and_long_answers_are_told_as_that(tmp_path: Path
     broken = {"name": "shed__rake", "arguments": "{not json", "id": "u1"}
     replies = (Said(uses=(broken,)), Said(uses=(use("shed__long"),)), Said("done"))
     hook = shed(long="x" * 100_000)
-    async with playing(tmp_path, [hook], *replies, turns_result_length=2_000) as scene:
+    async with playing(tmp_path, [hook], *replies, turns_max_result_chars=2_000) as scene:
         await scene.turn("rake")
         assert "no JSON object" in results(scene, 1)[0]
         long = results(scene)[1]
@@ -580,7 +589,7 @@ async def test_a_server_that_dies_of_a_tool_fails_the_tool_and_not_the_turn(tmp_
     replies = (Said(uses=(use("shed__bomb"),)), Said("it is gone"))
     async with playing(tmp_path, [shed(bomb=[{"do": "exit"}])], *replies) as scene:
         turn = await scene.turn("rake")
-        assert turn["said"] == "it is gone"
+        assert turn["reply"] == "it is gone"
 
 
 async def test_a_thousand_tools_fit_since_a_model_finds_those_it_needs(tmp_path: Path) -> None:
@@ -596,7 +605,7 @@ async def test_a_thousand_tools_fit_since_a_model_finds_those_it_needs(tmp_path:
         assert offered(scene, 0) == ["call_tool", "search_tools"]
         assert "tool_777" in results(scene, 1)[0]
         assert "GAVE777" in results(scene, 2)[1]
-        assert turn["said"] == "found"
+        assert turn["reply"] == "found"
         assert len(json.dumps(scene.models.requests[0].body)) < 20_000
         # What was of use stays at hand.
         await scene.turn("once more", conversation="c")
@@ -611,17 +620,21 @@ async def test_who_may_say_something_is_a_grant_for_its_conversations(tmp_path: 
         body = {"text": "hello", "conversation": "garden"}
         begun = await scene.asks("POST", actor=ana, body=body)
         await scene.ends(begun["id"])
-        assert (await scene.asks("GET", begun["id"], actor=ana))["said"] == "from the model"
+        assert (await scene.asks("GET", begun["id"], actor=ana))["reply"] == "from the model"
         assert len((await scene.asks("GET", actor=ana))["turns"]) == 1
         assert (await scene.asks("GET", actor=bob))["turns"] == []
         assert len((await scene.asks("GET"))["turns"]) == 1
         for actor, said in (
             (bob, body),
             (ana, {**body, "conversation": "office"}),
-            (ana, {**body, "say_in": ["topic:everybody"]}),
+            (ana, {**body, "reply_to": ["topic:everybody"]}),
         ):
             assert await scene.refused("POST", actor=actor, body=said) == "access_denied"
         assert await scene.refused("GET", begun["id"], actor=bob) == "nothing_here"
         assert await scene.refused("GET", "inf_none") == "nothing_here"
-        for wrong in ({"text": 7}, {"text": "x", "conversation": 7}, {"text": "x", "say_in": "y"}):
+        for wrong in (
+            {"text": 7},
+            {"text": "x", "conversation": 7},
+            {"text": "x", "reply_to": "y"},
+        ):
             assert await scene.refused("POST", body=wrong) == "invalid_params"

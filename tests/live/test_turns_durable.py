@@ -59,7 +59,7 @@ class Node:
 
 @asynccontextmanager
 async def a_node(config: Path) -> AsyncGenerator[Node]:
-    command = [COMITY, "serve", str(config), "--port", "0"]
+    command = [COMITY, "serve", "-c", str(config), "--port", "0"]
     program = Program(command, {"COMITY_PEPPER": "pepper-" * 8})
     try:
         line = r"listening on (http://\S+)"
@@ -84,10 +84,10 @@ def written(folder: Path, store: str, models: ModelServer, hook: Hook, node: str
         f"""
 [store]
 url = "{store}"
-[journal]
+[audit]
 node = "{node}"
 [turns]
-party = "person:local"
+principal = "person:local"
 [[models]]
 id = "m"
 api = "openai"
@@ -128,7 +128,7 @@ async def test_a_turn_amid_which_a_node_dies_is_taken_up_when_it_comes_back(
         models.release()
         async with a_node(config) as node:
             turn = await node.ends(begun["id"])
-            assert (turn["state"], turn["said"], turn["attempts"]) == ("done", "said", 2)
+            assert (turn["state"], turn["reply"], turn["attempts"]) == ("done", "said", 2)
             assert (await node.ends(later["id"]))["turn"] == 1
             again = await node.post(text="hello", key="k", conversation="c")
             assert (again["id"], again["is_new"]) == (begun["id"], False)
@@ -149,9 +149,9 @@ async def test_a_tool_that_was_used_when_a_node_died_is_not_used_again(tmp_path:
             node.die()
         async with a_node(config) as node:
             turn = await node.ends(begun["id"])
-            assert turn["said"] == "let me\n\nI do not know"
+            assert turn["reply"] == "let me\n\nI do not know"
         assert len(heard(tmp_path, "tools/call")) == 1
-        assert "is not known" in json.dumps(models.requests[-1].body)
+        assert "its result is unknown" in json.dumps(models.requests[-1].body)
 
 
 async def test_another_node_takes_over_a_turn_of_one_that_died(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_another_node_takes_over_a_turn_of_one_that_died(tmp_path: Path) -
             models.release()
             turn = await other.ends(begun["id"])
             assert turn["state"] == "done"
-            assert turn["said"] in ("said", "lost")
+            assert turn["reply"] in ("said", "lost")
             again = await other.post(text="hello", key="k")
             assert (again["id"], again["is_new"]) == (begun["id"], False)
 
@@ -182,7 +182,7 @@ async def test_a_person_speaks_with_a_model_from_a_shell(tmp_path: Path) -> None
         async with a_node(config) as node:
 
             async def run(*words: str) -> subprocess.CompletedProcess[str]:
-                command = [COMITY, "turns", *words, "--url", node.origin]
+                command = [COMITY, "chat", *words, "--url", node.origin]
                 return await asyncio.to_thread(
                     subprocess.run,
                     command,
@@ -192,15 +192,15 @@ async def test_a_person_speaks_with_a_model_from_a_shell(tmp_path: Path) -> None
                     check=False,
                 )
 
-            assert "No turn was taken yet" in (await run()).stdout
-            done = await run("say", "hello", "--conversation", "garden")
+            assert "There are no turns" in (await run("list")).stdout
+            done = await run("send", "hello", "--conversation", "garden")
             assert (done.returncode, done.stdout) == (0, "good day to you\n"), done.stderr
-            failed = await run("say", "hello", "--conversation", "garden")
+            failed = await run("send", "hello", "--conversation", "garden")
             assert failed.returncode == 1
             assert failed.stderr.startswith("comity: ")
-            listed = json.loads((await run("list", "--json")).stdout)["turns"]
+            listed = json.loads((await run("list", "-o", "json")).stdout)["turns"]
             assert [each["state"] for each in listed] == ["failed", "done"]
-            assert "garden#0" in (await run()).stdout
+            assert "garden#0" in (await run("list")).stdout
             shown = await run("show", listed[1]["id"])
             assert "good day to you" in shown.stdout
 

@@ -160,7 +160,7 @@ class Scene:
     async def noted_as(self, type: str) -> list[Frame]:
         await self.parts.audit_log_components.audit_log.flush()
         query = {"type": type, "limit": "200"}
-        answered = await self.parts.api.answer("GET", "/api/journal", query, LOCAL_OPERATOR)
+        answered = await self.parts.api.answer("GET", "/api/audit", query, LOCAL_OPERATOR)
         found: Any = dict(answered)
         return json.loads(json.dumps(found, default=str))["entries"]
 
@@ -192,9 +192,9 @@ async def playing(
         )
         servers = [await stack.enter_async_context(_server(folder, each)) for each in hooks]
         settings.setdefault("models", (model_at(models.url),))
-        settings.setdefault("turns_before", timedelta(seconds=here(20)))
-        settings.setdefault("turns_after", timedelta(seconds=here(20)))
-        settings.setdefault("turns_party", LOCAL.party)
+        settings.setdefault("turns_before_hook_timeout", timedelta(seconds=here(20)))
+        settings.setdefault("turns_after_hook_timeout", timedelta(seconds=here(20)))
+        settings.setdefault("turns_principal", LOCAL.party)
         made = settings_with(servers=tuple(servers), **settings)
         parts = await stack.enter_async_context(assemble_gateway(made))
         await parts.servers.wait_for_first_starts(timedelta(seconds=here(PATIENCE)))
@@ -233,7 +233,9 @@ async def _server(folder: Path, hook: Hook) -> AsyncGenerator[ServerSettings]:
     try:
         assert process.stdout is not None
         url = (await process.stdout.readline()).decode().strip()
-        yield ServerSettings(hook.name, hook.name, "http", url=url, live=live, era="handshake")
+        yield ServerSettings(
+            hook.name, hook.name, "http", url=url, live=live, protocol="2025-11-25"
+        )
     finally:
         if process.returncode is None:
             process.kill()

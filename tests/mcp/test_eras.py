@@ -428,7 +428,7 @@ def test_an_id_that_was_not_given_out_here_is_refused(
     ],
 )
 def test_a_task_of_another_party_is_no_task(stolen: str) -> None:
-    with pytest.raises(MalformedMessage, match="no such task"):
+    with pytest.raises(MalformedMessage, match="unknown task"):
         NAMES.decode(MINE, stolen)
 
 

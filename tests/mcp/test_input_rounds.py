@@ -74,7 +74,7 @@ def test_a_client_is_asked_what_it_said_it_can_be_asked(
         ({"sampling": {}}, protocol.SAMPLE, {"tools": []}, "sampling.tools"),
         ({"sampling": {}}, protocol.SAMPLE, {"toolChoice": {}}, "sampling.tools"),
         ({"elicitation": {}}, protocol.LIST_ROOTS, {}, "declare roots"),
-        ({"vendor/x": {}}, "vendor/x", {}, "no client is asked vendor/x"),
+        ({"vendor/x": {}}, "vendor/x", {}, "this MCP version has no vendor/x"),
     ],
 )
 def test_a_client_is_not_asked_what_it_did_not_declare(

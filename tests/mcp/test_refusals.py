@@ -151,7 +151,7 @@ def test_a_tool_that_may_have_run_is_not_worth_calling_again(fault: Fault) -> No
     assert recovery["details"] == {"outcome": "unknown"}
     assert "retry_after_ms" not in recovery
     text = worded(fault, sent=True)["result"]["content"][0]["text"]
-    assert "check that before you call it again" in text
+    assert "Check this before you call it again" in text
 
 
 @loop_over("fault", [errors.EXHAUSTED, errors.UPSTREAM_DOWN, errors.SERVER_DRAINING])
@@ -169,7 +169,7 @@ def test_reading_twice_does_no_harm() -> None:
 
 def test_arguments_that_are_wrong_stay_wrong() -> None:
     result = worded(errors.INVALID_TOOL_ARGS)["result"]
-    assert "will not help" in result["content"][0]["text"]
+    assert "will fail again" in result["content"][0]["text"]
     assert worded(errors.INVALID_TOOL_ARGS, terms=MGP)["error"]["code"] == 4000
 
 
@@ -340,14 +340,14 @@ def test_a_field_suggestions_and_a_page_are_told_where_they_are_known() -> None:
         assert data["field"] == "/a/0"
         assert data["suggestions"] == ["Use 3."]
         assert data["documentation_url"] == "https://docs.example.org/a"
-    assert "will not help. Use 3." in refused(refusal)["result"]["content"][0]["text"]
+    assert "will fail again. Use 3." in refused(refusal)["result"]["content"][0]["text"]
 
 
 def test_a_tool_to_use_instead_is_told_where_the_operator_named_one() -> None:
     refusal = Refusal(errors.UPSTREAM_DOWN, "gone", fallback_tool="b__search")
     recovery = refused(refusal, terms=MGP)["error"]["data"]["_mgp"]
     assert recovery["fallback_tool"] == "b__search"
-    assert "b__search may do instead" in refused(refusal)["result"]["content"][0]["text"]
+    assert "b__search may help instead" in refused(refusal)["result"]["content"][0]["text"]
     assert "fallback_tool" not in refused(Refusal(errors.UPSTREAM_DOWN, "gone"), terms=MGP)["error"]
 
 

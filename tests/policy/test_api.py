@@ -35,16 +35,16 @@ async def test_an_operator_adds_lists_and_revokes(scene: Governed) -> None:
     sources = [(each["target"], each["source"]) for each in listed["grants"]]
     assert ("web/read", "file") in sources
     assert ("files/read", "records") in sources
-    assert listed["forbid"][0]["why"] == "no mail"
-    assert (listed["default_policy"], listed["policies"]) == ("opt-in", {})
+    assert listed["forbid"][0]["reason"] == "no mail"
+    assert (listed["default_policy"], listed["policies"]) == ("deny", {})
     _, own = await admin.http("GET", "/api/grants?subject=agent:ci")
     assert [each["target"] for each in own["grants"]] == ["files/read"]
     gone = {"subject": "agent:ci", "target": "files/read"}
-    assert (await admin.http("POST", "/api/grants/revoke", gone))[1]["revoked"] is True
-    assert (await admin.http("POST", "/api/grants/revoke", gone))[1]["revoked"] is False
+    assert (await admin.http("POST", "/api/grants/delete", gone))[1]["deleted"] is True
+    assert (await admin.http("POST", "/api/grants/delete", gone))[1]["deleted"] is False
     fixed = {"subject": "*", "target": "web/read"}
-    _, told = await admin.http("POST", "/api/grants/revoke", fixed)
-    assert told == {"revoked": False, "stands_in_the_file": True, "standing_answers": 0}
+    _, told = await admin.http("POST", "/api/grants/delete", fixed)
+    assert told == {"deleted": False, "is_in_file": True, "conditional_grants": 0}
 
 
 async def test_a_grant_with_a_condition_stands_beside_the_plain_one(scene: Governed) -> None:
@@ -52,21 +52,21 @@ async def test_a_grant_with_a_condition_stands_beside_the_plain_one(scene: Gover
     where = {"paths": {"/path": {"under": "/project"}}, "only": ["path"]}
     other: dict[str, Any] = {"paths": {}, "only": []}
     _, made = await admin.http("POST", "/api/grants", wanted(where=where))
-    assert (made["where"], made["where_words"]) == (where, "under /project")
+    assert (made["where"], made["where_text"]) == (where, "under /project")
     assert (await admin.http("POST", "/api/grants", wanted(effect="ask")))[0] == 200
     assert (await admin.http("POST", "/api/grants", wanted(where=other)))[0] == 200
     _, own = await admin.http("GET", "/api/grants?subject=agent:ci")
     assert len(own["grants"]) == 3
-    _, told = await admin.http("GET", "/api/grants/explain?party=agent:ci&tool=files__read")
+    _, told = await admin.http("GET", "/api/grants/explain?principal=agent:ci&tool=files__read")
     assert told["effect"] == "ask"
-    parts = [entry["part"] for entry in told["entries"]]
-    assert sorted(parts) == ["decides", "standing answer", "standing answer"]
-    _, gone = await admin.http("POST", "/api/grants/revoke", wanted())
-    assert gone == {"revoked": True, "stands_in_the_file": False, "standing_answers": 2}
-    _, gone = await admin.http("POST", "/api/grants/revoke", wanted(where=where))
-    assert gone == {"revoked": True, "stands_in_the_file": False, "standing_answers": 1}
-    _, gone = await admin.http("POST", "/api/grants/revoke", wanted(standing=True))
-    assert gone == {"revoked": True, "stands_in_the_file": False, "standing_answers": 0}
+    parts = [entry["role"] for entry in told["entries"]]
+    assert sorted(parts) == ["conditional", "conditional", "decides"]
+    _, gone = await admin.http("POST", "/api/grants/delete", wanted())
+    assert gone == {"deleted": True, "is_in_file": False, "conditional_grants": 2}
+    _, gone = await admin.http("POST", "/api/grants/delete", wanted(where=where))
+    assert gone == {"deleted": True, "is_in_file": False, "conditional_grants": 1}
+    _, gone = await admin.http("POST", "/api/grants/delete", wanted(conditional=True))
+    assert gone == {"deleted": True, "is_in_file": False, "conditional_grants": 0}
 
 
 async def test_a_long_list_comes_page_by_page(scene: Governed) -> None:
@@ -86,13 +86,13 @@ async def test_a_long_list_comes_page_by_page(scene: Governed) -> None:
 async def test_it_is_explained_what_decides(scene: Governed) -> None:
     admin = scene.guest(ADMIN)
     await scene.grant(Grant("agent:ci", "tools/call", "files/*", Effect.ALLOW))
-    _, told = await admin.http("GET", "/api/grants/explain?party=agent:ci&tool=files__read")
+    _, told = await admin.http("GET", "/api/grants/explain?principal=agent:ci&tool=files__read")
     assert (told["effect"], told["source"]) == ("allow", "server_grant")
-    assert told["entries"][0]["part"] == "decides"
+    assert told["entries"][0]["role"] == "decides"
     assert told["tool"]["refusal"] is None
-    _, denied = await admin.http("GET", "/api/grants/explain?party=agent:ci&tool=mail__read")
+    _, denied = await admin.http("GET", "/api/grants/explain?principal=agent:ci&tool=mail__read")
     assert (denied["source"], denied["guardrail"]["target"]) == ("guardrail", "mail/*")
-    status, _ = await admin.http("GET", "/api/grants/explain?party=agent:ci&tool=nope")
+    status, _ = await admin.http("GET", "/api/grants/explain?principal=agent:ci&tool=nope")
     assert status == 400
 
 
@@ -100,9 +100,9 @@ async def test_grants_are_for_operators_alone(scene: Governed) -> None:
     await scene.grant(Grant("agent:ci", "tools/*", "*", Effect.ALLOW))
     for method, path, body in (
         ("GET", "/api/grants", None),
-        ("GET", "/api/grants/explain?party=agent:ci&tool=files__read", None),
+        ("GET", "/api/grants/explain?principal=agent:ci&tool=files__read", None),
         ("POST", "/api/grants", wanted()),
-        ("POST", "/api/grants/revoke", wanted()),
+        ("POST", "/api/grants/delete", wanted()),
     ):
         assert (await scene.guest("agent:ci").http(method, path, body))[0] == 403
         bound = scene.guest(ADMIN, "ToolInvoke(read)")

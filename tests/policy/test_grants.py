@@ -37,7 +37,7 @@ from tests.support.cases import loop_over
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 CI = Actor("agent:ci")
 ALLOW, ASKS, DENY = Effect.ALLOW, Effect.ASK, Effect.DENY
-OPT_OUT = StaticRules(default=DefaultPolicy.OPT_OUT)
+OPT_OUT = StaticRules(default=DefaultPolicy.ALLOW)
 
 
 def grant(
@@ -96,15 +96,15 @@ def test_a_bounded_credential_may_do_no_more_than_its_bounds_and_its_party() -> 
 
 
 def test_without_an_entry_the_default_policy_of_the_server_decides() -> None:
-    decided = StaticRules(policies={"web": DefaultPolicy.OPT_OUT})
+    decided = StaticRules(policies={"web": DefaultPolicy.ALLOW})
     access = GrantSet.from_grants([grant("web/delete", DENY)], decided)
-    assert judged(access, "files/read").reason == "default opt-in"
+    assert judged(access, "files/read").reason == "default deny"
     found = judged(access, "web/get")
     assert (found.effect, found.source) == (ALLOW, "default_policy")
     assert judged(access, "web/delete").effect is DENY
 
 
-@loop_over("verb", ["admin/read", "admin/write", "ask/answer", "perm"])
+@loop_over("verb", ["admin/read", "admin/write", "approval/answer", "perm"])
 def test_no_default_policy_opens_what_is_the_gateways_own(verb: str) -> None:
     assert judged(GrantSet.from_grants([], OPT_OUT), "files/x", verb=verb).effect is DENY
 
@@ -128,7 +128,7 @@ def test_records_and_what_an_operator_wrote_stand_beside_each_other() -> None:
     assert emptied.with_static_rules(StaticRules()).subjects == {}
 
 
-@loop_over("verb", ["admin/read", "admin/write", "ask/answer", "ask/answer_own"])
+@loop_over("verb", ["admin/read", "admin/write", "approval/answer", "approval/answer_own"])
 def test_what_a_credential_excludes_is_denied_whatever_was_granted(verb: str) -> None:
     access = GrantSet.from_grants(
         [grant("*", subject=LOCAL.party, verb="*"), grant("*", verb=verb)]
@@ -292,13 +292,13 @@ def test_explanation_names_the_default_and_the_need_of_approval() -> None:
     said = explain_decision(GrantSet(), CI, "resources/read", ("files", "x:y"), NOW).sentence
     assert said == (
         "agent:ci may not read files/x:y: no entry is about it, and the default policy of files "
-        "is opt-in."
+        "is deny."
     )
     nobody = explain_decision(GrantSet(), ANONYMOUS, "admin/write", ("", ""), NOW).sentence
-    assert nobody.startswith("whoever has shown no credentials may not do admin/write on *")
+    assert nobody.startswith("an unauthenticated client may not do admin/write on *")
     asks = GrantSet.from_grants([entry("files/read", Effect.ASK)])
     said = explain_decision(asks, CI, CALL, READ, NOW).sentence
-    assert said.startswith("agent:ci may, once a person has said yes, call files/read")
+    assert said.startswith("agent:ci may, after approval, call files/read")
 
 
 WHERE: dict[str, Any] = {"paths": {"/path": {"under": "/project"}}, "only": ["path"]}
@@ -369,7 +369,7 @@ def test_it_does_not_make_a_server_known() -> None:
     access = GrantSet.from_grants([STANDING])
     assert visible_servers(access, CI) == set()
     assert (
-        access.with_static_rules(StaticRules(default=DefaultPolicy.OPT_IN))
+        access.with_static_rules(StaticRules(default=DefaultPolicy.DENY))
         .index_of("agent:ci")
         .standing_answers
     )

@@ -46,7 +46,7 @@ class World:
             for _ in range(chance.choice((0, 0, 0, 1, 2)))
         )
         policies = {pick(SERVERS): pick(tuple(DefaultPolicy)) for _ in range(chance.choice((0, 1)))}
-        default = DefaultPolicy.OPT_IN if chance.random() < 0.7 else DefaultPolicy.OPT_OUT
+        default = DefaultPolicy.DENY if chance.random() < 0.7 else DefaultPolicy.ALLOW
         self.grants = tuple(made)
         self.decided = StaticRules(fixed, forbids, policies, default)
         self.access = GrantSet.from_grants(self.grants, self.decided)
@@ -157,7 +157,7 @@ def test_who_knows_of_a_server_may_use_something_of_it(seed: int) -> None:
             for grant in (*world.grants, *world.decided.grants)
             if grant.effect is not Effect.DENY and grant.subject in ("*", actor.party)
         ]
-        is_opt_out = world.access.policy_of(server) is DefaultPolicy.OPT_OUT
+        is_opt_out = world.access.policy_of(server) is DefaultPolicy.ALLOW
         assert actor.party
         assert opened or is_opt_out
     assert known

@@ -20,7 +20,7 @@ NOON = 1_790_000_000.0
 
 
 def limit(rate: str = "2/m", *per: Unit, subject: str = "*", target: str = "*") -> LimitRule:
-    return LimitRule(subject, target, per or ("party",), RateLimit.parse(rate))
+    return LimitRule(subject, target, per or ("principal",), RateLimit.parse(rate))
 
 
 class Counted:
@@ -50,15 +50,15 @@ def test_refusal_says_when_a_call_may_pass() -> None:
     assert refusal.details == {"limit": 2, "window_secs": 60, "current": 3}
     assert refusal.retry_after is not None
     assert refusal.retry_after.total_seconds() == 30
-    assert refusal.reason == "rate limited: this party may have 2 calls in a minute"
-    assert figure(counted, "comity_limited_total") == 1
+    assert refusal.reason == "rate limited: this principal may have 2 calls in a minute"
+    assert figure(counted, "comity_rate_limited_total") == 1
     counted.clock.time += 29.9
     assert not counted.take()
     counted.clock.time += 0.1
     assert counted.take()
     single = Counted(limit("1/m"))
     assert single.take()
-    assert single.refused().reason == "rate limited: this party may have 1 call in a minute"
+    assert single.refused().reason == "rate limited: this principal may have 1 call in a minute"
 
 
 def test_risky_call_takes_more_of_a_rate() -> None:
@@ -70,11 +70,11 @@ def test_risky_call_takes_more_of_a_rate() -> None:
 
 # By what it is counted, and whether another party, key, tool and server has a count of its own.
 APART: list[tuple[tuple[Unit, ...], list[bool]]] = [
-    (("party",), [True, False, False, False]),
+    (("principal",), [True, False, False, False]),
     (("key",), [True, True, False, False]),
     (("tool",), [False, False, True, True]),
     (("server",), [False, False, False, True]),
-    (("party", "tool"), [True, False, True, True]),
+    (("principal", "tool"), [True, False, True, True]),
 ]
 
 
@@ -98,7 +98,7 @@ def test_a_limit_that_is_counted_by_nothing_is_for_everybody_together() -> None:
     counted = Counted(LimitRule(per=(), rate=RateLimit.parse("1/h")))
     assert counted.take(ANA)
     assert not counted.take(BEN, "other", "tool")
-    assert "everybody together" in counted.refused(BEN).reason
+    assert "all principals together" in counted.refused(BEN).reason
 
 
 def test_only_those_whom_a_limit_names_stand_under_it() -> None:
@@ -111,10 +111,10 @@ def test_only_those_whom_a_limit_names_stand_under_it() -> None:
 
 def test_what_one_limit_refuses_is_not_counted_by_the_others() -> None:
     for limits in (
-        [limit("3/h", "server", target="s/*"), limit("1/h", "party")],
-        [limit("1/h", "party"), limit("3/h", "server", target="s/*")],
-        [limit("3/h", "server"), limit("1/h", "party", subject="agent:*")],
-        [limit("1/h", "party", subject="agent:*"), limit("3/h", "server")],
+        [limit("3/h", "server", target="s/*"), limit("1/h", "principal")],
+        [limit("1/h", "principal"), limit("3/h", "server", target="s/*")],
+        [limit("3/h", "server"), limit("1/h", "principal", subject="agent:*")],
+        [limit("1/h", "principal", subject="agent:*"), limit("3/h", "server")],
     ):
         counted = Counted(*limits)
         assert counted.take()
@@ -172,7 +172,7 @@ def test_what_has_been_earned_again_is_forgotten_when_there_is_much_of_it() -> N
     counted.take(name="late")
     counted.clock.time += 31
     counted.limits.drop_idle_counters()
-    assert figure(counted, "comity_limit_counts") == 1
+    assert figure(counted, "comity_limit_counters") == 1
     assert not counted.take(name="late")
     assert counted.take(name="t1")
 
@@ -181,8 +181,8 @@ def test_counts_never_grow_past_their_bound() -> None:
     counted = Counted(limit("1/h", "tool"), most=100)
     for number in range(1000):
         assert counted.take(name=f"t{number}")
-    assert figure(counted, "comity_limit_counts") <= 100
-    assert figure(counted, "comity_limit_counts_forgotten_total") >= 900
+    assert figure(counted, "comity_limit_counters") <= 100
+    assert figure(counted, "comity_limit_counters_dropped_total") >= 900
     assert not counted.take(name="t999")
 
 
@@ -197,7 +197,7 @@ def test_names_that_a_caller_makes_up_have_one_count_together() -> None:
 
 
 def test_limits_can_be_replaced_while_calls_go_on() -> None:
-    stays, goes = limit("1/h", "party"), limit("1/h", "tool")
+    stays, goes = limit("1/h", "principal"), limit("1/h", "tool")
     counted = Counted(stays, goes)
     assert counted.take()
     counted.limits.replace([stays])
@@ -343,7 +343,7 @@ limit_rules = st.builds(
     LimitRule,
     subject=texts,
     target=st.one_of(st.just("*"), st.builds("{}/{}".format, texts, texts)),
-    per=st.just(("party",)),
+    per=st.just(("principal",)),
 )
 
 

@@ -337,7 +337,7 @@ def test_what_would_mean_more_than_itself_in_a_grant_cannot_stand_there(name: st
 def test_without_a_word_the_policy_decides(
     name: str, policy: ApprovalPolicy, listed: bool, expected: PermissionOutcome
 ) -> None:
-    silent = Decision(Effect.DENY, "default opt-in")
+    silent = Decision(Effect.DENY, "default deny")
     for granted in (None, silent):
         found = decide_permission(name, granted, policy, (name,) if listed else ())
         assert found.decision is expected
@@ -397,7 +397,7 @@ def test_whoever_decides_reads_what_a_permission_means() -> None:
     assert MEANING_BY_PERMISSION.keys() == RISK_BY_PERMISSION.keys()
     assert describe_permission("camera") == "see through a camera"
     assert "its own documentation" in describe_permission("com.example.own")
-    assert "nobody here knows" in describe_permission("odd")
+    assert "unknown permission" in describe_permission("odd")
 
 
 OWN, WRITES, ALL = ToolPolicy(cost=2), ToolPolicy(cost=3), ToolPolicy(cost=4)

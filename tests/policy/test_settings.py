@@ -15,7 +15,7 @@ from tests.support.writing import from_text, one
 
 GRANTS = """
 [policy]
-default_policy = "opt-out"
+default_policy = "allow"
 
 [[grants]]
 subject = "agent:ci"
@@ -27,7 +27,7 @@ verb = "resources/read"
 target = "files/file:///docs/*"
 effect = "ask"
 expires = 2026-12-31T18:00:00+01:00
-why = "the docs are for everybody"
+reason = "the docs are for everybody"
 
 [[grants]]
 subject = "agent:ci"
@@ -43,12 +43,12 @@ target = "network.outbound"
 [[forbid]]
 subject = "agent:*"
 target = "*/delete_*"
-why = "it is gone then"
+reason = "it is gone then"
 
 [[servers]]
 id = "files"
 command = "x"
-default_policy = "opt-in"
+default_policy = "deny"
 """
 
 
@@ -105,24 +105,24 @@ def test_grants_and_guardrails_are_read_in_the_form_in_which_they_are_kept(tmp_p
     assert fourth == of_file("server:files", "perm", "network.outbound")
     forbidden = Guardrail("agent:*", "tools/call", "*/delete_*", "it is gone then")
     assert settings.forbid == (forbidden,)
-    assert settings.policy.default_policy == "opt-out"
-    assert settings.servers[0].default_policy == "opt-in"
+    assert settings.policy.default_policy == "allow"
+    assert settings.servers[0].default_policy == "deny"
 
 
 def test_without_a_word_nothing_is_granted_and_everything_needs_a_grant(tmp_path: Path) -> None:
     settings = from_text(tmp_path, '[[servers]]\nid = "a"\ncommand = "x"\n')
-    assert (settings.grants, settings.forbid, settings.policy.default_policy) == ((), (), "opt-in")
+    assert (settings.grants, settings.forbid, settings.policy.default_policy) == ((), (), "deny")
     assert settings.servers[0].default_policy == "inherit"
 
 
 @loop_over(
     ("written", "told"),
     [
-        ('[[grants]]\nsubject = "a"', r":1: grants\[0\]: needs its target: with what"),
-        ('[[grants]]\ntarget = "a"', r":1: grants\[0\]: needs its subject: who"),
+        ('[[grants]]\nsubject = "a"', r":1: grants\[0\]: needs its target: the target"),
+        ('[[grants]]\ntarget = "a"', r":1: grants\[0\]: needs its subject: the name"),
         (
             '[[grants]]\nsubject = "a*"\ntarget = "x"',
-            r":2: grants\[0\].subject: .* must be one party",
+            r":2: grants\[0\].subject: .* must be one principal",
         ),
         (
             '[[grants]]\nsubject = "a"\ntarget = "x/"',
@@ -148,7 +148,7 @@ def test_without_a_word_nothing_is_granted_and_everything_needs_a_grant(tmp_path
         ('[[forbid]]\nsubject = "a"\ntarget = "x"\neffect = "allow"', "effect: there is no such"),
         ('grants = "all"', "grants: must be a list"),
         ("grants = [1]", r"grants\[0\]: must be a table"),
-        ('[policy]\ndefault_policy = "open"', "policy.default_policy: must be one of: opt-in"),
+        ('[policy]\ndefault_policy = "open"', "policy.default_policy: must be one of: deny"),
     ],
 )
 def test_a_mistake_in_a_grant_is_named(tmp_path: Path, written: str, told: str) -> None:
@@ -174,9 +174,9 @@ def test_a_file_is_no_place_for_a_hundred_thousand_grants(tmp_path: Path) -> Non
 POLICIES = """
 [policy]
 require_approval = "dangerous"
-suspicious = "strict"
+on_suspicious_definition = "strict"
 fallback_validators = "on"
-definitions = "approve"
+trust_definitions = "approve"
 approval_policy = "interactive"
 
 [[servers]]
@@ -189,7 +189,7 @@ permissions = ["shell", "com.example.own"]
 on_denied = "reject"
 trust = "experimental"
 risk = "moderate"
-definitions = "off"
+trust_definitions = "off"
 
 [servers.tools.run]
 risk = "dangerous"
@@ -208,8 +208,14 @@ disabled = true
 
 def test_what_was_decided_of_a_server_and_its_tools_is_read(tmp_path: Path) -> None:
     settings = from_text(tmp_path, POLICIES)
-    assert (settings.policy.require_approval, settings.policy.suspicious) == ("dangerous", "strict")
-    assert (settings.policy.fallback_validators, settings.policy.definitions) == ("on", "approve")
+    assert (settings.policy.require_approval, settings.policy.on_suspicious_definition) == (
+        "dangerous",
+        "strict",
+    )
+    assert (settings.policy.fallback_validators, settings.policy.trust_definitions) == (
+        "on",
+        "approve",
+    )
     assert settings.policy.approval_policy == "interactive"
     (server,) = settings.servers
     assert server.policy == {
@@ -218,7 +224,7 @@ def test_what_was_decided_of_a_server_and_its_tools_is_read(tmp_path: Path) -> N
         "on_denied": "reject",
         "trust": "sandboxed",
         "risk": "moderate",
-        "definitions": "off",
+        "trust_definitions": "off",
     }
     assert server.tools == {
         "run": ToolPolicy(
@@ -271,7 +277,7 @@ def read(tmp_path: Path, text: str) -> tuple[LimitRule, ...]:
 
 ALL_OF_A_LIMIT = """subject = "agent:*"
 target = "files/*"
-per = ["tool", "party"]
+per = ["tool", "principal"]
 rate = "10/s"
 burst = 3
 quota = "500000/mo"
@@ -288,7 +294,7 @@ quota = "500000/mo"
             LimitRule(
                 "agent:*",
                 "files/*",
-                ("party", "tool"),
+                ("principal", "tool"),
                 RateLimit(10, 1.0, 3),
                 Quota(500_000, "month"),
             ),
@@ -306,13 +312,13 @@ def test_limit_of_calls_is_read(tmp_path: Path, text: str, expected: LimitRule) 
         ('rate = "60"', "must be a number in a time, as 60/m"),
         ('rate = "0/m"', "must be a number in a time, as 60/m"),
         ('quota = "5/h"', "must be a number in a time, as 10000/d"),
-        ('quota = "5/d"\nburst = 2', "belongs to a rate, and there is none"),
+        ('quota = "5/d"\nburst = 2', "needs a rate"),
         ('rate = "1/s"\nburst = 0', "between 1 and"),
-        ('rate = "1/s"\nper = ["user"]', "must be one of: party, key, server, tool"),
-        ('rate = "1/s"\nper = ["key", "key"]', "names one thing twice"),
+        ('rate = "1/s"\nper = ["user"]', "must be one of: principal, key, server, tool"),
+        ('rate = "1/s"\nper = ["key", "key"]', "has a duplicate"),
         ('rate = "1/s"\ntarget = "a/b/c"', "must be server/tool"),
         ('rate = "1/s"\ntarget = "files"', "must be server/tool"),
-        ('rate = "1/s"\nsubject = ""', "must be a party"),
+        ('rate = "1/s"\nsubject = ""', "must be a principal"),
         ('rates = "1/s"', "did you mean 'rate'"),
     ],
 )

@@ -86,9 +86,9 @@ def test_the_servers_in_sight_are_few_unless_something_is_open_everywhere() -> N
     assert visible_servers(access(("files/read", Effect.ALLOW)), CI) == {"files"}
     assert visible_servers(access(("*/read", Effect.ALLOW)), CI) is None
     assert visible_servers(access(), ANONYMOUS) == set()
-    opted_out = StaticRules(policies={"web": DefaultPolicy.OPT_OUT})
+    opted_out = StaticRules(policies={"web": DefaultPolicy.ALLOW})
     assert visible_servers(access(decided=opted_out), CI) == {"web"}
-    assert visible_servers(access(decided=StaticRules(default=DefaultPolicy.OPT_OUT)), CI) is None
+    assert visible_servers(access(decided=StaticRules(default=DefaultPolicy.ALLOW)), CI) is None
 
 
 def test_what_is_judged_by_stays_the_same_while_only_others_are_granted_something() -> None:

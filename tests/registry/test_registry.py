@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -66,8 +66,8 @@ class Inspector:
     def __init__(self, *, slow: bool = False) -> None:
         self._slow = slow
 
-    def check_arguments(self, entry: CatalogEntry, arguments: object) -> Found | Awaitable[Found]:
-        return self._later(arguments) if self._slow else self._now(arguments)
+    def check_for(self, entry: CatalogEntry) -> Callable[[object], Found | Awaitable[Found]]:
+        return self._later if self._slow else self._now
 
     def _now(self, arguments: object) -> Found:
         x = cast("Params", arguments).get("x")
@@ -175,7 +175,7 @@ async def test_a_tool_that_wants_input_cannot_have_it_here() -> None:
     async with before(offering(wants, modern=True)) as desk:
         status, error = await desk.error(protocol.CALL_TOOL, name="a__add", arguments={"x": 3})
         assert (status, error["code"]) == (502, -32003)
-        assert "asks for input" in error["data"]["reason"]
+        assert "needs input" in error["data"]["reason"]
 
 
 async def test_a_call_that_takes_too_long_is_ended_and_its_server_told() -> None:

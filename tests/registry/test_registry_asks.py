@@ -17,7 +17,7 @@ from comity.sessions.client_streams import ClientStream
 from tests.support.asking import AGENT, Bed, asking
 from tests.support.carriers import settled, until
 
-LONG = ApprovalSettings(hold=timedelta(hours=1))
+LONG = ApprovalSettings(client_wait=timedelta(hours=1))
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def test_a_door_has_no_more_patience_than_a_call_has_time() -> None:
         ask = await bed.answer()
         assert (await _post(registry)).status == 200
         assert bed.runs == 1
-        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.USED
+        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.CONSUMED
 
 
 async def test_whoever_waits_for_a_person_takes_no_place_at_the_server() -> None:

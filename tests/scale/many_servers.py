@@ -97,7 +97,11 @@ async def main() -> None:
     server = await loop.create_server(lambda: ManyServers(tools), "127.0.0.1", 0, backlog=1024)
     port = server.sockets[0].getsockname()[1]
     size = len(json.dumps(definition("server-50", 500)))
-    print(f"listening on http://127.0.0.1:{port}, {size} bytes a tool", file=sys.stderr, flush=True)
+    print(
+        f"listening on http://127.0.0.1:{port}, {size} bytes a tool",
+        file=sys.stderr,
+        flush=True,
+    )
     await server.serve_forever()
 
 

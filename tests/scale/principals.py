@@ -52,11 +52,11 @@ def governed(folder: Path, principals: Iterable[str]) -> Generator[Governed]:
     config.write_text(
         f'[identity]\nmode = "required"\n[store]\nurl = "{store}"\n[limits]\n'
         f"max_requests_per_principal = {REQUESTS}\nmax_streams_per_principal = {STREAMS}\n"
-        f"max_sessions_per_principal = {SESSIONS}\nmax_parked_per_principal = {PARKED}\n"
+        f"max_sessions_per_principal = {SESSIONS}\nmax_pending_input_per_principal = {PARKED}\n"
         f'[[servers]]\n{server}\n[servers.policy]\nrisk = "safe"\n'
     )
     comity = str(Path(sys.executable).with_name("comity"))
-    command = [comity, "serve", str(config), "--port", "0"]
+    command = [comity, "serve", "-c", str(config), "--port", "0"]
     with running(command, {"COMITY_PEPPER": pepper}) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}/ready"), SECONDS)

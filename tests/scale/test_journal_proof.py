@@ -42,7 +42,7 @@ def _lines(count: int) -> Iterator[bytes]:
 
 def _proved(file: Path) -> tuple[int, str, str, int]:
     """How the command ended, what it said, and the most memory that it had, in KiB."""
-    words = [COMITY, "journal", "verify", str(file), "--key", PUBLIC, "--json"]
+    words = [COMITY, "audit", "verify", str(file), "--key", PUBLIC, "-o", "json"]
     said, told = file.with_suffix(".out"), file.with_suffix(".err")
     most = 0
     with said.open("wb") as out, told.open("wb") as err:

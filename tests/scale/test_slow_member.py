@@ -36,7 +36,7 @@ SECONDS = 60.0
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("slow")
-    with comity(folder, f"queue_bytes = {QUEUE_BYTES}\n") as found:
+    with comity(folder, f"max_queue_bytes = {QUEUE_BYTES}\n") as found:
         yield found
 
 

@@ -54,8 +54,8 @@ async def door(
     settings: dict[str, Any] = {
         "identity_mode": "required",
         "topics_access": "public",
-        "topics_messages": 6_000,
-        "topics_chats": 6_000,
+        "topics_message_rate": 6_000,
+        "topics_chat_rate": 6_000,
         "grants": tuple(grants),
         **chosen,
     }

@@ -171,12 +171,12 @@ def test_what_is_no_address_is_refused_at_once(url: str) -> None:
 
 
 CONFIG = """
-[asks]
-hold = "1s"
+[approvals]
+client_wait = "1s"
 [[servers]]
 id = "ex"
 command = {command}
-args = ["example"]
+args = ["dev", "example-server"]
 [[grants]]
 subject = "*"
 verb = "tools/call"
@@ -243,7 +243,7 @@ async def test_who_has_no_patience_is_told_what_it_waits_for(door: str) -> None:
         assert refused.awaits_approval
         assert refused.retryable
         asks = [each.id async for each in caller.inbox]
-        assert refused.details["ask_id"] in asks
+        assert refused.details["approval_id"] in asks
 
 
 async def test_an_answer_to_nothing_is_refused(door: str) -> None:

@@ -1,4 +1,4 @@
-"""The guides of the SDK run as they are written."""
+"""The pages about the SDK run as they are written."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tests.docs.pages import ROOT, snippets_of
 from tests.docs.transcript import steps_of
 from tests.interop.processes import comity
 
-PAGE = (ROOT / "docs" / "guides" / "write-a-live-server.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "write-a-live-server.md").read_text(encoding="utf-8")
 
 
 async def test_the_server_of_the_page_passes_the_test_of_the_page() -> None:
@@ -35,7 +35,7 @@ def test_what_the_page_names_is_there() -> None:
         assert set(members.split(", ")) <= set(getattr(kit, name).__dataclass_fields__)
 
 
-GUIDE = ROOT / "docs" / "guides" / "topic-walkthrough.md"
+TUTORIAL = ROOT / "docs" / "tutorials" / "topic.md"
 
 PROGRAM = "examples/topics/walkthrough.py"
 
@@ -55,7 +55,7 @@ def masked(lines: str) -> list[str]:
 @pytest.mark.timeout(180)
 @pytest.mark.requirement("MCPX-9.4-delegated", "MCPX-2.1-progressive", "MCPX-2.1-governance")
 def test_the_example_prints_what_the_guide_shows(tmp_path: Path) -> None:
-    snippets = snippets_of(GUIDE)
+    snippets = snippets_of(TUTORIAL)
     (configuration,) = [each.text for each in snippets if each.language == "toml"]
     shown = [steps_of(each.text) for each in snippets if each.language == "console"]
     (step,) = [step for steps in shown for step in steps if PROGRAM in step.command]

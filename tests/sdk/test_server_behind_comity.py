@@ -34,7 +34,7 @@ key_env = "MODEL_KEY"
 SERVER: Final = """
 [[servers]]
 id = "{id}"
-era = "{era}"
+protocol = "{protocol}"
 {reached}
 [servers.live]
 enabled = ["kit.*"]
@@ -87,7 +87,8 @@ def _server(way: str, stack: ExitStack) -> str:
     else:
         reached = f"command = {json.dumps(COMMAND[0])}\nargs = {json.dumps(COMMAND[1:])}\n"
         reached += f"env = {{ PYTHONPATH = {json.dumps(str(ROOT))} }}"
-    return SERVER.format(id=way.replace(" ", "-"), era=era, reached=reached)
+    protocol = "2026-07-28" if era == "modern" else "2025-11-25"
+    return SERVER.format(id=way.replace(" ", "-"), protocol=protocol, reached=reached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ async def test_a_turn_is_shaped_before_and_after(kit: Kit) -> None:
     assert "The kit remembers tea." in words_in(asked)
     assert "The kit is at hand." in json.dumps(asked["messages"])
     assert "[REDACTED]" in json.dumps(turn)
-    assert "sk-1" not in turn["said"]
+    assert "sk-1" not in turn["reply"]
     before = await kit.seen("before", lambda each: each["user"] == text)
     after = await kit.seen("after", lambda each: each["inference"] == before["inference"])
     assert "sk-1" in after["answer"] or "[REDACTED]" in after["answer"]
@@ -262,7 +263,7 @@ async def test_words_come_in_and_go_out_through_channels(kit: Kit) -> None:
     body: Frame = {"server": kit.id, "type": "kit", "address": {"channel": "#attic"}}
     assert (await kit.api("channels/open", body))["id"] == "kit:#attic"
     said = {"server": kit.id, "channel": "kit:#attic", "text": "Hello attic"}
-    assert (await kit.api("channels/say", said))["message"].startswith("out-")
+    assert (await kit.api("channels/send", said))["message"].startswith("out-")
     closed = await kit.api("channels/close", {"server": kit.id, "channel": "kit:#attic"})
     assert closed["closed"]
     assert (await kit.seen("closed"))["channel"] == "kit:#attic"

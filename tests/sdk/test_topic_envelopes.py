@@ -99,14 +99,14 @@ def test_a_chat_without_a_text_or_in_another_format_is_dropped(payload: dict[str
 @loop_over("kind", ["mcp/request:tools/list", "mcp/request:resources/read:write"])
 def test_a_kind_with_another_method_is_dropped(kind: str) -> None:
     payload = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": PARAMS}
-    assert "the kind says" in blamed(make_reader().read(frame(kind, payload)))
+    assert "the kind is for" in blamed(make_reader().read(frame(kind, payload)))
 
 
 @loop_over("name", ["dangerous", "Write", "write ", "", None, ["write"]])
 def test_a_kind_with_another_context_is_dropped(name: object) -> None:
     payload = {"params": {"name": name}}
-    assert "the kind says 'write'" in blamed(make_reader().read(request(payload=payload)))
-    assert "the kind says 'write'" in blamed(make_reader().read(proposal(payload=payload)))
+    assert "the kind is for 'write'" in blamed(make_reader().read(request(payload=payload)))
+    assert "the kind is for 'write'" in blamed(make_reader().read(proposal(payload=payload)))
 
 
 def test_of_a_name_that_stands_twice_the_one_that_was_judged_is_acted_on() -> None:
@@ -222,8 +222,8 @@ def test_an_answer_from_whoever_was_asked_is_one() -> None:
     ("wrong", "because"),
     [
         ({"sender": BOT}, "not addressed to it"),
-        ({"kind": "mcp/response:tools/list"}, "says that it answers"),
-        ({"kind": "mcp/response:tools/call:other"}, "says that it answers"),
+        ({"kind": "mcp/response:tools/list"}, "its kind is for"),
+        ({"kind": "mcp/response:tools/call:other"}, "its kind is for"),
         ({"payload": {"id": 8}}, "another id"),
         ({"payload": {"id": "7"}}, "another id"),
         ({"payload": {"id": True}}, "another id"),
@@ -508,7 +508,7 @@ def test_presence_errors_and_losses_are_told() -> None:
     error = {"error": "rate_limited", "message": "m" * 5_000, "attempted_kind": "chat"}
     refused = said("system/error", error, correlation_id="mine")
     assert refused == EnvelopeRefusal("mine", "rate_limited", "m" * 1_000, "chat")
-    lost = {"count": 3, "first": "a", "last": None, "because": "slow"}
+    lost = {"count": 3, "first": "a", "last": None, "reason": "slow"}
     assert said("system/missed", lost) == MissedEnvelopes(3, "a", "", "slow")
 
 
@@ -520,7 +520,7 @@ def test_no_list_of_capabilities_is_endless() -> None:
 
 
 def test_a_notice_says_what_became_of_what_we_said() -> None:
-    payload = {"notice": "pending", "message": "people are asked", "ask": "06gt"}
+    payload = {"notice": "pending", "message": "people are asked", "approval": "06gt"}
     told = said("system/notice", payload, to=[ME], correlation_id="p-1")
     assert told == Notice("p-1", "pending", "people are asked", "06gt")
     assert isinstance(told, Notice)

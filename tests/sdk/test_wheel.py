@@ -20,6 +20,16 @@ command = "true"
 """
 PROMISED = {
     "": ["comity.app.gateway", "comity.app.offline", "comity.sdk.agent", "comity.storage.sqlite"],
+    "all": [
+        "comity.app.workers",
+        "comity.audit.postgres_chain_writer",
+        "comity.catalog.token_counter",
+        "comity.cluster.nats.bus",
+        "comity.identity.oauth",
+        "comity.inference.providers.registry",
+        "comity.telemetry.otel",
+        "comity.validation.shell",
+    ],
     "models": ["comity.inference.providers.registry"],
     "nats": ["comity.cluster.nats.bus"],
     "oauth": ["comity.identity.oauth"],
@@ -29,6 +39,7 @@ PROMISED = {
     "semantic": ["comity.catalog.semantic.minilm"],
     "tokens": ["comity.catalog.token_counter"],
     "validators": ["comity.validation.shell"],
+    "workers": ["comity.app.workers", "comity.app.local_bus", "comity.cluster.nats.bus"],
 }
 """The modules that each extra serves."""
 
@@ -57,6 +68,14 @@ def installed(wheel: Path, place: Path, extra: str = "") -> Path:
 def test_every_extra_promises_something() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {*project["optional-dependencies"]} == {*PROMISED} - {""}
+
+
+def test_all_holds_every_extra_of_a_gateway() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (everything,) = project["optional-dependencies"]["all"]
+    named = everything.removeprefix("comity[").removesuffix("]").split(",")
+    # The weights of `semantic` are installed apart, and `sdk` is for authors of servers.
+    assert {*named} == {*PROMISED} - {"", "all", "sdk", "semantic"}
 
 
 @pytest.mark.timeout(900)
@@ -89,7 +108,7 @@ def test_without_an_extra_keys_grants_asks_and_the_audit_log_are_kept_in_sqlite(
         return done.stdout
 
     assert "cmty_" in run("keys", "create", "agent:ci")
-    run("grants", "add", "agent:ci", "a/x")
+    run("grants", "create", "agent:ci", "a/x")
     assert "agent:ci" in run("grants")
-    assert "Nothing waits" in run("asks")
-    run("journal", "verify")
+    assert "There are no open requests" in run("approvals")
+    run("audit", "verify")

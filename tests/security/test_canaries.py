@@ -47,12 +47,12 @@ CONFIG = """
 [store]
 url = "sqlite:///{folder}/comity.db"
 
-[journal]
+[audit]
 arguments = "all"
-checkpoint_file = "{folder}/checkpoints.jsonl"
+checkpoint_mirror = "{folder}/checkpoints.jsonl"
 
-[asks]
-hold = "1s"
+[approvals]
+client_wait = "1s"
 
 [telemetry]
 traces = true
@@ -135,7 +135,7 @@ async def scene(tmp_path: Path) -> AsyncGenerator[Scene]:
             "OTEL_EXPORTER_OTLP_ENDPOINT": spans.endpoint,
             "OTEL_BSP_SCHEDULE_DELAY": "100",
         }
-        command = [COMITY, "serve", str(config), "--port", "0", "--log-format", "json"]
+        command = [COMITY, "serve", "-c", str(config), "--port", "0", "--log-format", "json"]
         with running(command, env) as program:
             origin = program.wait_for_line(r"listening on (http://[^\s\"]+)").group(1)
             program.wait_until(lambda: answers(f"{origin}/ready"))
@@ -192,24 +192,24 @@ async def _refused(told: Scene) -> list[str]:
 async def _shown(told: Scene) -> None:
     for place in (
         *("/health", "/ready", "/metrics", "/api/status", "/api/servers", "/api/servers/careless"),
-        *("/api/servers/careless/logs", "/api/servers/away", "/api/tools", "/api/asks"),
-        *("/api/journal?limit=1000", "/api/journal/export", "/api/grants"),
+        *("/api/servers/careless/logs", "/api/servers/away", "/api/tools", "/api/approvals"),
+        *("/api/audit?limit=1000", "/api/audit/export", "/api/grants"),
     ):
         await told.look(place)
-    told.shown["export"] = told.desk.run("journal", "export", "--url", told.origin).out
-    assert "ask" in told.shown["/api/asks"]
+    told.shown["export"] = told.desk.run("audit", "export", "--url", told.origin).out
+    assert "ask" in told.shown["/api/approvals"]
 
 
 def _commands(told: Scene) -> dict[str, str]:
     """What commands say of what is left when the gateway has ended."""
-    config = ("--offline", "--config", str(told.folder / "comity.toml"))
-    found = told.desk.run("journal", "search", "--limit", "1000", "--json", *config)
+    config = ("--offline", "-c", str(told.folder / "comity.toml"))
+    found = told.desk.run("audit", "list", "--limit", "1000", "-o", "json", *config)
     said = {"search": found.out + found.err}
     traces = {entry["trace"] for entry in found.json["entries"] if entry["trace"]}
     for trace in sorted(traces)[:3]:
-        said[f"show {trace}"] = told.desk.run("journal", "show", trace, *config).out
-    said["verify"] = told.desk.run("journal", "verify", *config).out
-    assert "The journal is whole." in said["verify"]
+        said[f"show {trace}"] = told.desk.run("audit", "show", trace, *config).out
+    said["verify"] = told.desk.run("audit", "verify", *config).out
+    assert "The audit log is intact." in said["verify"]
     return said
 
 

@@ -142,7 +142,7 @@ async def test_attack_18_a_line_without_an_end_at_the_stdio_door(tmp_path: Path)
 def served(folder: Path, url: str) -> Generator[tuple[Program, str]]:
     config = folder / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"up": {"type": "http", "url": url}}}))
-    with running([COMITY, "serve", str(config), "--port", "0"]) as program:
+    with running([COMITY, "serve", "-c", str(config), "--port", "0"]) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}/ready"))
         yield program, origin

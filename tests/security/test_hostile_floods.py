@@ -18,7 +18,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from comity.topics.service import MAX_TOPICS_PER_PARTY
-from comity.topics.settings import RoomSettings
+from comity.topics.settings import TopicOverride
 from tests.security.hostile_members.frames import CLOSE, CONT, PING, PONG, TEXT, frame
 from tests.security.hostile_members.said import said
 from tests.security.hostile_members.scene import (
@@ -50,9 +50,12 @@ MEBIBYTE = 2**20
 @pytest.fixture
 def scene() -> Generator[Scene]:
     """With the usual bounds of what a member may say in a minute."""
-    rooms = (RoomSettings(SMALL, access="public", members=2),)
+    rooms = (TopicOverride(SMALL, access="public", max_members=2),)
     with staged(
-        topics_messages=MESSAGES, topics_chats=CHATS, topics_most=300, topics_rooms=rooms
+        topics_message_rate=MESSAGES,
+        topics_chat_rate=CHATS,
+        topics_max_topics=300,
+        topics_overrides=rooms,
     ) as scene:
         yield scene
 

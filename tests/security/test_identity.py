@@ -140,7 +140,7 @@ async def test_attack_07_a_stolen_task_is_that_of_no_server() -> None:
         task = begun["result"]["task"]["taskId"]
         for who, said in ((other, task), (other, "up:t-1"), (visitor, "up:t-1")):
             (refused,) = await (await who.post(request(2, "tasks/get", {"taskId": said}))).frames()
-            assert "no such task" in refused["error"]["message"]
+            assert "unknown task" in refused["error"]["message"]
         (told,) = await (await visitor.post(request(3, "tasks/get", {"taskId": task}))).frames()
         assert told["result"]["taskId"] == task
         assert len(scene.server.of("tasks/get")) == 1
@@ -175,7 +175,10 @@ async def test_the_local_user_is_an_operator_with_the_token_alone(local: Visitor
     assert (await local.send("GET", path="/api/status")).status == 200
     local.token = ""
     for method, path in (
-        *(("GET", path) for path in ("/api/status", "/api/tools", "/api/asks", "/api/asks/stream")),
+        *(
+            ("GET", path)
+            for path in ("/api/status", "/api/tools", "/api/approvals", "/api/approvals/stream")
+        ),
         ("POST", "/api/servers/up/stop"),
         ("GET", "/admin/participants/agent:ci/capabilities"),
     ):

@@ -58,8 +58,8 @@ CONFIG = """
 port = {port}
 [store]
 url = "sqlite:///{folder}/comity.db"
-[asks]
-hold = "200ms"
+[approvals]
+client_wait = "200ms"
 [identity]
 mode = "required"
 accept_auth_member = true
@@ -106,7 +106,7 @@ def _gateway(
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     }
     origin = f"http://127.0.0.1:{port}"
-    with running([COMITY, "serve", str(desk.folder / "comity.toml")], env) as program:
+    with running([COMITY, "serve", "-c", str(desk.folder / "comity.toml")], env) as program:
         program.wait_for_line(r"listening on (http://\S+)")
         yield program, origin, key
 

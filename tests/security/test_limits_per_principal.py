@@ -102,7 +102,7 @@ async def test_one_principal_has_so_many_requests_in_flight() -> None:
 
 
 async def test_one_principal_has_so_many_parked_calls() -> None:
-    async with two_principals(limits_max_parked_per_principal=2) as (scene, hostile, good):
+    async with two_principals(limits_max_pending_input_per_principal=2) as (scene, hostile, good):
 
         @scene.server.act("asks")
         async def asks(exchange: Exchange) -> None:

@@ -21,8 +21,8 @@ from tests.support.piped import COMITY
 CONFIG = """
 [store]
 url = "sqlite:///{folder}/comity.db"
-[asks]
-hold = "200ms"
+[approvals]
+client_wait = "200ms"
 [policy]
 require_approval = "dangerous"
 [[servers]]
@@ -107,21 +107,23 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Generator[Scene]:
     python, root = json.dumps(str(Path(COMITY).with_name("python"))), json.dumps(str(ROOT))
     config = folder / "comity.toml"
     config.write_text(CONFIG.format(folder=folder, python=python, root=root))
-    with running([COMITY, "serve", str(config), "--port", "0"], {"LOG_LEVEL": "DEBUG"}) as program:
+    with running(
+        [COMITY, "serve", "-c", str(config), "--port", "0"], {"LOG_LEVEL": "DEBUG"}
+    ) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}/ready"))
         yield Scene(program, origin, folder, Desk(folder))
 
 
 def test_attack_22_a_server_cannot_approve_its_own_call(scene: Scene) -> None:
-    ask = scene.asked("1")["details"]["ask_id"]
-    page = f"/asks/{ask}"
+    ask = scene.asked("1")["details"]["approval_id"]
+    page = f"/approvals/{ask}"
     form = urllib.parse.urlencode({"t": "", "verdict": "accept", "key": ""})
     told, _ = scene.attack(
-        ("GET", "/api/asks", JSON, ""),
-        ("GET", f"/api/asks/{ask}", JSON, ""),
-        ("POST", f"/api/asks/{ask}/answer", JSON, YES),
-        ("POST", f"/api/asks/{ask}/link", JSON, "{}"),
+        ("GET", "/api/approvals", JSON, ""),
+        ("GET", f"/api/approvals/{ask}", JSON, ""),
+        ("POST", f"/api/approvals/{ask}/answer", JSON, YES),
+        ("POST", f"/api/approvals/{ask}/link", JSON, "{}"),
         ("POST", "/api/grants", JSON, json.dumps({"subject": "person:local", "target": "*"})),
         ("GET", page, JSON, ""),
         ("POST", page, FORM, form),
@@ -134,7 +136,7 @@ def test_attack_22_a_server_cannot_approve_its_own_call(scene: Scene) -> None:
     assert 'name="verdict"' not in look[1]
     assert post[0] in (401, 403)
     _, again = scene.call("harm", n="1")
-    assert again["error"]["data"]["details"]["ask_id"] == ask
+    assert again["error"]["data"]["details"]["approval_id"] == ask
     assert scene.ran == []
 
 
@@ -154,9 +156,9 @@ def test_attack_02_a_server_cannot_accept_its_own_changed_tool(scene: Scene) -> 
     scene.until_changed()
     accept = json.dumps({"server": "rebel", "tools": ["harm"]})
     told, _ = scene.attack(
-        ("GET", "/api/pins/rebel/harm", JSON, ""),
-        ("GET", "/api/pins?server=rebel", JSON, ""),
-        ("POST", "/api/pins/accept", JSON, accept),
+        ("GET", "/api/definitions/rebel/harm", JSON, ""),
+        ("GET", "/api/definitions?server=rebel", JSON, ""),
+        ("POST", "/api/definitions/accept", JSON, accept),
         ("POST", "/api/servers/rebel/restart", JSON, "{}"),
     )
     assert [status for status, _ in told] == [401] * 4
@@ -173,7 +175,7 @@ def test_a_server_is_given_neither_the_token_nor_the_way_to_it(scene: Scene) -> 
 
 def test_the_operator_approves_by_the_command_and_the_call_runs_once(scene: Scene) -> None:
     told = scene.asked("2")
-    ask = told["details"]["ask_id"]
+    ask = told["details"]["approval_id"]
     assert any("comity approve" in each for each in told["suggestions"]), told
     scene.operate("approve", ask, "--yes")
     status, said = scene.call("harm", n="2")
@@ -182,8 +184,8 @@ def test_the_operator_approves_by_the_command_and_the_call_runs_once(scene: Scen
 
 
 def test_the_operator_approves_by_a_signed_link(scene: Scene) -> None:
-    ask = scene.asked("3")["details"]["ask_id"]
-    link = scene.operate("asks", "link", ask).strip()
+    ask = scene.asked("3")["details"]["approval_id"]
+    link = scene.operate("approvals", "link", ask).strip()
     status, page = fetch(link)
     found = re.search(r'name="t" value="([^"]+)"', page.decode())
     assert (status, found is not None) == (200, True), page
@@ -196,8 +198,8 @@ def test_the_operator_approves_by_a_signed_link(scene: Scene) -> None:
 
 
 def test_the_token_is_in_no_log_line_and_in_no_audit_entry(scene: Scene) -> None:
-    scene.operate("asks")
-    exported = scene.operate("journal", "export")
+    scene.operate("approvals")
+    exported = scene.operate("audit", "export")
     assert "TOOL_EXECUTED" in exported
     assert scene.token not in exported + scene.program.said
     assert not [file for file in scene.folder.iterdir() if _holds(file, scene.token)]

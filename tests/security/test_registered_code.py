@@ -30,7 +30,9 @@ async def test_attack_23_no_variable_and_no_secret_of_the_gateway_goes_along(
     (tmp_path / "show.py").write_text("import os, sys; sys.exit(str(dict(os.environ)))")
     line = (sys.executable, str(tmp_path / "show.py"))
     async with scene_of(
-        tmp_path, registration_commands=(" ".join(line),), registration_readable=(str(tmp_path),)
+        tmp_path,
+        registration_commands=(" ".join(line),),
+        registration_readable_folders=(str(tmp_path),),
     ) as (scene, admin):
         extras: list[dict[str, Any]] = [{"env": {"LD_PRELOAD": "x"}}, {"cwd": "/"}, {"headers": 1}]
         assert await answers(admin, *extras) == ["invalid_params"] * len(extras)
@@ -44,7 +46,10 @@ async def test_attack_23_no_variable_and_no_secret_of_the_gateway_goes_along(
 
 
 async def test_code_without_the_grant_is_neither_run_nor_asked_about(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, registration_creating=True, more_grants=[MINE]) as (scene, _):
+    async with scene_of(tmp_path, registration_allow_code_tools=True, more_grants=[MINE]) as (
+        scene,
+        _,
+    ):
         agent = await greeted(scene, AGENT)
         assert refusal_of(await agent.ask(REGISTER, MADE)) == "access_denied"
         assert not is_there(scene, "dynamic.made")
@@ -68,7 +73,7 @@ ESCAPES = [
 async def test_attack_13_code_that_reaches_out_is_refused(tmp_path: Path, code: str) -> None:
     async with scene_of(
         tmp_path,
-        registration_creating=True,
+        registration_allow_code_tools=True,
         policy_approval_policy="auto_approve",
         more_grants=[MAY_CODE],
     ) as (scene, _):
@@ -104,7 +109,9 @@ sys.exit(str(found))
 """
     (tmp_path / "tries.py").write_text(tries)
     line = f"{sys.executable} -I {tmp_path / 'tries.py'}"
-    async with scene_of(tmp_path, registration_commands=(line,), registration_readable=()) as (
+    async with scene_of(
+        tmp_path, registration_commands=(line,), registration_readable_folders=()
+    ) as (
         scene,
         admin,
     ):
@@ -114,7 +121,7 @@ sys.exit(str(found))
         assert "Permission denied" in refused["error"]["message"]
     # Only the script itself is shown to it; all else stays closed.
     async with scene_of(
-        tmp_path, registration_commands=(line,), registration_readable=(words[2],)
+        tmp_path, registration_commands=(line,), registration_readable_folders=(words[2],)
     ) as (scene, admin):
         told = (await admin.ask(REGISTER, wish))["error"]["message"]
         assert "[1, 1, 13, 13, 13, 1, 'done']" in told

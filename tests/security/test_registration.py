@@ -136,7 +136,10 @@ async def test_attack_18_what_is_too_much_is_refused_at_once(tmp_path: Path) -> 
 
 async def test_attack_18_nobody_fills_the_house(tmp_path: Path) -> None:
     async with scene_of(
-        tmp_path, more_grants=[MINE], registration_most=2, registration_most_of_one=1
+        tmp_path,
+        more_grants=[MINE],
+        registration_max_servers=2,
+        registration_max_servers_per_principal=1,
     ) as (scene, admin):
         agent = await greeted(scene, AGENT)
         assert await answers(agent, {"id": "dynamic.one"}, {"id": "dynamic.two"}) == [
@@ -183,7 +186,7 @@ async def test_attack_09_a_name_that_turns_inside_is_not_dialled(
 
 
 async def test_attack_21_an_approval_is_good_for_one_start(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, asks_hold=SOON) as (scene, _):
+    async with scene_of(tmp_path, approvals_client_wait=SOON) as (scene, _):
         agent = await greeted(scene, AGENT)
         assert await answers(agent, {}) == ["pending_approval"]
         await approve(scene)
@@ -196,7 +199,7 @@ async def test_attack_21_an_approval_is_good_for_one_start(tmp_path: Path) -> No
 
 async def test_attack_21_what_was_approved_is_what_runs(tmp_path: Path) -> None:
     """The script is another between the approval and the request that uses it."""
-    async with scene_of(tmp_path, asks_hold=SOON) as (scene, _):
+    async with scene_of(tmp_path, approvals_client_wait=SOON) as (scene, _):
         agent = await greeted(scene, AGENT)
         assert await answers(agent, {}) == ["pending_approval"]
         await approve(scene)
@@ -265,7 +268,7 @@ async def test_attack_21_a_grant_that_is_revoked_before_the_start_starts_nothing
 async def test_attack_21_what_is_forbidden_after_the_approval_does_not_start(
     tmp_path: Path,
 ) -> None:
-    async with scene_of(tmp_path, asks_hold=SOON) as (scene, _):
+    async with scene_of(tmp_path, approvals_client_wait=SOON) as (scene, _):
         agent = await greeted(scene, AGENT)
         assert await answers(agent, {}) == ["pending_approval"]
         await approve(scene)
@@ -278,8 +281,8 @@ async def test_attack_22_who_may_answer_asks_but_not_administer_lets_no_server_i
     tmp_path: Path,
 ) -> None:
     clerk = Actor("person:clerk", PrincipalKind.PERSON)
-    grants = [Grant(clerk.party, "ask/answer", "*", Effect.ALLOW)]
-    async with scene_of(tmp_path, more_grants=grants, asks_hold=SOON) as (scene, _):
+    grants = [Grant(clerk.party, "approval/answer", "*", Effect.ALLOW)]
+    async with scene_of(tmp_path, more_grants=grants, approvals_client_wait=SOON) as (scene, _):
         assert await answers(await greeted(scene, AGENT), {}) == ["pending_approval"]
         ask = await open_ask(scene)
         approvals = scene.visitor.parts.approval_components.approvals

@@ -25,7 +25,7 @@ INBOUND = {
     "authorization": f"Bearer {KEY}",
     "proxy-authorization": "Basic canary-inbound-proxy",
     "cookie": "session=canary-inbound-cookie",
-    "x-api-key": "canary-inbound-key",
+    "x-api-key": KEY,
     "forwarded": "for=canary-inbound-address",
 }
 
@@ -66,7 +66,8 @@ async def test_attack_06_no_token_of_a_client_reaches_a_process() -> None:
 
 async def test_attack_06_the_environment_of_the_gateway_is_not_its_servers(tmp_path: Path) -> None:
     entry = {"command": sys.executable, "args": list(ARGS), "cwd": str(ROOT)}
-    inherited = {"AWS_SECRET_ACCESS_KEY": "canary-of-the-operator", "DATABASE_URL": "canary-db"}
+    store = f"sqlite:///{tmp_path}/canary.db"
+    inherited = {"AWS_SECRET_ACCESS_KEY": "canary-of-the-operator", "DATABASE_URL": store}
     with _gateway(tmp_path, {"up": {**entry, "env": {"MINE": "given"}}}, inherited) as (_, origin):
         async with visiting_at(origin) as visitor:
             await visitor.greet()
@@ -87,7 +88,7 @@ class _Gateway:
         config = folder / "mcp.json"
         config.write_text(json.dumps({"mcpServers": servers}))
         self._running = running(
-            [COMITY, "serve", str(config), "--port", "0"], {"LOG_LEVEL": "DEBUG", **env}
+            [COMITY, "serve", "-c", str(config), "--port", "0"], {"LOG_LEVEL": "DEBUG", **env}
         )
 
     def __enter__(self) -> tuple[Program, str]:

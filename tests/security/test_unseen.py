@@ -37,7 +37,7 @@ async def test_a_door_to_a_server_that_is_not_in_sight_is_not_there(
         ]
         assert told[0] == told[1]
         assert told[0].startswith("(404, ")
-        assert "nothing is here" in told[0]
+        assert "not found" in told[0]
     assert (await guest.http("DELETE", "/servers/files/mcp"))[1] is not None
 
 

@@ -60,7 +60,7 @@ async def test_every_server_is_told_with_its_state_and_what_it_offers() -> None:
             listed = (await read(visitor, "/api/servers"))["servers"]
     by_id = {each["id"]: each for each in listed}
     assert list(by_id) == ["up", "gone", "child"]
-    assert (by_id["up"]["state"], by_id["up"]["tools"], by_id["up"]["set_aside"]) == (
+    assert (by_id["up"]["state"], by_id["up"]["tools"], by_id["up"]["quarantined"]) == (
         "connected",
         1,
         1,
@@ -89,7 +89,7 @@ async def test_one_server_is_shown_with_its_details_and_output() -> None:
             whole = await read(visitor, "/api/servers/up")
             logs = await read(visitor, "/api/servers/child/logs")
     assert whole["info"] == {"name": "scripted", "version": "1"}
-    assert list(whole["set_aside"]) == ["broken"]
+    assert list(whole["quarantined"]) == ["broken"]
     assert whole["lines"] == []
     assert logs["id"] == "child"
     assert isinstance(logs["lines"], list)

@@ -264,7 +264,7 @@ async def test_a_rejected_server_never_begins(modern: bool) -> None:
         house.servers.start()
         await until(server.first_start_tried.is_set)
         assert server.state is not ServerLifecycleState.CONNECTED
-        assert "needs what it was not given: camera" in server.reason
+        assert "lacks permissions: camera" in server.reason
         sent = [sent.frame.method for each in script.carriers for sent in each.sent]
         assert protocol.INITIALIZED not in sent
         assert protocol.LIST_TOOLS not in sent
@@ -351,7 +351,7 @@ async def test_where_two_clients_wait_nobody_is_guessed_at() -> None:
     error = jsonrpc.error_of(refusal)
     assert error is not None
     assert error.code == METHOD_NOT_FOUND.code
-    assert 'sharing = "session"' in error.message
+    assert 'process_per = "session"' in error.message
 
 
 @loop_over(("clients", "is_heard"), [(0, False), (1, True), (2, False)])

@@ -355,7 +355,7 @@ print("{}", flush=True)
 sys.exit(1)
 """
     server = await witness.start(code, env={"API_KEY": "s3cret-value"})
-    assert await witness.reason() == "exited with status 1; it last said: bad key ${API_KEY}"
+    assert await witness.reason() == "exited with status 1; its last output: bad key ${API_KEY}"
     assert server.stderr_tail() == ["starting", "bad key ${API_KEY}"]
     assert "s3cret" not in repr(server)
 
@@ -365,7 +365,7 @@ async def test_a_flood_on_stderr_stalls_nothing_and_is_bounded() -> None:
     witness = Witness()
     code = "import sys\nfor n in range(50_000): print('noise', n, file=sys.stderr)\nprint('done')"
     server = await witness.start(code)
-    assert (await witness.reason()).endswith("it last said: noise 49999")
+    assert (await witness.reason()).endswith("its last output: noise 49999")
     assert witness.lines == [b"done"]
     assert len(server.stderr_tail()) == 200
 
@@ -401,7 +401,7 @@ print(grandchild, flush=True)
     [
         (
             "import sys; sys.exit('no configuration')",
-            "exited with status 1; it last said: no configuration",
+            "exited with status 1; its last output: no configuration",
             1,
         ),
         ("import os; os.kill(os.getpid(), 9)", "ended by signal 9 (SIGKILL)", -9),

@@ -286,7 +286,7 @@ ENTRY = Grant("agent:a", ADMIN_WRITE, "*", Effect.DENY)
     [
         (AGENT, Decision(Effect.ALLOW, GRANT_SOURCE, ENTRY), Effect.ALLOW),
         (AGENT, Decision(Effect.ASK, GRANT_SOURCE, ENTRY), Effect.ASK),
-        (AGENT, Decision(Effect.DENY, "default opt-in"), Effect.ASK),
+        (AGENT, Decision(Effect.DENY, "default deny"), Effect.ASK),
         (AGENT, Decision(Effect.DENY, GRANT_SOURCE, ENTRY), Effect.DENY),
         (AGENT, Decision(Effect.DENY, CREDENTIAL_SOURCE), Effect.DENY),
         (AGENT, Decision(Effect.DENY, "x", guardrail=Guardrail("*", "*", "*")), Effect.DENY),
@@ -362,28 +362,28 @@ def test_what_may_be_registered_is_read_word_by_word(tmp_path: Path) -> None:
     folders = ["/srv/scripts", "~/scripts"]
     hosts = ["10.0.0.8", ".tools.example.org"]
     namespace = "made"
-    lives = "deregistered"
-    keep = true
+    lifetime = "deregistered"
+    persist = true
     """
     found = from_text(tmp_path, text)
     assert found.registration.commands == ("python", "uvx mcp-server-*")
     assert found.registration.folders == ("/srv/scripts", "~/scripts")
-    assert (found.registration.namespace, found.registration.lives) == ("made", "deregistered")
-    assert found.registration.keep
-    assert found.registration.confine
+    assert (found.registration.namespace, found.registration.lifetime) == ("made", "deregistered")
+    assert found.registration.persist
+    assert found.registration.sandbox
 
 
 @loop_over(
     ("written", "told"),
     [
         ('commands = ["bash -c x"]', "bash"),
-        ('commands = ["python ..."]', "every word"),
+        ('commands = ["python ..."]', "every argument"),
         ('commands = ["*"]', "name of a program"),
         ('commands = "python"', "commands"),
         ('folders = ["scripts"]', "a folder"),
         ('namespace = "My.Own"', "small letters"),
-        ('lives = "for ever"', "session"),
-        ("most = 0", "1"),
+        ('lifetime = "for ever"', "session"),
+        ("max_servers = 0", "1"),
     ],
 )
 def test_what_would_open_too_much_is_told_at_the_start(

@@ -311,7 +311,7 @@ async def test_streams_leave_connections_for_messages() -> None:
 async def test_the_modern_era_is_refused_without_asking_the_server() -> None:
     async with old_server() as server:
         carrier = server.carrier(Era.MODERN)
-        with pytest.raises(Unavailable, match="only the handshake era"):
+        with pytest.raises(Unavailable, match="does not support MCP 2026-07-28"):
             await carrier.open(Listener())
         await carrier.close()
         assert server.streams == []

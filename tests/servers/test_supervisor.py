@@ -552,7 +552,7 @@ async def test_a_watcher_that_fails_harms_nobody(caplog: pytest.LogCaptureFixtur
         house.servers.watch(late.append)
         await connected(house, Script())
         assert len(late) == 2
-        assert "a watcher of the servers failed" in caplog.text
+        assert "A listener for servers failed" in caplog.text
 
 
 async def test_one_that_another_node_runs_is_asked_for_again_soon_and_for_ever() -> None:

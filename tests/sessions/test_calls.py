@@ -28,7 +28,7 @@ from comity.sessions.calls import ActiveCalls, Call, GatewayCall, ServerRequest,
 from comity.sessions.client_streams import MAX_QUEUED_FRAMES, ClientStream
 from comity.sessions.sessions import Session
 from comity.telemetry.metrics import CallMetrics, Summary
-from comity.telemetry.tracing import CallTrace, CallTraceOutcome, Headers, TraceContext
+from comity.telemetry.tracing import CallTrace, CallTraceOutcome, Headers, ModelTrace, TraceContext
 from tests.support.carriers import Clock, settled
 from tests.support.cases import loop_over
 from tests.support.clock import ManualClock
@@ -313,7 +313,7 @@ async def test_one_bad_look_stops_no_other(caplog: pytest.LogCaptureFixture) -> 
     tending.cancel()
     await asyncio.wait([tending])
     assert len(seen) > 1
-    assert "a look after what waits failed" in caplog.text
+    assert "Cleaning up waiting calls failed" in caplog.text
 
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -516,6 +516,9 @@ class Record:
     def begin(self, frame: Frame, told: CallTrace | None, session: str, version: str) -> CallTrace:
         self.begun.append((told, session, version))
         return self
+
+    def begin_model(self, vendor: str, model: str, max_tokens: int) -> ModelTrace:
+        raise NotImplementedError
 
     def onward(
         self, frame: Frame, headers: Headers, server: str, in_headers: bool

@@ -86,6 +86,21 @@ async def test_a_cut_connection_is_made_again_and_what_was_missed_is_read(
     await other.close()
 
 
+async def test_a_look_over_a_cut_connection_counts_as_a_change(
+    url: str, records: RecordStores
+) -> None:
+    look = records.changes.count_changes
+    assert await look() == await look()
+    await run_on(url, CUT)
+    counted = await look()
+    async with asyncio.timeout(LONG.total_seconds()):
+        while (found := await look()) != counted:
+            counted = found
+            await asyncio.sleep(0.01)
+    await records.parties.put(Principal("agent:x"))
+    assert await look() != counted
+
+
 async def test_a_cut_connection_of_the_pool_is_replaced_unseen(
     url: str, records: RecordStores
 ) -> None:

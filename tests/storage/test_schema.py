@@ -153,7 +153,7 @@ async def test_an_older_file_is_brought_up_to_date_and_an_older_server_is_not(
         await records.open()
         assert await schema.current_revision(product.engine) == schema.newest_revision()
     else:
-        with pytest.raises(Misconfigured, match=r"has schema 0001, .* run `comity store upgrade`"):
+        with pytest.raises(Misconfigured, match=r"has schema 0001, .* run `comity db migrate`"):
             await records.open()
     await records.close()
 
@@ -161,7 +161,7 @@ async def test_an_older_file_is_brought_up_to_date_and_an_older_server_is_not(
 async def test_an_empty_database_is_told_what_to_run() -> None:
     async with a_database() as url:
         records = open_store(url)
-        with pytest.raises(Misconfigured, match="no tables yet; run `comity store upgrade`"):
+        with pytest.raises(Misconfigured, match="no tables yet; run `comity db migrate`"):
             await records.open()
         await records.close()
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from comity.approvals.client_prompts import ElicitationPrompt, InputRequiredPrompt, TaskPrompt
 from comity.approvals.model import ANSWER_OWN_VERB, ApprovalDecision, ApprovalRequest, ApprovalState
-from comity.approvals.pending_calls import PendingCalls
+from comity.approvals.pending_calls import ApprovedCallSteps, PendingCalls
 from comity.approvals.service import ApprovalService
 from comity.approvals.settings import ApprovalSettings
 from comity.audit.events import AuditEvent, AuditType
@@ -126,7 +126,10 @@ class Bed:
         self.admission = gate.pipeline
         self.admission.tools = self.tools
         self.admission.intent_recorder = self.front.underway.outcome_recorder = recorder
-        self.holding = PendingCalls(self.approvals, self.admission, self.grants, self.front.catalog)
+        self.last_steps = ApprovedCallSteps(self.tools, recorder)
+        self.holding = PendingCalls(
+            self.approvals, self.last_steps, self.grants, self.front.catalog
+        )
         self.own_tasks = TaskPrompt(TaskIds(b"k" * 32), self.time)
         self.admission.own_tasks = self.own_tasks
         self.holding.client_prompts = [InputRequiredPrompt(), ElicitationPrompt(), self.own_tasks]

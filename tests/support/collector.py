@@ -1,13 +1,15 @@
-"""A collector of OpenTelemetry over HTTP that keeps everything it is sent, decoded."""
+"""A collector of OpenTelemetry over HTTP or gRPC that keeps everything it is sent, decoded."""
 
 import gzip
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import grpc
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -122,3 +124,29 @@ def collecting() -> Generator[Collected]:
         server.shutdown()
         serving.join(10)
         server.server_close()
+
+
+@contextmanager
+def collecting_grpc() -> Generator[Collected]:
+    """The same over gRPC, with one handler for each of the two services."""
+    collected = Collected()
+
+    class Services(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: Any) -> Any:
+            path = {"Trace": "/v1/traces", "Metrics": "/v1/metrics"}
+            signal = handler_call_details.method.rpartition("/")[0].rpartition(".")[2]
+
+            def take(body: bytes, context: object) -> bytes:
+                collected.take(path[signal.removesuffix("Service")], body)
+                return b""
+
+            handle: Any = grpc.unary_unary_rpc_method_handler
+            return handle(take)
+
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[Services()])
+    collected.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield collected
+    finally:
+        server.stop(None).wait(10)

@@ -237,6 +237,9 @@ def _import_everything() -> None:
     for each in pkgutil.walk_packages(comity.__path__, "comity."):
         if "__main__" in each.name or ".versions." in each.name or each.name.endswith(".env"):
             continue
+        # NumPy and ONNX Runtime start threads of their own, which a forked process lacks.
+        if each.name.endswith((".numpy_scorer", ".minilm")):
+            continue
         # An extra may be missing; whoever needs it says so.
         with contextlib.suppress(ImportError):
             importlib.import_module(each.name)

@@ -41,11 +41,11 @@ SEALER = PepperSealer(b"p" * 32)
 OPTIONS = WebhookSettings(
     allow_hosts=("near.internal",),
     ports=("443",),
-    first_retry=SECOND,
-    longest_retry=8 * SECOND,
+    retry_delay=SECOND,
+    max_retry_delay=8 * SECOND,
     retry_for=60 * SECOND,
     disable_after=100 * SECOND,
-    most_of_one=3,
+    max_subscriptions_per_principal=3,
 )
 MAY = (
     Grant(ANA.party, "events/subscribe", "webhooks/*", Effect.ALLOW),

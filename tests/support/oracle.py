@@ -59,6 +59,6 @@ def verdict(
         effects = {grant.effect for grant in entries if level(grant.target) == most}
         return next(each for each in (Effect.DENY, Effect.ASK, Effect.ALLOW) if each in effects)
     policy = decided.policies.get(server, decided.default)
-    of_ours = verb == "perm" or verb.split("/")[0] in ("admin", "ask")
-    is_open = actor.party and policy is DefaultPolicy.OPT_OUT and not of_ours
+    of_ours = verb == "perm" or verb.split("/")[0] in ("admin", "approval")
+    is_open = actor.party and policy is DefaultPolicy.ALLOW and not of_ours
     return Effect.ALLOW if is_open else Effect.DENY

@@ -84,6 +84,7 @@ async def piped(
     process = await asyncio.create_subprocess_exec(
         COMITY,
         "serve",
+        "-c",
         str(config),
         "--stdio",
         stdin=asyncio.subprocess.PIPE,

@@ -6,7 +6,7 @@ from comity.app.settings import TABLES, Settings, replace_settings
 
 
 def settings_with(**chosen: Any) -> Settings:
-    """Settings with these values: `limits_depth=9` stands for `depth = 9` in `[limits]`."""
+    """Settings with these values: `limits_max_depth=9` is `max_depth = 9` in `[limits]`."""
     return replace_settings(Settings(), {_whole_name(key): value for key, value in chosen.items()})
 
 

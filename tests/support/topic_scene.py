@@ -22,7 +22,7 @@ CI = "agent:ci"
 OPS = "ops"
 SECONDS = 60.0
 FULL = ["mcp/*", "chat"]
-UNHURRIED: dict[str, Any] = {"topics_messages": 0, "topics_chats": 0}
+UNHURRIED: dict[str, Any] = {"topics_message_rate": 0, "topics_chat_rate": 0}
 PROPOSE = ["mcp/proposal:*", "mcp/response:*", "chat"]
 
 
@@ -123,7 +123,7 @@ class Scene:
         """A key of this party; the same each time, unless it is to be a special one."""
         if party in self.keys and not wanted:
             return self.keys[party]
-        made = await self.done("/api/keys", {"party": party, **wanted})
+        made = await self.done("/api/keys", {"principal": party, **wanted})
         self.keys.setdefault(party, made["key"])
         return made["key"]
 

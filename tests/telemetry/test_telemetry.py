@@ -1,6 +1,8 @@
 """Whether OpenTelemetry is asked for, and what is said where its packages are missing."""
 
+import json
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from comity.errors import Misconfigured
 from comity.telemetry.setup import is_asked_for, open_tracer
 from tests.interop.processes import running
 from tests.support.cases import loop_over
+from tests.support.collector import collecting, collecting_grpc
 
 pytestmark = pytest.mark.integration
 
@@ -46,21 +49,95 @@ def test_a_missing_extra_is_the_operators_to_install(monkeypatch: pytest.MonkeyP
         open_tracer("1", lambda name: {}, {})
 
 
+SERVE = [str(Path(sys.executable).with_name("comity")), "serve"]
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+
+
 @pytest.mark.timeout(120)
-def test_telemetry_never_stops_a_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+            "OTEL_EXPORTER_OTLP_PROTOCOL is 'http/json'",
+        ),
+        ({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "x"}, "a variable of OpenTelemetry has a wrong"),
+    ],
+)
+def test_a_wrong_variable_is_one_warning_and_stops_no_start(
+    tmp_path: Path, variables: dict[str, str], told: str
+) -> None:
     config = tmp_path / "comity.toml"
     config.write_text("[telemetry]\ntraces = true\n")
-    variables = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-    }
-    command = [str(Path(sys.executable).with_name("comity")), "serve", str(config), "--port", "0"]
-    with running(command, variables) as program:
+    with running([*SERVE, "-c", str(config), "--port", "0"], {**ENDPOINT, **variables}) as program:
         program.wait_for_line(r"listening on http://")
-        assert "Telemetry is off: OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'" in program.said
+        assert program.said.count("Telemetry is off") == 1
+        assert told in program.said
 
 
-@loop_over("name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+@pytest.mark.timeout(120)
+def test_a_missing_extra_is_one_warning_and_stops_no_start(tmp_path: Path) -> None:
+    config = tmp_path / "comity.toml"
+    config.write_text("")
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    # Python looks here first, and finds a package that has none of what is needed.
+    (blocked / "opentelemetry").mkdir()
+    (blocked / "opentelemetry" / "__init__.py").write_text("")
+    variables = {**ENDPOINT, "PYTHONPATH": str(blocked)}
+    with running([*SERVE, "-c", str(config), "--port", "0"], variables) as program:
+        program.wait_for_line(r"listening on http://")
+        assert program.said.count("Telemetry is off") == 1
+        assert "pip install 'comity[otel]'" in program.said
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_spans_reach_a_collector_by_either_protocol(tmp_path: Path, protocol: str) -> None:
+    config = tmp_path / "comity.toml"
+    config.write_text("")
+    with (collecting_grpc if protocol == "grpc" else collecting)() as collected:
+        variables = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collected.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+            "OTEL_BSP_SCHEDULE_DELAY": "50",
+            "OTEL_METRIC_EXPORT_INTERVAL": "50",
+        }
+        with running([*SERVE, "-c", str(config), "--port", "0"], variables) as program:
+            origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
+            assert _list_tools(origin) == 200
+            (span,) = collected.wait_for_spans(1)
+            assert (span.service, span.name, span.kind) == ("comity", "tools/list", "server")
+            program.wait_until(lambda: "mcp.server.operation.duration" in collected.metrics)
+
+
+def _list_tools(origin: str) -> int:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/list",
+    }
+    data = json.dumps(body).encode()
+    asked = urllib.request.Request(f"{origin}/mcp", data, headers)  # noqa: S310 - loopback only
+    with urllib.request.urlopen(asked, timeout=30) as reply:  # noqa: S310 - loopback only
+        return reply.status
+
+
+@loop_over(
+    "name",
+    [
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
+    ],
+)
 def test_a_protocol_that_is_not_spoken_is_named_with_what_to_do(name: str) -> None:
-    with pytest.raises(Misconfigured, match=r"http/protobuf.*4318"):
-        open_tracer("1", lambda server: {}, {name: "grpc"})
+    with pytest.raises(Misconfigured, match=rf"{name} is 'http/json'.*4318.*4317"):
+        open_tracer("1", lambda server: {}, {name: "http/json"})

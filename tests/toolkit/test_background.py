@@ -10,6 +10,7 @@ from comity.toolkit.background import (
     BackgroundTasks,
     PausableTimeout,
     SharedResource,
+    aligned_time,
     wait_for_change,
 )
 from tests.support.carriers import settled, until
@@ -62,7 +63,7 @@ async def test_a_bug_in_one_is_told_with_its_traceback(caplog: pytest.LogCapture
     chores = BackgroundTasks("the tests")
     chores.start(fail())
     await until(lambda: not len(chores))
-    assert "a chore of the tests ended in a bug" in caplog.text
+    assert "A background task of the tests failed" in caplog.text
     assert "a bug of ours" in caplog.text
 
 
@@ -205,3 +206,16 @@ async def test_change_that_has_happened_ends_the_wait_once() -> None:
         await wait_for_change(changed, timedelta(hours=1))
         assert not changed.is_set()
         await wait_for_change(changed, timedelta(milliseconds=1))
+
+
+async def test_waits_that_begin_at_different_times_end_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    ends: dict[float, float] = {}
+    for now in (100.0, 100.4, 100.7, 100.8, 100.999, 101.001):
+        monkeypatch.setattr(loop, "time", lambda now=now: now)
+        ends[now] = aligned_time(1.0)
+    monkeypatch.undo()
+    # What wakes up a little early waits a whole interval all the same.
+    assert list(ends.values()) == [101, 101, 101, 102, 102, 102]

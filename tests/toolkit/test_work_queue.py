@@ -210,7 +210,7 @@ async def test_a_queue_that_is_away_is_logged_once_and_waited_for(
             while not work.began:
                 await asyncio.sleep(0.001)
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["Work on jobs is paused: the store is away", "Work on jobs goes on."]
+    assert told == ["Work on jobs is paused: the store is away", "Work on jobs continues."]
 
 
 async def test_old_jobs_are_pruned_now_and_then() -> None:

@@ -31,7 +31,7 @@ from tests.support.inline_store import inline_journal, inline_records
 from tests.support.topic_house import ANA, BEA, Ear, Heard, House
 
 FILES = "server:files"
-INBOX = "system:inbox"
+INBOX = "system:approvals"
 KEY = b"the same on every node"
 USUAL_GRANTS = (
     Grant(ANA, ANSWER_VERB, "*", Effect.ALLOW),

@@ -14,7 +14,7 @@ from tests.support.topic_house import ANA, BEA, CI, Ear, Heard
 from tests.topics.furnished_house import INBOX, USUAL_GRANTS, FurnishedHouse, furnished, responses
 
 ASKS = TopicMembersConfig(asks=True)
-PUT = "mcp/proposal:tools/call:answer_ask"
+PUT = "mcp/proposal:tools/call:answer_approval"
 
 
 def asks_inbox(house: FurnishedHouse, party: str, id: str, method: str, params: Any) -> None:
@@ -23,7 +23,7 @@ def asks_inbox(house: FurnishedHouse, party: str, id: str, method: str, params: 
 
 
 def answers(house: FurnishedHouse, party: str, id: str, **said: Any) -> None:
-    asks_inbox(house, party, id, "tools/call", {"name": "answer_ask", "arguments": said})
+    asks_inbox(house, party, id, "tools/call", {"name": "answer_approval", "arguments": said})
 
 
 def last(ear: Ear) -> Heard:
@@ -36,14 +36,14 @@ async def test_an_ask_is_told_once_and_its_end_once() -> None:
         ask = await house.approvals.open(a_question(house.approvals))
         house.topic_asks.on_approval_changed(ask)
         (put,) = ear.heard(PUT)
-        shown = put["payload"]["params"]["_meta"]["dev.comity/ask"]
+        shown = put["payload"]["params"]["_meta"]["dev.comity/approval"]
         assert (shown["id"], shown["about"]["arguments"]) == (ask.id, ask.about["arguments"])
-        answers(house, ANA, "e-1", ask=ask.id, verdict="decline", reason="not now")
+        answers(house, ANA, "e-1", approval=ask.id, verdict="decline", reason="not now")
         await house.settled()
         assert "isError" not in last(ear)["result"]
         (ended,) = ear.heard("system/notice")
         assert ended["correlation_id"] == put["id"]
-        assert (ended["payload"]["state"], ended["payload"]["ask"]) == ("declined", ask.id)
+        assert (ended["payload"]["state"], ended["payload"]["approval"]) == ("denied", ask.id)
 
 
 async def test_every_node_calls_an_ask_the_same_in_a_topic() -> None:
@@ -66,7 +66,7 @@ async def test_what_is_filled_in_is_asked_in_no_topic(kind: ApprovalKind) -> Non
     async with furnished(furniture=ASKS) as house:
         ear = await house.joins(ANA, kind=PrincipalKind.PERSON)
         ask = await house.approvals.open(a_question(house.approvals, kind=kind))
-        answers(house, ANA, "e-1", ask=ask.id, verdict="accept")
+        answers(house, ANA, "e-1", approval=ask.id, verdict="accept")
         await house.settled()
         assert ear.heard(PUT) == []
         assert last(ear)["result"]["isError"]
@@ -90,7 +90,7 @@ async def test_who_may_not_answer_is_told_why_and_nothing_changes() -> None:
         }
         for party, kind in whose.items():
             ear = await house.joins(party, kind=kind)
-            answers(house, party, f"{party}-1", ask=ask.id, verdict="accept")
+            answers(house, party, f"{party}-1", approval=ask.id, verdict="accept")
             await house.settled()
             assert last(ear)["result"]["isError"]
         assert (await house.approvals.store.get(ask.id)) == ask
@@ -100,12 +100,12 @@ async def test_who_may_not_answer_is_told_why_and_nothing_changes() -> None:
     "said",
     [
         {},
-        {"ask": "x"},
-        {"ask": 1, "verdict": "accept"},
-        {"ask": "x", "verdict": "cancel"},
-        {"ask": "x", "verdict": ["accept"]},
-        {"ask": "x", "verdict": "accept", "reason": {}},
-        {"ask": "absent", "verdict": "accept"},
+        {"approval": "x"},
+        {"approval": 1, "verdict": "accept"},
+        {"approval": "x", "verdict": "cancel"},
+        {"approval": "x", "verdict": ["accept"]},
+        {"approval": "x", "verdict": "accept", "reason": {}},
+        {"approval": "absent", "verdict": "accept"},
     ],
 )
 async def test_what_is_no_answer_is_refused_in_words(said: dict[str, Any]) -> None:
@@ -125,7 +125,10 @@ async def test_it_is_an_mcp_server_with_two_tools() -> None:
         hello, ping, listed, refused = (each["payload"] for each in responses(ear))
         assert hello["result"]["serverInfo"]["name"] == "comity-inbox"
         assert ping["result"] == {}
-        assert [tool["name"] for tool in listed["result"]["tools"]] == ["list_asks", "answer_ask"]
+        assert [tool["name"] for tool in listed["result"]["tools"]] == [
+            "list_approvals",
+            "answer_approval",
+        ]
         assert refused["error"]["code"] == -32601
         asks_inbox(house, ANA, "e-9", "tools/call", {"name": "other"})
         await house.settled()
@@ -137,9 +140,9 @@ async def test_a_list_holds_what_its_reader_may_see() -> None:
         await house.approvals.open(a_question(house.approvals))
         for party, count in ((ANA, 1), (BEA, 0)):
             ear = await house.joins(party, kind=PrincipalKind.PERSON)
-            asks_inbox(house, party, f"{party}-1", "tools/call", {"name": "list_asks"})
+            asks_inbox(house, party, f"{party}-1", "tools/call", {"name": "list_approvals"})
             await house.settled()
-            assert len(last(ear)["result"]["structuredContent"]["asks"]) == count
+            assert len(last(ear)["result"]["structuredContent"]["approvals"]) == count
 
 
 async def test_whom_one_person_plays_answers_for_another_but_not_for_itself() -> None:
@@ -152,14 +155,14 @@ async def test_whom_one_person_plays_answers_for_another_but_not_for_itself() ->
         ear = await house.joins("local:alpha", **played)
         own = a_question(house.approvals)
         ask = await house.approvals.open(replace(own, asker="local:alpha"))
-        answers(house, "local:alpha", "e-1", ask=ask.id, verdict="accept")
+        answers(house, "local:alpha", "e-1", approval=ask.id, verdict="accept")
         await house.settled()
         assert last(ear)["result"]["isError"]
         other = await house.joins("local:beta", **played)
-        answers(house, "local:beta", "e-2", ask=ask.id, verdict=ApprovalDecision.ACCEPT)
+        answers(house, "local:beta", "e-2", approval=ask.id, verdict=ApprovalDecision.ACCEPT)
         await house.settled()
         assert "isError" not in last(other)["result"]
         found = await house.approvals.store.get(ask.id)
         assert found is not None
-        assert found.state is ApprovalState.ACCEPTED
+        assert found.state is ApprovalState.APPROVED
         assert Actor("local:beta") != LOCAL_OPERATOR

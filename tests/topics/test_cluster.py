@@ -128,7 +128,7 @@ async def test_the_members_of_a_node_that_died_have_left() -> None:
         assert not a.topics.topics["ops"].remote_members
         (missed,) = hears.heard("system/missed")
         assert missed["payload"]["count"] == 0
-        assert "died" in missed["payload"]["because"]
+        assert "died" in missed["payload"]["reason"]
 
 
 async def test_a_node_that_is_cut_off_serves_its_own_and_says_what_others_did_not_get() -> None:

@@ -147,7 +147,7 @@ def test_how_it_is_laid_out_changes_nothing(
 
 
 # What is refused.
-TWICE = "a member stands twice, or its name is written in escapes"
+TWICE = "a member is duplicated, or its name has escapes"
 DEEP = b'{"a":' * 64 + b"1" + b"}" * 64
 
 
@@ -463,31 +463,33 @@ ASKED = EnvelopeKind("mcp/request", "tools/call", "rm")
             "mcp/request:tools/call:ls",
             CALL_PAYLOAD,
             None,
-            "the kind says 'ls', the payload 'rm'",
+            "the kind is for 'ls', the payload for 'rm'",
             id="a lie",
         ),
         pytest.param(
             "mcp/proposal:tools/call:ls",
             CALL_PAYLOAD,
             None,
-            "the kind says 'ls', the payload 'rm'",
+            "the kind is for 'ls', the payload for 'rm'",
             id="in both",
         ),
         pytest.param(
             "mcp/request:tools/list",
             CALL_PAYLOAD,
             None,
-            "the kind says 'tools/list', the payload 'tools/call'",
+            "the kind is for 'tools/list', the payload for 'tools/call'",
             id="another method",
         ),
         pytest.param(
             "mcp/request:tools/list:x",
             LIST,
             None,
-            "the kind says 'x', the payload ''",
+            "the kind is for 'x', the payload for ''",
             id="too much",
         ),
-        pytest.param("mcp/request", {}, None, "the kind says '', the payload ''", id="no method"),
+        pytest.param(
+            "mcp/request", {}, None, "the kind is for '', the payload for ''", id="no method"
+        ),
         pytest.param(
             "mcp/request:tools/list",
             {"method": "tools/list"},
@@ -516,14 +518,14 @@ ASKED = EnvelopeKind("mcp/request", "tools/call", "rm")
             "mcp/response:tools/call:ls",
             RESULT,
             ASKED,
-            f"it answers {ASKED}, and says that it answers mcp/response:tools/call:ls",
+            f"it answers {ASKED}, but its kind is for mcp/response:tools/call:ls",
             id="another context",
         ),
         pytest.param(
             "mcp/response:tools/list",
             RESULT,
             ASKED,
-            f"it answers {ASKED}, and says that it answers mcp/response:tools/list",
+            f"it answers {ASKED}, but its kind is for mcp/response:tools/list",
             id="another question",
         ),
     ],

@@ -61,7 +61,7 @@ async def test_an_approved_proposal_is_called_by_the_inbox_in_the_name_of_who_ma
         assert house.desk.actors == [ANA]
         (answer,) = responses(ear)
         assert answer["to"] == [INBOX, CI]
-        (used,) = await asks_of(house, ApprovalState.USED)
+        (used,) = await asks_of(house, ApprovalState.CONSUMED)
         assert used.call == answer["correlation_id"]
         assert house.types().count("proposal_fulfilled") == 1
 
@@ -87,7 +87,7 @@ async def test_of_a_member_and_an_answer_the_first_counts_in_any_order() -> None
             if member_is_first:
                 house.calls(BEA, "f-1", about="p-1")
                 await house.settled()
-                with pytest.raises(MalformedMessage, match="withdrawn already"):
+                with pytest.raises(MalformedMessage, match="already withdrawn"):
                     await house.approvals.answer(PERSON, ask.id, ApprovalDecision.ACCEPT)
             else:
                 await house.approvals.answer(PERSON, ask.id, ApprovalDecision.ACCEPT)
@@ -213,7 +213,7 @@ async def test_a_fulfilment_for_another_member_ends_the_ask_and_a_second_is_note
     ("by", "kind", "state", "notice"),
     [
         (CI, "mcp/withdraw", ApprovalState.WITHDRAWN, "withdrawn"),
-        (ANA, "mcp/reject", ApprovalState.DECLINED, "declined"),
+        (ANA, "mcp/reject", ApprovalState.DENIED, "denied"),
         (BEA, "mcp/withdraw", ApprovalState.PENDING, "pending"),
         (BEA, "mcp/reject", ApprovalState.PENDING, "pending"),
         (CI, "mcp/reject", ApprovalState.PENDING, "pending"),
@@ -236,7 +236,7 @@ async def test_later_kinds_end_a_proposal_where_their_sender_may(
 async def test_who_asks_too_much_is_told_so() -> None:
     async with furnished() as house:
         ear = await house.joins(CI)
-        most = house.approvals.settings.most_of_one
+        most = house.approvals.settings.max_open_per_principal
         for number in range(most + 1):
             house.proposes(CI, f"p-{number}")
         await house.settled()
@@ -291,7 +291,7 @@ async def test_what_a_standing_answer_has_let_go_is_done_and_no_member_does_it_a
         house.calls(BEA, "f-1", about="p-1")
         await house.settled()
         assert house.desk.actors == [CI]
-        assert "done once" in responses(ear)[-1]["payload"]["error"]["message"]
+        assert "runs only once" in responses(ear)[-1]["payload"]["error"]["message"]
         (noted,) = [each for each in house.events if each.type == AuditType.PROPOSAL_FULFILLED]
         assert noted.details["grant"] == "g-1"
         assert await asks_of(house) == []

@@ -107,7 +107,7 @@ async def test_what_a_server_tells_amid_a_call_is_told_to_nobody() -> None:
             await house.settled()
         first, second = (each["payload"] for each in responses(ear))
         assert first["result"] == {"content": []}
-        assert "too much amid the call" in second["error"]["message"]
+        assert "too much during the call" in second["error"]["message"]
 
 
 async def test_a_call_that_was_withdrawn_amid_is_not_answered() -> None:

@@ -138,7 +138,7 @@ async def test_a_cut_is_waited_for_and_nobody_sees_it() -> None:
         "count": 2,
         "first": "1",
         "last": "2",
-        "because": "you were away for a moment",
+        "reason": "you were away for a moment",
     }
 
 
@@ -287,7 +287,7 @@ async def test_who_comes_and_goes_too_often_has_to_wait() -> None:
     for _ in range(60):
         await house.joins(ANA)
         house.goes(ANA, is_clean=True)
-    with pytest.raises(Unavailable, match=r"too often; try again in 1\.0 s") as refused:
+    with pytest.raises(Unavailable, match=r"too often; retry in 1\.0 s") as refused:
         await house.joins(ANA)
     assert refused.value.fault is RATE_LIMITED
     assert len(bea.heard("system/presence")) == 1 + 2 * 60

@@ -6,12 +6,12 @@ import pytest
 
 from comity.config.document import ConfigValue
 from comity.errors import Misconfigured
-from comity.topics.settings import ROOMS, RoomSettings
+from comity.topics.settings import OVERRIDES, TopicOverride
 from tests.support.cases import loop_over
 
 
 def read(*rooms: Any) -> Any:
-    return ROOMS.read(ConfigValue(list(rooms), "comity.toml", ("topics", "rooms")))
+    return OVERRIDES.read(ConfigValue(list(rooms), "comity.toml", ("topics", "rooms")))
 
 
 def test_everything_can_be_other_than_usual() -> None:
@@ -19,17 +19,17 @@ def test_everything_can_be_other_than_usual() -> None:
         "name": "ops",
         "access": "private",
         "capabilities": ["mcp/proposal:*", "chat"],
-        "members": 1_000,
+        "max_members": 1_000,
         "history": 50,
         "kinds": "later",
-        "mounts": ["files", "web"],
-        "asks": True,
+        "servers": ["files", "web"],
+        "approvals": True,
     }
     (room,) = read(said)
-    assert room == RoomSettings(
+    assert room == TopicOverride(
         *("ops", "private", ("mcp/proposal:*", "chat"), 1_000, 50, "later"),
-        mounts=("files", "web"),
-        asks=True,
+        servers=("files", "web"),
+        approvals=True,
     )
 
 
@@ -43,12 +43,12 @@ def test_everything_can_be_other_than_usual() -> None:
         {"name": "ops", "access": "open"},
         {"name": "ops", "capabilities": ["with space"]},
         {"name": "ops", "capabilities": "chat"},
-        {"name": "ops", "members": 0},
+        {"name": "ops", "max_members": 0},
         {"name": "ops", "history": 10_001},
         {"name": "ops", "history": -1},
         {"name": "ops", "kinds": "all"},
-        {"name": "ops", "mounts": ["../x"]},
-        {"name": "ops", "asks": "yes"},
+        {"name": "ops", "servers": ["../x"]},
+        {"name": "ops", "approvals": "yes"},
         "ops",
     ],
 )
@@ -59,5 +59,5 @@ def test_what_cannot_be_read_is_said(wrong: object) -> None:
 
 def test_one_topic_stands_once() -> None:
     with pytest.raises(Misconfigured, match="twice"):
-        read({"name": "ops"}, {"name": "ops", "members": 3})
+        read({"name": "ops"}, {"name": "ops", "max_members": 3})
     assert len(read({"name": "ops"}, {"name": "Ops"})) == 2

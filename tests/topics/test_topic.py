@@ -114,8 +114,8 @@ async def test_a_slow_member_is_told_what_it_missed_and_nobody_else_waits() -> N
     house.topics.on_resumed("ops", house.seats[BEA])
     (told,) = bea.heard("system/missed")
     assert told["to"] == [BEA]
-    assert told["payload"]["because"] == "you took what is said here too slowly"
-    del told["payload"]["because"]
+    assert told["payload"]["reason"] == "you read messages too slowly"
+    del told["payload"]["reason"]
     assert told["payload"] == {"count": 3, "first": "1", "last": "3"}
     house.topics.on_resumed("ops", house.seats[BEA])
     assert len(bea.heard("system/missed")) == 1
@@ -210,15 +210,17 @@ async def test_who_is_built_in_is_no_member_and_has_no_pace() -> None:
     house = House(TopicSettings(Entrance.PUBLIC, USUAL, max_members=1), pace=A_MINUTE)
     ana = await house.joins(ANA)
     room, ear = house.topics.topics["ops"], Ear()
-    inbox = TopicMember(Actor("system:inbox"), DeliveryMode.DIRECTED, ear, "built in")
+    inbox = TopicMember(Actor("system:approvals"), DeliveryMode.DIRECTED, ear, "built in")
     inbox.is_built_in = True
     inbox.may = house.seats[ANA].may
     room.add_member(inbox)
     assert room.member_count == 1
     for number in range(70):
-        room.receive(inbox, envelope("system:inbox", str(number), "mcp/request:tools/list"), 0.0)
+        room.receive(
+            inbox, envelope("system:approvals", str(number), "mcp/request:tools/list"), 0.0
+        )
     assert len(ana.said) == 70
-    house.says(ANA, "mine", to=["system:inbox"])
+    house.says(ANA, "mine", to=["system:approvals"])
     assert ear.said[-1] == "mine"
     house.goes(ANA)
     assert not house.topics.topics
@@ -237,7 +239,7 @@ async def test_what_happens_is_written_down_once() -> None:
     events = noted.take()
     assert [(each.type, each.details.get("error")) for each in events] == [
         (AuditType.TOPIC_JOINED, None),
-        (AuditType.TOPIC_SAID, None),
+        (AuditType.TOPIC_MESSAGE, None),
         (AuditType.TOPIC_REFUSED, "duplicate_id"),
         (AuditType.TOPIC_REFUSED, "invalid_envelope"),
         (AuditType.TOPIC_LEFT, None),
@@ -325,7 +327,7 @@ async def test_audit_level_says_which_envelopes_are_recorded_and_never_a_payload
     what: TopicAuditLevel, ids: list[str]
 ) -> None:
     found = await written(talk, what)
-    said = [each.details for each in found if each.type == AuditType.TOPIC_SAID]
+    said = [each.details for each in found if each.type == AuditType.TOPIC_MESSAGE]
     assert [each["envelope"] for each in said] == ids
     assert all(each["correlation_id"] == "wish" for each in said if each["envelope"] == "real")
     assert SECRET not in json.dumps([dict(each.details) for each in found])
@@ -349,7 +351,7 @@ async def test_what_others_chose_is_cut_to_a_length() -> None:
         everybody = [f"agent:{number}" for number in range(100)]
         house.says(CI, "1", "mcp/proposal:" + "x" * 600, to=everybody)
 
-    (said,) = [each for each in await written(long) if each.type == AuditType.TOPIC_SAID]
+    (said,) = [each for each in await written(long) if each.type == AuditType.TOPIC_MESSAGE]
     assert said.details["kind"] == "mcp/proposal:" + "x" * 243
     assert said.details["to"] == [f"agent:{number}" for number in range(20)]
 

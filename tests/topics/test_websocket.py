@@ -13,7 +13,7 @@ from websockets.frames import Frame, Opcode
 from comity.app.settings import Settings
 from comity.mcp.actors import LOCAL
 from comity.policy.grants import Effect, Grant
-from comity.topics.settings import RoomSettings
+from comity.topics.settings import TopicOverride
 from tests.support.cases import loop_over
 from tests.support.credentials import bearer
 from tests.support.topic_scene import ANA, BEA, CI, FULL, OPS, SECONDS, Member, Scene, gathering
@@ -158,7 +158,7 @@ async def test_a_member_is_given_what_its_mode_says(scene: Scene) -> None:
 
 
 async def test_what_was_said_lately_is_given_where_an_operator_wants_it() -> None:
-    async with gathering(topics_rooms=(RoomSettings(OPS, history=2),)) as scene:
+    async with gathering(topics_overrides=(TopicOverride(OPS, history=2),)) as scene:
         ana = await scene.sits(ANA)
         said = [await ana.says() for _ in range(3)]
         await ana.hears_until(said[-1])
@@ -221,9 +221,9 @@ async def test_who_leaves_with_a_word_has_left_at_once(scene: Scene) -> None:
 @pytest.mark.requirement("MCPX-5.1-dynamic", "MCPX-6.2-enforce")
 async def test_who_was_granted_nothing_any_more_has_to_go(scene: Scene) -> None:
     ci = await scene.sits(CI, "chat")
-    await scene.done("/api/grants/revoke", grant(CI, "ops/chat"))
+    await scene.done("/api/grants/delete", grant(CI, "ops/chat"))
     code, why = await ci.closed()
-    assert (code, why) == (UNENTITLED, "you may not be in this topic any more")
+    assert (code, why) == (UNENTITLED, "you no longer have access to this topic")
     assert (await scene.is_sent_away(CI))[0] == 403
 
 
@@ -237,7 +237,7 @@ async def test_what_is_written_into_the_file_anew_counts_at_once(scene: Scene) -
 
 async def test_a_revoked_key_ends_the_connections_that_were_opened_with_it(scene: Scene) -> None:
     await scene.grants(CI, "chat")
-    made = await scene.done("/api/keys", {"party": CI})
+    made = await scene.done("/api/keys", {"principal": CI})
     other = await scene.joins(CI, topic=OPS, key=await scene.key_of(CI))
     await scene.grants(CI, "chat", topic="dev")
     ci = await scene.joins(CI, topic="dev", key=made["key"])
@@ -248,7 +248,7 @@ async def test_a_revoked_key_ends_the_connections_that_were_opened_with_it(scene
 
 async def test_a_party_that_is_disabled_has_to_go(scene: Scene) -> None:
     ci = await scene.sits(CI, "chat")
-    await scene.done(f"/api/parties/{CI}/disable", {})
+    await scene.done(f"/api/principals/{CI}/disable", {})
     assert (await ci.closed())[0] == UNENTITLED
     assert (await scene.is_sent_away(CI))[0] == 401
 
@@ -279,7 +279,7 @@ async def test_the_end_of_the_gateway_is_told(scene: Scene) -> None:
 
 @loop_over(("data", "code"), [(b"{}", 1003), ("x" * 5_000, 1009)], ids=["binary", "too long"])
 async def test_bad_data_closes_with_its_code(data: str | bytes, code: int) -> None:
-    async with gathering(topics_envelope_bytes=4_096) as scene:
+    async with gathering(topics_max_envelope_bytes=4_096) as scene:
         ana = await scene.sits(ANA)
         await ana.socket.send(data)
         assert (await ana.closed())[0] == code
@@ -287,7 +287,7 @@ async def test_bad_data_closes_with_its_code(data: str | bytes, code: int) -> No
 
 # What is bounded
 async def test_members_and_topics_are_bounded_and_told_with_a_status() -> None:
-    async with gathering(topics_members=2, topics_most=1) as scene:
+    async with gathering(topics_max_members=2, topics_max_topics=1) as scene:
         ana, _ = await scene.sits(ANA), await scene.sits(BEA)
         await scene.grants(CI, "chat", topic="*")
         status, told = await scene.is_sent_away(CI)
@@ -303,7 +303,7 @@ async def test_members_and_topics_are_bounded_and_told_with_a_status() -> None:
 
 
 async def test_a_flood_is_told_now_and_then_and_ends_in_a_close() -> None:
-    async with gathering(topics_messages=60, topics_chats=10) as scene:
+    async with gathering(topics_message_rate=60, topics_chat_rate=10) as scene:
         ana, bea = await scene.sits(ANA), await scene.sits(BEA)
         for number in range(2_000):
             said = {"id": str(number), "from": BEA, "kind": "mcp/proposal:x"}
@@ -338,7 +338,7 @@ async def test_a_slow_member_is_told_what_it_missed_and_nobody_waits_for_it() ->
         assert len(heard_by_slow) + missed["count"] == 300
         assert heard_by_slow == said[: len(heard_by_slow)]
         assert (missed["first"], missed["last"]) == (said[len(heard_by_slow)], said[-1])
-        assert missed["because"] == "you took what is said here too slowly"
+        assert missed["reason"] == "you read messages too slowly"
         assert await slow.says() == (await slow.hears_kind("chat"))["id"]
 
 
@@ -356,7 +356,7 @@ async def test_what_happens_is_written_down_without_a_word_of_what_was_said(scen
     assert "a word for" not in json.dumps(found)
     kinds = [(each["event_type"].rpartition("_")[2], each["actor"]["id"]) for each in found]
     assert kinds == [
-        *(("joined", ANA), ("joined", CI), ("said", CI)),
+        *(("joined", ANA), ("joined", CI), ("message", CI)),
         *(("refused", CI), ("left", CI)),
     ]
     assert found[2]["details"] == {

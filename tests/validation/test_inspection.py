@@ -89,18 +89,17 @@ async def never(tool: ToolDefinition, arguments: Arguments, rules: ValidationRul
 
 
 async def test_where_nothing_is_asked_the_answer_is_there_at_once() -> None:
-    assert inspector().check_arguments(offer(), {}) is None
+    assert inspector().check_for(offer())({}) is None
     assert (
-        inspector({"a": passing}, ValidationRules(validators=("a",))).check_arguments(offer(), {})
-        is None
+        inspector({"a": passing}, ValidationRules(validators=("a",))).check_for(offer())({}) is None
     )
 
 
 async def test_the_schema_comes_first() -> None:
     schemas = Schemas(ArgumentError("a", "is wrong"))
-    found = inspector({"a": blocking}, ValidationRules(validators=("a",)), schemas).check_arguments(
-        offer(), {}
-    )
+    found = inspector({"a": blocking}, ValidationRules(validators=("a",)), schemas).check_for(
+        offer()
+    )({})
     assert not inspect.isawaitable(found)
     assert found is not None
     assert (found.fault, found.field) == (INVALID_TOOL_ARGS, "a")
@@ -110,7 +109,7 @@ async def test_the_schema_comes_first() -> None:
 async def test_whoever_blocks_or_fails_ends_it(validator: Examine) -> None:
     rules = ValidationRules(validators=("a", "b"))
     asked = inspector({"a": passing, "b": validator}, rules)
-    found = await outcome(asked.check_arguments(offer(), {}))
+    found = await outcome(asked.check_for(offer())({}))
     assert found is not None
     assert found.fault is VALIDATION_BLOCKED
 
@@ -122,12 +121,9 @@ async def test_after_one_that_waits_the_others_are_asked_too() -> None:
 
     rules = ValidationRules(validators=("a", "b"))
     assert (
-        await outcome(inspector({"a": waits, "b": passing}, rules).check_arguments(offer(), {}))
-        is None
+        await outcome(inspector({"a": waits, "b": passing}, rules).check_for(offer())({})) is None
     )
-    found = await outcome(
-        inspector({"a": waits, "b": blocking}, rules).check_arguments(offer(), {})
-    )
+    found = await outcome(inspector({"a": waits, "b": blocking}, rules).check_for(offer())({}))
     assert found is not None
 
 
@@ -137,22 +133,22 @@ async def test_after_a_schema_that_takes_a_while_validators_are_asked() -> None:
         return None
 
     asked = inspector({"a": blocking}, ValidationRules(validators=("a",)), Schemas(fits()))
-    found = await outcome(asked.check_arguments(offer(), {}))
+    found = await outcome(asked.check_for(offer())({}))
     assert found is not None
     assert found.fault is VALIDATION_BLOCKED
 
 
 async def test_a_name_that_nobody_knows_blocks() -> None:
-    found = inspector().check_arguments(offer(validator="frobnicate"), {})
+    found = inspector().check_for(offer(validator="frobnicate"))({})
     assert not inspect.isawaitable(found)
     assert found is not None
     assert "frobnicate" in found.reason
-    assert inspector().check_arguments(offer(validator="none"), {}) is None
+    assert inspector().check_for(offer(validator="none"))({}) is None
 
 
 async def test_what_takes_too_long_is_refused() -> None:
     asked = inspector({"a": never}, ValidationRules(validators=("a",)), seconds=0.01)
-    found = await outcome(asked.check_arguments(offer(), {}))
+    found = await outcome(asked.check_for(offer())({}))
     assert found is not None
     assert found.fault is TIMEOUT
 
@@ -162,7 +158,7 @@ async def test_what_is_missing_just_now_is_told_as_that() -> None:
         raise Unavailable("too many wait", EXHAUSTED)
 
     found = await outcome(
-        inspector({"a": busy}, ValidationRules(validators=("a",))).check_arguments(offer(), {})
+        inspector({"a": busy}, ValidationRules(validators=("a",))).check_for(offer())({})
     )
     assert found is not None
     assert found.fault is EXHAUSTED
@@ -172,8 +168,8 @@ async def test_advice_is_written_down_and_blocks_nothing(caplog: pytest.LogCaptu
     rules = ValidationRules(advised=("a", "b"))
     with caplog.at_level(logging.WARNING, "comity.inspection"):
         asked = inspector({"a": blocking, "b": late}, rules)
-        assert asked.check_arguments(offer(), {}) is None
-        assert asked.check_arguments(offer(), {}) is None
+        assert asked.check_for(offer())({}) is None
+        assert asked.check_for(offer())({}) is None
     assert [each.getMessage() for each in caplog.records] == [
         "a call of x/run would be blocked by the validator a"
     ]
@@ -181,15 +177,13 @@ async def test_advice_is_written_down_and_blocks_nothing(caplog: pytest.LogCaptu
 
 async def test_a_scope_of_paths_is_held_without_being_asked_for() -> None:
     rules = ValidationRules(paths=PathScope(("/a/**",)))
-    found = inspector({PATHS: blocking}, rules).check_arguments(offer(), {})
+    found = inspector({PATHS: blocking}, rules).check_for(offer())({})
     assert not inspect.isawaitable(found)
     assert found is not None
 
 
 async def test_arguments_that_are_no_object_are_refused_where_somebody_looks() -> None:
-    found = inspector({"a": passing}, ValidationRules(validators=("a",))).check_arguments(
-        offer(), [1]
-    )
+    found = inspector({"a": passing}, ValidationRules(validators=("a",))).check_for(offer())([1])
     assert not inspect.isawaitable(found)
     assert found is not None
     assert found.fault is INVALID_TOOL_ARGS

@@ -11,7 +11,7 @@ from comity.validation.rules import ValidationRules
 from comity.validation.settings import MEMBERS
 from tests.support.writing import one
 
-PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "validators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "validate-arguments.md"
 
 
 def test_every_member_is_explained() -> None:
@@ -29,13 +29,13 @@ def test_every_member_is_read(tmp_path: Path) -> None:
         tmp_path,
         {
             "commands": ["make"],
-            "no_commands": ["git"],
+            "denied_commands": ["git"],
             "hosts": ["DB.example.org", ".intra.example.org"],
             "schemes": ["https"],
             "paths": ["/project/**"],
             "denied_paths": ["**/.env"],
             "code_level": "strict",
-            "code_bytes": 500,
+            "max_code_bytes": 500,
             "allowed_imports": ["numpy"],
             "blocked_imports": ["json"],
             "blocked_patterns": ["secret"],
@@ -75,7 +75,7 @@ def test_where_only_denials_stand_all_else_is_allowed(tmp_path: Path) -> None:
         ({"paths": ["/a/{b,c}"]}, "no signs of patterns"),
         ({"paths": ["/*a*a*a*a*a*a*a*"]}, "at most 6 stars"),
         ({"code_level": "lax"}, "must be one of: unrestricted, standard, strict, readonly"),
-        ({"code_bytes": 0}, "must be between"),
+        ({"max_code_bytes": 0}, "must be between"),
         ({"command": ["x"]}, "did you mean 'commands'"),
         ({"settings": {"x": 1}}, "must be a table"),
     ],

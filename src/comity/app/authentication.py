@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
+from comity.app.browser_pages import LANDING_PATH, wants_page
 from comity.approvals.presentation import PAGE_PATH as ASK_PAGES
 from comity.errors import (
     ACCESS_DENIED,
@@ -44,12 +45,12 @@ METRICS_PATH: Final = "/metrics"
 VISIBILITY_CACHE_SECONDS: Final = 1.0
 MAX_CACHED_PATHS: Final = 10_000
 
-HEALTH_PATH: Final = "/health"
-READY_PATH: Final = "/ready"
+HEALTH_PATHS: Final = ("/health", "/healthz", "/livez")
+READY_PATHS: Final = ("/ready", "/readyz")
 CHALLENGED_FAULTS: Final = frozenset({UNAUTHENTICATED, CREDENTIAL_EXPIRED, SCOPE_MISSING})
 
 OPERATORS_ONLY_TEXT: Final = (
-    "this is for operators: send `Authorization: Bearer TOKEN` with the operator token of this "
+    "operator access required: send `Authorization: Bearer TOKEN` with the operator token of this "
     "gateway; `comity serve` prints the path of the file that holds it, and `comity` commands read "
     "it from there"
 )
@@ -140,13 +141,17 @@ class HttpAuthenticator:
         """Return the actor of a call, or None if that needs waiting. Raises like `authenticate`."""
         if self._policy is not None and not self._policy.is_fresh:
             return None
-        headers = request.headers
-        shown = headers.get(b"authorization")
+        headers = request.head.headers
+        shown = asgi.bearer_of(headers)
         is_local = asgi.is_loopback_name(headers.get(b"host", b""))
         arrival = RequestCredentials(headers, request.address, path, is_local)
         if shown is not None:
             return self.authenticator.recognise(shown, arrival)
         return self.authenticator.local(arrival)
+
+    def is_lasting(self, actor: Actor) -> bool:
+        """Return whether only a change can end the credentials of an actor."""
+        return self.authenticator.is_lasting(actor)
 
     def is_path_visible(self, path: str, actor: Actor) -> bool:
         """Return whether this path exists for the actor. The path of a server exists only for
@@ -172,7 +177,7 @@ class HttpAuthenticator:
         # A server may never administer another server, whatever its grants say.
         if not is_allowed or (server and actor.kind is PrincipalKind.SERVER):
             raise MalformedMessage(
-                f"this is for operators: {actor.party or 'nobody'} has no grant of {verb} on "
+                f"{actor.party or 'an unauthenticated client'} needs the grant {verb} on "
                 f"{target:.200}",
                 ACCESS_DENIED if server else OPERATORS_ONLY,
             )
@@ -205,11 +210,15 @@ class HttpAuthenticator:
     def is_public_path(self, scope: Scope) -> bool:
         """Return whether this path needs no authentication."""
         path: str = scope["path"]
-        if path == READY_PATH:
+        if path in READY_PATHS:
             # Only principals that may use a server may learn that it exists.
             return not names_a_server(scope.get("query_string", b""))
         # The approval pages and the webhooks authenticate their callers themselves.
-        return path == HEALTH_PATH or path.startswith((WELL_KNOWN, ASK_PAGES, HOOKS))
+        return (
+            path in HEALTH_PATHS
+            or path.startswith((WELL_KNOWN, ASK_PAGES, HOOKS))
+            or (path == LANDING_PATH and wants_page(scope))
+        )
 
     async def serve_metadata(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send

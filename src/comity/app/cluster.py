@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from importlib.metadata import version
 from typing import Final
 
 from comity.app.http import HttpApp
@@ -22,6 +23,7 @@ from comity.cluster.nodes import (
     SECRET_BYTES,
     ClusterMembers,
     HeartbeatSettings,
+    Node,
     new_node,
 )
 from comity.cluster.streams import ClusterStreams
@@ -90,6 +92,12 @@ class _ClusterServerRoute:
     lock: asyncio.Lock
 
 
+def make_node(settings: Settings) -> Node:
+    """Return this run of the gateway as a node."""
+    name = settings.cluster.node or platform.node()
+    return new_node(name, secrets.token_bytes(EPOCH_BYTES), version("comity"))
+
+
 class LocalClusterNode:
     """This gateway as a node of the cluster."""
 
@@ -97,11 +105,11 @@ class LocalClusterNode:
         self.bus = bus
         self._settings = settings
         now = sleepless_clock()
-        rhythm = HeartbeatSettings(settings.cluster.heartbeat, settings.cluster.dead_after)
-        me = new_node(settings.cluster.node or platform.node(), secrets.token_bytes(EPOCH_BYTES))
+        rhythm = HeartbeatSettings(settings.cluster.heartbeat_interval, settings.cluster.dead_after)
+        me = make_node(settings)
         self.members = ClusterMembers(bus, me, settings.cluster.name, rhythm, now)
         self.streams = ClusterStreams(
-            bus, self.members, settings.limits.frame_bytes + _MESSAGE_OVERHEAD_BYTES
+            bus, self.members, settings.limits.max_message_bytes + _MESSAGE_OVERHEAD_BYTES
         )
         self.placement = ServerPlacement(leases, self.members, now)
         self._session_router = SessionRouter(self.members, self.streams)
@@ -244,9 +252,15 @@ class LocalClusterNode:
 
     def metric_families(self) -> Iterable[MetricFamily]:
         held = sum(place.is_here for place in self.placement)
+        yield MetricFamily(
+            "comity_cluster_node_info",
+            "gauge",
+            "The name of this node; the value is always 1.",
+            [((("node", self.members.me.name),), 1)],
+        )
         yield _gauge("comity_cluster_nodes", "Other nodes that are alive.", len(self.members))
         yield _gauge(
-            "comity_cluster_cut_off",
+            "comity_cluster_disconnected",
             "Whether this node cannot reach the others.",
             int(bool(self.members.cut_off)),
         )
@@ -268,9 +282,9 @@ def make_cluster(settings: Settings, pepper: bytes) -> LocalClusterNode | None:
     """Return this node, or None without a cluster. Raises Misconfigured for unusable settings."""
     if not settings.cluster.url:
         return None
-    if settings.cluster.dead_after < 3 * settings.cluster.heartbeat:
+    if settings.cluster.dead_after < 3 * settings.cluster.heartbeat_interval:
         raise Misconfigured("dead_after in [cluster] must be three heartbeats at least")
-    if settings.cluster.lease < _MIN_LEASE:
+    if settings.cluster.lease_ttl < _MIN_LEASE:
         raise Misconfigured("lease in [cluster] must be 6s at least: half of it is for one answer")
     return LocalClusterNode(settings, *open_bus(cluster_address(settings, pepper)))
 
@@ -279,10 +293,10 @@ def cluster_address(settings: Settings, pepper: bytes) -> ClusterAddress:
     return ClusterAddress(
         settings.cluster.url,
         settings.cluster.name,
-        settings.cluster.lease,
+        settings.cluster.lease_ttl,
         mac_of_key(pepper, b"nodes of " + settings.cluster.name.encode()),
         settings.cluster.credentials_file,
-        settings.cluster.authority_file,
+        settings.cluster.ca_file,
         settings.cluster.allow_open_nats,
     )
 

@@ -8,50 +8,81 @@ from typing import Any
 import click
 
 from comity.app.settings_reader import ConfigSource
+from comity.cli.options import CliCommand, config_options, current_options
 from comity.telemetry.logging import configure_logging, log_announcement
 
 
-@click.command("serve")
-@click.argument("config", type=click.Path(path_type=Path), required=False)
-@click.option("--host", metavar="ADDRESS", help="The address to listen on; 127.0.0.1 unless given.")
+@click.command("serve", cls=CliCommand)
+@click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1.")
 @click.option(
     "--port",
     metavar="PORT",
     type=click.IntRange(0, 65535),
-    help="The port to listen on; 2664 unless given, and 0 takes a free one.",
+    help="Port to listen on. Default: 2664. 0 chooses a free port.",
+)
+@click.option(
+    "--workers",
+    metavar="COUNT",
+    type=click.IntRange(1, 64),
+    help="Number of processes that serve the port. Default: 1.",
 )
 @click.option(
     "--stdio",
     is_flag=True,
-    help="Speak MCP on stdin and stdout: join the running gateway, or start one.",
+    help="Speak MCP on stdin and stdout, through the running gateway.",
 )
 @click.option(
     "--discovery",
     is_flag=True,
-    help="List a few tools only; clients find the others by searching.",
+    help="List a few tools only. Clients search for the others.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     envvar="COMITY_LOG_FORMAT",
-    help="How a line of the log is written; text unless given.",
+    help="Format of the log. Default: text.",
+)
+@click.option(
+    "--bootstrap-admin",
+    is_flag=True,
+    envvar="COMITY_BOOTSTRAP_ADMIN",
+    help="If the store has no key and no administrator yet, create one and print its key once.",
 )
 @click.option("--end-when-idle", metavar="SECONDS", type=click.FloatRange(min=0), hidden=True)
+@click.option("--worker", is_flag=True, hidden=True)
+@config_options
 def serve_command(
-    config: Path | None, *, stdio: bool, end_when_idle: float | None, **said: Any
-) -> None:
-    """Stand in front of the servers of a configuration.
+    *,
+    stdio: bool,
+    bootstrap_admin: bool,
+    end_when_idle: float | None,
+    worker: bool,
+    **said: Any,
+) -> int:
+    """Start the gateway.
 
-    CONFIG is a JSON file with "mcpServers", as most MCP clients have it, a comity.toml, or an
-    mgp.toml. Without it the first of these is taken: comity.toml, mcp.json and .mcp.json in this
-    folder; then the file that MGP_CONFIG_PATH names, or else mgp.toml in this folder over
-    ~/.config/mgp/servers.toml.
+    The configuration is a comity.toml, an mgp.toml, or a JSON file with "mcpServers".
 
-    With --stdio the client is joined to the gateway that runs with this configuration. If none
-    runs, one is started in the background; it ends a while after its last client has left.
+    With --stdio the client joins the gateway that runs with this configuration. If none runs, the
+    command starts one in the background. It ends some time after its last client has left.
+
+    \b
+    Examples:
+      comity serve
+      comity serve -c mcp.json --port 8080
+      comity serve --stdio -c comity.toml
     """
+    config = current_options().config
     level = os.environ.get("LOG_LEVEL", "")
     configure_logging(said["log_format"] or "text", level)
+    if worker:
+        # Loaded only in a worker, which gets its options from its supervisor.
+        from comity.app.workers import serve_as_worker
+
+        serve_as_worker()
+        return 0
+    if stdio and said["workers"] is not None:
+        raise click.UsageError("--workers is for a gateway with a port, so leave out --stdio.")
     said["discovery.mode"] = "on" if said.pop("discovery") else None
     said["telemetry.log_format"] = said.pop("log_format")
     over = {name: value for name, value in said.items() if value is not None}
@@ -66,9 +97,17 @@ def serve_command(
         from comity.app.stdio_bridge import join_gateway
 
         join_gateway(source, found)
+    elif found.settings.workers > 1 and end_when_idle is None:
+        # Loaded only where this process supervises workers.
+        from comity.app.workers import serve_workers
+
+        if bootstrap_admin:
+            raise click.UsageError("--bootstrap-admin is for one process, so leave out --workers.")
+        return serve_workers(source, found)
     else:
         # Loaded only where this process is the gateway.
         from comity.app.serve import serve_gateway
 
         idle = None if end_when_idle is None else timedelta(seconds=end_when_idle)
-        serve_gateway(source, found, idle)
+        serve_gateway(source, found, idle, should_bootstrap=bootstrap_admin)
+    return 0

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from importlib.metadata import version
 from typing import Final
 
 from comity.app.authentication import HttpAuthenticator
-from comity.app.cluster import ClusterGatewayParts, LocalClusterNode, make_cluster
+from comity.app.browser_pages import LANDING_PATH, landing_page
+from comity.app.cluster import ClusterGatewayParts, LocalClusterNode, make_cluster, make_node
 from comity.app.health import ProbeEndpoints
 from comity.app.http import HttpApp
 from comity.app.metrics import GatewayMetrics, PoolFigures, SnapshotMetrics
@@ -31,6 +31,7 @@ from comity.approvals.wiring import (
     build_server_questions,
     make_approvals,
 )
+from comity.audit.metrics import AuditMetrics
 from comity.audit.wiring import (
     AuditComponents,
     AuditLogComponents,
@@ -51,9 +52,10 @@ from comity.catalog.wiring import (
     make_tool_search,
     similarity_index,
 )
-from comity.errors import Misconfigured
+from comity.cluster.api import NodesApi
 from comity.events.bus import EventBus
 from comity.events.wiring import EventComponents, WebhookComponents, build_events, build_webhooks
+from comity.gateway.access_log import with_access_log
 from comity.gateway.access_methods import AccessControlMethods
 from comity.gateway.all_servers import AllServersEndpoint, GatewayInfo
 from comity.gateway.call_audit import CallAudit
@@ -61,10 +63,11 @@ from comity.gateway.catalog_api import SearchApi, ToolsApi
 from comity.gateway.era_bridge import EraBridge, ParkedCalls
 from comity.gateway.mgp_methods import ServerStatusMethods
 from comity.gateway.one_server import ServerEndpoint
-from comity.gateway.pipeline import CallGate
+from comity.gateway.pipeline import CallGate, PlanCache
 from comity.gateway.streaming import StreamingService
 from comity.gateway.subscriptions import ListSubscriptions
 from comity.http.api import ApiRouter, ApiRoutes
+from comity.http.api_openapi import openapi_routes
 from comity.http.asgi import OPERATORS, HostOriginCheck, HttpEndpoint
 from comity.http.trusted_proxies import TrustedProxies
 from comity.identity.authentication import Authenticator, IdentityDirectory
@@ -84,10 +87,12 @@ from comity.inference.wiring import InferenceComponents, open_inference
 from comity.live.scopes.service import ScopeService
 from comity.live.wiring import run_live
 from comity.mcp import jsonrpc
-from comity.mcp.entries import EntryKind
+from comity.mcp.actors import Actor
+from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.eras import TaskIds
 from comity.mcp.mgp import MgpExtension, offer_extensions
 from comity.policy.shares import PrincipalShares
+from comity.policy.snapshot import GrantSnapshot
 from comity.policy.wiring import (
     LimitComponents,
     PolicyComponents,
@@ -109,8 +114,8 @@ from comity.sessions.sessions import SessionStore
 from comity.storage.changes import RecordKind
 from comity.telemetry.metrics import CallMetrics
 from comity.telemetry.process import ProcessMetrics
-from comity.telemetry.setup import is_asked_for, open_tracer
 from comity.telemetry.tracing import Tracer
+from comity.telemetry.wiring import open_tracing
 from comity.toolkit.background import BackgroundTasks
 from comity.topics.server_members import InTopics
 from comity.topics.wiring import TopicComponents, make_topic_members, make_topics
@@ -133,7 +138,7 @@ def registry_endpoints(
         tool=settings.registry.tool_timeout.total_seconds(),
         validation=settings.registry.validation_timeout.total_seconds(),
         discovery=settings.registry.discovery_timeout.total_seconds(),
-        lock=settings.registry.lock_timeout.total_seconds(),
+        lock=settings.registry.queue_timeout.total_seconds(),
         calls_per_server=settings.registry.calls_per_server,
         documentation=settings.registry.documentation_url,
     )
@@ -146,7 +151,6 @@ _PLAIN_CLIENT_OFFER: Final = {"mgp": jsonrpc.to_raw(offer_extensions({MgpExtensi
 
 log = logging.getLogger(__name__)
 
-_NO_DESCRIPTION: Mapping[str, str] = {}
 CHECK_INTERVAL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
 
@@ -210,13 +214,27 @@ async def assemble_gateway(
         audit_log_components = await start(open_audit_log(settings, snapshot, authenticator.pepper))
         vector_index = await start(similarity_index(settings))
         approvals = make_approvals(settings, snapshot, audit_log_components.audit_log)
+        descriptions: dict[str, Mapping[str, str]] = {}
+        tracer = await start(open_tracing(settings, descriptions))
         models = await start(
             open_inference(
-                settings, snapshot.records.budgets, approvals, audit_log_components.audit_log
+                settings,
+                snapshot.records.budgets,
+                approvals,
+                audit_log_components.audit_log,
+                tracer,
             )
         )
         foundation = Foundation(
-            settings, snapshot, authenticator, audit_log_components, approvals, models, vector_index
+            settings,
+            snapshot,
+            authenticator,
+            audit_log_components,
+            approvals,
+            models,
+            vector_index,
+            tracer,
+            descriptions,
         )
         yield await start(_run_gateway(foundation))
 
@@ -232,6 +250,9 @@ class Foundation:
     approvals: ApprovalService
     models: InferenceComponents
     vector_index: VectorIndex | None
+    tracer: Tracer | None
+    # The description of each server, by its name. The server registry fills it.
+    descriptions: dict[str, Mapping[str, str]]
 
 
 @contextlib.asynccontextmanager
@@ -311,8 +332,6 @@ async def _close_resources(
     await pools.close()
     await schemas.close()
     await parts.validation_components.close()
-    if parts.active_calls.tracer is not None:
-        await parts.active_calls.tracer.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +360,6 @@ def _build_calls(
     base: Foundation,
     schemas: CachedSchemaChecker,
     cluster: LocalClusterNode | None,
-    tracer: Tracer | None,
 ) -> CallComponents:
     settings, snapshot, authenticator = base.settings, base.snapshot, base.authenticator
     audit_log_components, audit_log = base.audit_log_components, base.audit_log_components.audit_log
@@ -384,7 +402,9 @@ def _build_calls(
         redact=audit_log_components.redact,
     )
     scopes = ScopeService(server_policies.live_host, server_policies.live_policy, pending_calls)
-    limits = LimitComponents(settings, catalog, server_policies.policy_of)
+    limits = LimitComponents(
+        settings, catalog, server_policies.policy_of, snapshot.grants.generation
+    )
     limits.retries.retry_listeners.append(call_audit.record_retry)
     validation_components = ValidationComponents(
         RulesOf(server_policies.policy_of, server_policies.tool_reviews.review_of), settings
@@ -400,6 +420,7 @@ def _build_calls(
         own_tasks=own_tasks,
         intent_recorder=call_audit,
         retries=limits.retries,
+        plan_cache=_build_plan_cache(snapshot.grants, server_policies),
     )
     servers = ServerService(catalog, schemas, server_policies.tool_reviews)
     sessions, parked_calls = _build_client_state(settings, make_task_names(authenticator), cluster)
@@ -416,12 +437,22 @@ def _build_calls(
         servers=servers,
         sessions=sessions,
         parked_calls=parked_calls,
-        active_calls=_build_active_calls(settings, catalog, sessions, tracer, call_audit),
+        active_calls=_build_active_calls(settings, catalog, sessions, base.tracer, call_audit),
         audit_components=build_audit(audit_log, snapshot.grants, counts, servers, server_policies),
         event_components=build_events(bus, audit_log, call_audit, servers, is_only_here),
         webhooks=webhooks,
         streaming=streaming,
     )
+
+
+def _build_plan_cache(grants: GrantSnapshot, server_policies: ServerPolicyService) -> PlanCache:
+    permits = server_policies.tool_reviews.permission_service
+
+    def is_lasting(actor: Actor, entry: CatalogEntry) -> bool:
+        is_decided = grants.never_expires(actor, entry.server, entry.name)
+        return is_decided and permits.permissions_of(entry.server).expires_at is None
+
+    return PlanCache(grants.generation, is_lasting)
 
 
 def build_gateway(
@@ -431,10 +462,9 @@ def build_gateway(
     settings, snapshot, authenticator = base.settings, base.snapshot, base.authenticator
     audit_log_components, audit_log = base.audit_log_components, base.audit_log_components.audit_log
     gateway_info, auth = _gateway_info(), make_auth_member(settings, authenticator)
-    descriptions: dict[str, Mapping[str, str]] = {}
-    tracer = _build_tracer(settings, gateway_info["version"], descriptions)
+    descriptions = base.descriptions
     cluster = make_cluster(settings, authenticator.pepper)
-    calls = _build_calls(base, schemas, cluster, tracer)
+    calls = _build_calls(base, schemas, cluster)
     server_policies, grant_admin = calls.server_policies, calls.policy_components.administration
 
     http_authenticator = make_reception(settings, authenticator, snapshot)
@@ -449,7 +479,7 @@ def build_gateway(
     )
     topic_components = make_topics(settings, snapshot, authenticator, audit_log, grant_admin)
 
-    http = _build_http_app(settings, http_authenticator, auth, cluster)
+    http = _build_http_app(settings, http_authenticator, auth, cluster, snapshot)
     toolbelt_service = build_toolbelts(
         settings, calls.call_gate, calls.event_components.sources.on_toolbelt_changed
     )
@@ -486,16 +516,17 @@ def build_gateway(
         tasks=make_task_names(authenticator),
         own_tools=discovery.own_tools,
     )
-    probes = _build_probes(calls, pools, snapshot, cluster)
+    probes = _build_probes(base, calls, pools, cluster)
     api = ApiRouter(http_authenticator.require_grant)
     api.add(_build_routes(settings, calls, snapshot, authenticator, audit_log_components))
+    api.add(openapi_routes(lambda: api.routes))
     api.add(ServersApi(_operator_dependencies(calls, gateway_info, descriptions)).routes)
     api.add((*approval_components.routes, *topic_components.routes, *SearchApi(tool_search).routes))
-    api.add(calls.webhooks.routes)
+    api.add((*calls.webhooks.routes, *_node_routes(settings, calls, cluster)))
     endpoints = make_endpoints("", all_servers_endpoint, calls.sessions, limits_of(settings), auth)
     endpoints |= registry_endpoints(settings, all_servers_endpoint, calls.active_calls, auth)
-    endpoints |= approval_components.endpoints | topic_components.endpoints
-    http.add_endpoints({**endpoints, **probes.endpoints, OPERATORS: api})
+    endpoints |= approval_components.endpoints | topic_components.endpoints | probes.endpoints
+    http.add_endpoints({**endpoints, LANDING_PATH: landing_page, OPERATORS: api})
     return GatewayParts(
         servers=calls.servers,
         catalog=calls.catalog,
@@ -531,10 +562,15 @@ def _build_http_app(
     http_authenticator: HttpAuthenticator,
     auth: AuthMember,
     cluster: LocalClusterNode | None,
+    snapshot: GatewaySnapshot,
 ) -> HttpApp:
     elsewhere = None if cluster is None else cluster.request_forwarder(auth)
     return HttpApp(
-        _origin_check(settings), {}, http_authenticator=http_authenticator, node_forwarder=elsewhere
+        _origin_check(settings),
+        {},
+        http_authenticator=http_authenticator,
+        node_forwarder=elsewhere,
+        generation=snapshot.grants.generation,
     )
 
 
@@ -651,11 +687,12 @@ def _build_status_methods(
 
 
 def _build_probes(
+    base: Foundation,
     calls: CallComponents,
     pools: UpstreamPools,
-    snapshot: GatewaySnapshot,
     cluster: LocalClusterNode | None,
 ) -> ProbeEndpoints:
+    snapshot, audit = base.snapshot, base.audit_log_components
     metrics = [
         GatewayMetrics(
             calls.servers,
@@ -668,6 +705,9 @@ def _build_probes(
         calls.streaming.metric_families,
         PoolFigures({"calls": pools.calls, "streams": pools.streams}),
         SnapshotMetrics(snapshot),
+        base.approvals.metric_families,
+        AuditMetrics(audit.audit_log, audit.checkpoints),
+        base.models.engine.metric_families,
         ProcessMetrics(version("comity")),
     ]
     if cluster is None:
@@ -728,6 +768,14 @@ def _build_routes(
     )
 
 
+def _node_routes(
+    settings: Settings, calls: CallComponents, cluster: LocalClusterNode | None
+) -> ApiRoutes:
+    members = None if cluster is None else cluster.members
+    node = make_node(settings) if members is None else members.me
+    return NodesApi(node, members, lambda: [server.name for server in calls.servers]).routes
+
+
 def _gateway_info() -> dict[str, str]:
     return {"name": "comity", "version": version("comity")}
 
@@ -744,16 +792,16 @@ def _build_client_state(
     sessions = SessionStore(
         now,
         settings.limits.max_sessions,
-        settings.limits.idle_session.total_seconds(),
+        settings.limits.session_idle_timeout.total_seconds(),
         settings.limits.max_sessions_per_principal,
         max_streams_per_principal=settings.limits.max_streams_per_principal,
         task_ids=task_ids,
         make_session_id=None if cluster is None else cluster.session_id,
     )
     parked = (
-        settings.limits.max_parked,
-        settings.limits.parked_deadline,
-        settings.limits.max_parked_per_principal,
+        settings.limits.max_pending_input,
+        settings.limits.pending_input_timeout,
+        settings.limits.max_pending_input_per_principal,
     )
     return sessions, ParkedCalls(now, *parked)
 
@@ -783,8 +831,8 @@ def _build_active_calls(
     call_audit: CallAudit,
 ) -> ActiveCalls:
     deadline, cap = (
-        settings.limits.call_deadline.total_seconds(),
-        settings.limits.call_cap.total_seconds(),
+        settings.limits.call_idle_timeout.total_seconds(),
+        settings.limits.call_total_timeout.total_seconds(),
     )
     setting = "max_requests_per_principal"
     requests = PrincipalShares(
@@ -800,20 +848,5 @@ def _build_active_calls(
         requests,
         sessions.streams,
         tracer=tracer,
-        outcome_recorder=call_audit,
+        outcome_recorder=with_access_log(call_audit),
     )
-
-
-def _build_tracer(
-    settings: Settings, version: str, descriptions: Mapping[str, Mapping[str, str]]
-) -> Tracer | None:
-    if not settings.telemetry.traces and not is_asked_for(os.environ):
-        return None
-    try:
-        return open_tracer(
-            version, lambda name: descriptions.get(name, _NO_DESCRIPTION), os.environ
-        )
-    except Misconfigured as error:
-        # Whole clusters set OpenTelemetry's variables: that must not keep a gateway from starting.
-        log.warning("Telemetry is off: %s", error)
-        return None

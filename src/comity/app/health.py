@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Final
 from urllib.parse import parse_qs
 
+from comity.app.authentication import HEALTH_PATHS, METRICS_PATH, READY_PATHS
 from comity.errors import INVALID_PARAMS, NOTHING_HERE, MalformedMessage
 from comity.http import asgi
 from comity.http.asgi import ACTOR, HttpEndpoint, Receive, Scope, Send
@@ -32,7 +33,10 @@ _ALLOW_HEADERS: Final = ((b"allow", b"GET, HEAD"),)
 
 
 class ProbeEndpoints:
-    """Handlers of `/health`, `/ready` and `/metrics`."""
+    """Handlers of `/health`, `/ready` and `/metrics`.
+
+    Kubernetes and many programs know the first two as `/healthz`, `/livez` and `/readyz`.
+    """
 
     def __init__(
         self,
@@ -57,7 +61,11 @@ class ProbeEndpoints:
 
     @property
     def endpoints(self) -> dict[str, HttpEndpoint]:
-        return {"/health": self.health, "/ready": self.ready, "/metrics": self.metrics}
+        return {
+            **dict.fromkeys(HEALTH_PATHS, self.health),
+            **dict.fromkeys(READY_PATHS, self.ready),
+            METRICS_PATH: self.metrics,
+        }
 
     async def health(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send

@@ -3,10 +3,12 @@
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from comity.app.authentication import CHALLENGED_FAULTS, HttpAuthenticator
+from comity.app.browser_pages import send_refusal_page, wants_page
 from comity.approvals.presentation import PAGE_PATH as ASK_PAGES
 from comity.errors import MalformedMessage, Unavailable
 from comity.http import asgi
@@ -27,6 +29,7 @@ from comity.http.fast_path import FastPathRequest
 from comity.http.request_turns import FairRequestQueue
 from comity.identity.authentication import WELL_KNOWN
 from comity.mcp.actors import ANONYMOUS, Actor
+from comity.policy.snapshot import PolicyGeneration, sleepless_clock
 from comity.registry import api
 from comity.telemetry.tracing import trace_context_in
 
@@ -55,6 +58,24 @@ class HttpNodeForwarder(Protocol):
         ...
 
 
+KNOWN_SECONDS: Final = 0.25
+"""How long a head needs no second look, if nothing changes.
+
+It is shorter than the pause after which a process counts as suspended, and its policy as unknown.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSender:
+    """Who sends the requests with a certain head, and where they go, until anything changes."""
+
+    generation: int
+    until: float
+    door: CallDoor
+    actor: Actor
+    takes_turns: bool
+
+
 class HttpApp:
     """The ASGI application. It uses no framework, because every call passes through it."""
 
@@ -66,7 +87,10 @@ class HttpApp:
         http_authenticator: HttpAuthenticator | None = None,
         *,
         node_forwarder: HttpNodeForwarder | None = None,
+        generation: PolicyGeneration | None = None,
     ) -> None:
+        self._generation = generation or PolicyGeneration()
+        self._clock = sleepless_clock()
         self._origin_check = origin_check
         self._endpoint_by_path: dict[str, HttpEndpoint] = {}
         self._call_endpoint_by_path: dict[bytes, CallDoor] = {}
@@ -78,6 +102,7 @@ class HttpApp:
 
     def add_endpoints(self, endpoints: Mapping[str, HttpEndpoint]) -> None:
         """Add endpoints at these paths."""
+        self._generation.advance()
         self._endpoint_by_path.update(endpoints)
         for path, door in endpoints.items():
             if isinstance(door, CallDoor):
@@ -85,6 +110,7 @@ class HttpApp:
 
     def remove_endpoints(self, paths: Iterable[str]) -> None:
         """Remove the endpoints at these paths. Requests that already run continue."""
+        self._generation.advance()
         for path in paths:
             self._endpoint_by_path.pop(path, None)
             self._call_endpoint_by_path.pop(path.encode(), None)
@@ -94,31 +120,56 @@ class HttpApp:
 
         If the method returns False, the caller serves the request as an ordinary ASGI request.
         """
-        door, headers = self._call_endpoint_by_path.get(request.path), request.headers
-        # An Origin or a repeated header needs the checks of the ordinary path.
-        if door is None or b"origin" in headers or len(headers) != len(request.listed):
-            return False
-        path = request.path.decode("latin-1")
+        sender = request.head.sender
         try:
-            self._origin_check.check(headers)
-            actor = (
-                ANONYMOUS
-                if self._http_authenticator is None
-                else self._http_authenticator.authenticate_at_once(request, path)
+            if (
+                type(sender) is not KnownSender
+                or sender.generation != self._generation.number
+                or self._clock() > sender.until
+            ):
+                sender = self._find_sender(request)
+                if sender is None:
+                    return False
+            actor = sender.actor
+            if not sender.takes_turns or self._request_queue.begins(actor.party):
+                return sender.door.serve(request, actor)
+            self._request_queue.queue(
+                actor.party, partial(self._serve_later, request, sender.door, actor)
             )
-            if actor is None or not self._is_path_visible(path, actor):
-                return False
-            if actor.is_local or actor is ANONYMOUS or self._request_queue.begins(actor.party):
-                return door.serve(request, actor)
-            self._request_queue.queue(actor.party, partial(self._serve_later, request, door, actor))
             return True
         except (MalformedMessage, Unavailable):
             return False
         except Exception:
             # The call may have begun, so the ordinary path must not repeat it.
-            log.exception("a request ended in a bug of ours")
+            log.exception("A request failed because of an internal error")
             request.answer(500, asgi.encode_internal_error())
             return True
+
+    def _find_sender(self, request: FastPathRequest) -> KnownSender | None:
+        """Return who sent a request and where it goes, and remember it with the head.
+
+        Returns None if the request needs the checks of the ordinary path. Raises MalformedMessage
+        or Unavailable for a request that is refused.
+        """
+        head, number = request.head, self._generation.number
+        door, headers = self._call_endpoint_by_path.get(head.path), head.headers
+        # An Origin or a repeated header needs the checks of the ordinary path.
+        if door is None or b"origin" in headers or len(headers) != len(head.listed):
+            return None
+        path, authenticator = head.path.decode("latin-1"), self._http_authenticator
+        self._origin_check.check(headers)
+        actor = (
+            ANONYMOUS
+            if authenticator is None
+            else authenticator.authenticate_at_once(request, path)
+        )
+        if actor is None or not self._is_path_visible(path, actor):
+            return None
+        takes_turns = not actor.is_local and actor is not ANONYMOUS
+        found = KnownSender(number, self._clock() + KNOWN_SECONDS, door, actor, takes_turns)
+        is_lasting = authenticator is None or authenticator.is_lasting(actor)
+        head.sender = found if is_lasting else None
+        return found
 
     def _serve_later(self, request: FastPathRequest, endpoint: CallDoor, actor: Actor) -> None:
         """Serve a call that waited in the fairness queue. This method now owns the request."""
@@ -130,10 +181,10 @@ class HttpApp:
         except (MalformedMessage, Unavailable):
             log.debug("a request that waited for its turn is refused as any other")
         except Exception:
-            log.exception("a request ended in a bug of ours")
+            log.exception("A request failed because of an internal error")
             request.answer(500, asgi.encode_internal_error())
             return
-        scope = asgi.scope_of(request.path, request.listed, request.address)
+        scope = asgi.scope_of(request.head.path, request.header_list(), request.address)
         request.hand_over(partial(self._serve_whole, scope, request.body))
 
     async def _serve_whole(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
@@ -160,6 +211,9 @@ class HttpApp:
             headers: dict[bytes, bytes] = dict(scope["headers"])
             if len(headers) != len(scope["headers"]):
                 asgi.refuse_repeated(scope["headers"])
+            if asgi.API_KEY_HEADER in headers:
+                scope["headers"] = asgi.with_bearer(headers)
+                headers = dict(scope["headers"])
             self._check_host_and_origin(scope["path"], headers)
             origin = headers.get(b"origin")
             if origin is not None and self._may_read_response(scope["path"], origin):
@@ -173,7 +227,7 @@ class HttpApp:
         except Exception:
             trace = trace_context_in(dict(scope["headers"]))
             told = None if trace is None else {"trace_id": trace.context.trace_id}
-            log.exception("a request ended in a bug of ours", extra=told)
+            log.exception("A request failed because of an internal error", extra=told)
             with contextlib.suppress(RuntimeError):
                 # A response that has begun cannot be replaced; `send` then raises RuntimeError.
                 await asgi.send_json(send, 500, asgi.encode_internal_error())
@@ -229,7 +283,9 @@ class HttpApp:
                 scope, dict(scope["headers"]), error.fault
             )
             send = asgi.with_headers(send, said)
-        if api.is_at_registry(scope["path"]):
+        if wants_page(scope):
+            await send_refusal_page(send, error)
+        elif api.is_at_registry(scope["path"]):
             await api.send_refusal(send, error)
         else:
             await asgi.send_refusal(send, error)

@@ -57,7 +57,7 @@ class IdleShutdownApp:
             if self._open_requests or self._is_needed() or is_gateway_in_use(record):
                 since = loop.time()
             elif loop.time() - max(since, self._last_request_at) >= idle and retire_gateway(record):
-                log.info("nobody has needed this gateway for %g s; it ends", idle)
+                log.info("No client used this gateway for %g s. It stops.", idle)
                 end()
                 return
 

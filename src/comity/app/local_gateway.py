@@ -8,50 +8,30 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
 
-import click
-
-from comity.app.settings import ServerSettings, Settings
+from comity.app.settings import Settings
 from comity.app.settings_reader import ConfigSource
-from comity.cli.api_client import ApiClient, new_token, running_gateway
+from comity.cli.api_client import ApiClient, new_token
 from comity.http.server import event_loop, run_http_server
-from comity.mcp.protocol import SEPARATOR
 from comity.telemetry import logging
-
-type Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-config_option: Final[Decorator] = click.option(
-    "--config",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    is_eager=True,
-    help="Ask the gateway of this file; where none runs, start its servers for the purpose.",
-)
 
 
 @contextmanager
-def gateway_client(
-    url: str, config: Path | None, is_wanted: Callable[[ServerSettings], bool]
+def configured_gateway(
+    config: Path | None, is_wanted: Callable[[str], bool]
 ) -> Generator[ApiClient]:
-    """Yield a client of the gateway at the URL, or of a temporary gateway if none runs."""
-    running = None if config is None else running_gateway(config)
-    if config is None or running is not None:
-        yield ApiClient(url if running is None else running.url)
-        return
+    """Yield a client of a temporary gateway of this configuration. Raises Misconfigured."""
     found = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load()
     with temporary_gateway(found.settings, is_wanted) as gateway:
         yield gateway
 
 
 @contextmanager
-def temporary_gateway(
-    settings: Settings, is_wanted: Callable[[ServerSettings], bool]
-) -> Generator[ApiClient]:
+def temporary_gateway(settings: Settings, is_wanted: Callable[[str], bool]) -> Generator[ApiClient]:
     """Yield a client of a temporary gateway with the wanted servers, once each was tried."""
     logging.configure_logging("text", os.environ.get("LOG_LEVEL", "ERROR"))
     chosen = tuple(
-        server for server in settings.servers if not server.disabled and is_wanted(server)
+        server for server in settings.servers if not server.disabled and is_wanted(server.id)
     )
     # The user who may start the servers of a file is its local user.
     mine = replace(
@@ -64,11 +44,6 @@ def temporary_gateway(
     token = new_token()
     with _running(mine, token) as address:
         yield ApiClient(address, token=token)
-
-
-def may_own_tool(server: ServerSettings, tool: str) -> bool:
-    """Return whether a tool of that name may belong to this server. Other servers need no start."""
-    return SEPARATOR not in tool or tool.startswith(server.id + SEPARATOR)
 
 
 @contextmanager
@@ -117,7 +92,7 @@ class _LocalGatewayRunner:
         settings = self._settings
         async with assemble_gateway(settings, operator_token=self._token) as parts:
             await parts.servers.wait_for_first_starts(
-                settings.limits.start_deadline + timedelta(seconds=5)
+                settings.limits.start_timeout + timedelta(seconds=5)
             )
 
             def listening(origin: str) -> None:

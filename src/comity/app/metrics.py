@@ -32,15 +32,15 @@ class GatewayMetrics:
             *self.active_calls.update_metrics().families(),
             self._active_call_metrics(),
             MetricFamily(
-                "comity_calls_parked",
+                "comity_calls_waiting_for_input",
                 "gauge",
-                "Calls that wait for somebody's answer while no stream is held for them.",
+                "Calls that wait for input without an open stream.",
                 [((), self.count_parked_calls())],
             ),
             MetricFamily(
                 "comity_sessions",
                 "gauge",
-                "Sessions of clients of the handshake era.",
+                "Client sessions of MCP versions with a handshake.",
                 [((), len(self.sessions))],
             ),
             *self._server_metrics(),
@@ -53,7 +53,7 @@ class GatewayMetrics:
             server = "" if call.counters is None else call.counters.server
             waiting[server, label_of(call.method)] += 1
         return MetricFamily(
-            "comity_calls_underway",
+            "comity_calls_active",
             "gauge",
             "Requests of clients that have no answer yet.",
             [((("server", s), ("method", m)), number) for (s, m), number in waiting.items()],
@@ -98,12 +98,12 @@ class GatewayMetrics:
                     aside.append((labels, len(unusable)))
         return [
             MetricFamily(
-                "comity_offers", "gauge", "What servers offer and clients are shown.", offered
+                "comity_catalog_entries", "gauge", "Catalog entries that clients can see.", offered
             ),
             MetricFamily(
-                "comity_offers_set_aside",
+                "comity_catalog_entries_quarantined",
                 "gauge",
-                "What servers offer and clients are not shown, because it is unusable.",
+                "Catalog entries that are hidden because they are invalid.",
                 aside,
             ),
         ]
@@ -120,34 +120,34 @@ class SnapshotMetrics:
         grants = sum(len(each.grants) for each in snapshot.grants.latest.subjects.values())
         counts = (
             (("kind", "grants"), grants),
-            (("kind", "parties"), len(snapshot.parties)),
+            (("kind", "principals"), len(snapshot.parties)),
             (("kind", "keys"), len(snapshot.keys)),
         )
         # A snapshot that cannot become stale, or that is empty, has no age.
         ages = [((), snapshot.freshness.age)] if _has_age(snapshot) else []
         return [
             MetricFamily(
-                "comity_policy_known",
+                "comity_policy_loaded",
                 "gauge",
-                "Whether calls can be judged; without it all are refused.",
+                "Whether permissions are loaded; if not, all calls are refused.",
                 [((), int(snapshot.freshness.is_fresh))],
             ),
             MetricFamily(
                 "comity_policy_age_seconds",
                 "gauge",
-                "How long ago the store was last asked for what is known.",
+                "Time since permissions were last read from the store.",
                 ages,
             ),
             MetricFamily(
                 "comity_policy_version",
                 "gauge",
-                "The version of the records that calls are judged by.",
+                "The version of the loaded permissions.",
                 [((), snapshot.version)],
             ),
             MetricFamily(
                 "comity_records",
                 "gauge",
-                "Grants, parties and keys that are known here.",
+                "Loaded grants, principals and keys.",
                 [((label,), count) for label, count in counts],
             ),
         ]

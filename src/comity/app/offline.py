@@ -2,19 +2,25 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 from comity.app.records import RecordStores, open_store
 from comity.app.settings import Settings
+from comity.app.settings_reader import ConfigSource
 from comity.approvals.service import find_by_id_or_prefix
 from comity.approvals.wiring import stored_approval_routes
 from comity.audit.api import JournalApi
 from comity.audit.export import AuditReader, Settle
 from comity.audit.wiring import AuditLogComponents, make_signer, node_of, signing_key_file
-from comity.cli.api_client import Answer
-from comity.errors import MalformedMessage, Misconfigured
+from comity.cli.api_client import Answer, ApiClient, exit_status_of, find_gateway_by_url, url_of
+from comity.cli.target import running_gateway
+from comity.errors import MalformedMessage, Misconfigured, Unavailable
 from comity.http.api import ApiRouter, ApiRoutes
 from comity.http.asgi import OPERATORS
 from comity.identity.api import RecordsApi
@@ -23,6 +29,8 @@ from comity.identity.wiring import pepper_for
 from comity.mcp import jsonrpc
 from comity.mcp.actors import LOCAL_OPERATOR, Actor
 from comity.policy.wiring import stored_grant_routes
+
+PROBE_TIMEOUT: Final = timedelta(seconds=2)
 
 
 def audit_routes(records: RecordStores, audit_log_components: AuditLogComponents) -> ApiRoutes:
@@ -58,7 +66,7 @@ async def open_audit_reader(settings: Settings) -> AsyncGenerator[AuditReader]:
     """Yield a reader of the audit log in the store. Raises Misconfigured."""
     if not settings.store.url:
         raise Misconfigured(
-            'no journal is kept without a store: write url = "sqlite:///comity.db" in [store]'
+            'there is no audit log without a store: write url = "sqlite:///comity.db" in [store]'
         )
     records = open_store(settings.store.url)
     try:
@@ -84,7 +92,7 @@ async def open_offline_api(settings: Settings) -> AsyncGenerator[ApiRouter]:
     """Yield the API routes that work on the store while no gateway runs."""
     if not settings.store.url:
         raise Misconfigured(
-            'nothing is kept without a store: write url = "sqlite:///comity.db" in [store], or '
+            'no store is configured: write url = "sqlite:///comity.db" in [store], or '
             "start the gateway first"
         )
     records = open_store(settings.store.url)
@@ -105,14 +113,48 @@ def _allow_operator(actor: Actor, verb: str, target: str) -> None:
     del actor, verb, target
 
 
+def settings_of(config: Path | None) -> Settings:
+    """Return the settings of a configuration. Raises Misconfigured."""
+    return ConfigSource(Path.cwd(), Path.home(), os.environ, config).load().settings
+
+
+def refuse_if_gateway_runs(config: Path | None) -> None:
+    """Raise Misconfigured if a gateway with this configuration runs.
+
+    A running gateway caches the records of its store and signs what it writes there. A second
+    writer would make the cache stale.
+    """
+    running = running_gateway(config)
+    settings = settings_of(config)
+    url = url_of(settings.host, settings.port) if running is None else running.url
+    # A gateway that left a record for this URL serves another configuration.
+    may_be_ours = settings.port and find_gateway_by_url(url) is None
+    if running is not None or (may_be_ours and _is_gateway_running(url)):
+        raise Misconfigured(
+            f"a gateway with this configuration runs at {url}; remove --offline, or stop it"
+        )
+
+
+def _is_gateway_running(url: str) -> bool:
+    try:
+        ApiClient(url, PROBE_TIMEOUT).status()
+    except Misconfigured:
+        # A gateway runs there and refuses these credentials.
+        return True
+    except Unavailable:
+        return False
+    return True
+
+
 def request_offline(
-    settings: Settings,
+    config: Path | None,
     method: str,
     path_parts: tuple[str, ...],
     query: Mapping[str, str],
     body: Mapping[str, object],
 ) -> Answer:
     """Answer like a running gateway, from the store. Raises Misconfigured, Unavailable."""
+    settings = settings_of(config)
     # Encoded and decoded as over HTTP, so that both ways accept and return the same values.
     given = query if method == "GET" else json.loads(json.dumps(body))
     path = "/".join((OPERATORS.rstrip("/"), *path_parts))
@@ -124,13 +166,13 @@ def request_offline(
     try:
         return json.loads(asyncio.run(answered()))
     except MalformedMessage as refused:
-        raise Misconfigured(str(refused)) from None
+        raise Misconfigured(str(refused), exit_status_of(refused.fault.http_status)) from None
 
 
-def export_audit_lines(settings: Settings) -> Iterator[bytes]:
+def export_audit_lines(config: Path | None) -> Iterator[bytes]:
     """Yield the lines of the exported audit log of a store. Raises Misconfigured, Unavailable."""
     with asyncio.Runner() as runner:
-        opened = open_audit_reader(settings)
+        opened = open_audit_reader(settings_of(config))
         history = runner.run(opened.__aenter__())
         try:
             place = None

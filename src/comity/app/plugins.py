@@ -121,7 +121,7 @@ def embedder_problem(plugin: object) -> str | None:
     """Return why an object is not a valid embedder, or None."""
     name, size = getattr(plugin, "name", None), getattr(plugin, "size", None)
     if not isinstance(name, str) or not 1 <= len(name) <= 200:
-        return "its name must say which model it is, in at most 200 letters"
+        return "its name must identify the model, in at most 200 characters"
     if not isinstance(size, int) or not 2 <= size <= MAX_DIMENSIONS:
         return f"its size must be a whole number from 2 to {MAX_DIMENSIONS}"
     embed, close = getattr(plugin, "embed", None), getattr(plugin, "close", None)

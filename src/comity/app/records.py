@@ -40,7 +40,7 @@ class RecordStores:
     def __init__(
         self, backend: DatabaseBackend, chain: ChainWriter, on_change: asyncio.Event
     ) -> None:
-        database = SqlDatabase(backend, on_change.set)
+        database = self._database = SqlDatabase(backend, on_change.set)
         self._backend = backend
         self.changes = SqlChangeLog(database, on_change)
         self.grants = SqlGrantStore(database)
@@ -66,7 +66,7 @@ class RecordStores:
 
     async def close(self) -> None:
         await self.audit_log.close()
-        await self._backend.close()
+        await self._database.close()
 
 
 type GatewaySnapshot = PolicySnapshot[RecordStores]

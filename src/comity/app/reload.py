@@ -19,6 +19,7 @@ from comity.app.settings_reader import ConfigSource, SettingsChanges, compare_se
 from comity.app.upstreams import UpstreamRegistry
 from comity.config.watch import file_changes
 from comity.errors import Misconfigured
+from comity.http.tls import ListenerCertificate
 from comity.mcp.mgp import ShutdownReason
 from comity.sessions.upstream import TransportFactory
 
@@ -31,9 +32,13 @@ async def follow_settings(
     upstream_registry: UpstreamRegistry,
     report: Callable[[str], None],
     apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
+    certificate: ListenerCertificate | None = None,
 ) -> AsyncGenerator[None]:
-    """Apply changes of the configuration files to servers and policies until the context ends."""
-    reload = SettingsReloader(source, upstream_registry, report, apply_policy)
+    """Apply changes of the configuration files to servers and policies until the context ends.
+
+    The files of the certificate are watched too.
+    """
+    reload = SettingsReloader(source, upstream_registry, report, apply_policy, certificate)
     running = asyncio.ensure_future(reload.run())
     try:
         yield
@@ -52,8 +57,10 @@ class SettingsReloader:
         upstream_registry: UpstreamRegistry,
         report: Callable[[str], None],
         apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
+        certificate: ListenerCertificate | None = None,
     ) -> None:
         self._source = source
+        self._certificate = certificate
         self._upstream_registry = upstream_registry
         self._report = report
         self._apply_policy = apply_policy
@@ -66,9 +73,13 @@ class SettingsReloader:
         """Watch the files and apply changes until cancelled."""
         asked = asyncio.Event()
         with _handle_sighup(asked):
-            async with aclosing(file_changes(self._source.watched_paths, asked)) as heard:
+            watched = self._source.watched_paths
+            if self._certificate is not None:
+                watched += self._certificate.paths
+            async with aclosing(file_changes(watched, asked)) as heard:
                 async for _ in heard:
                     await self._reload()
+                    await self._reload_certificate()
 
     async def stop(self) -> None:
         """Cancel all changes in progress. The shutdown of the servers ends what is left of them."""
@@ -88,13 +99,22 @@ class SettingsReloader:
         except Misconfigured as mistake:
             self._report_errors(str(mistake))
         except Exception:
-            log.exception("following the configuration ended in a bug")
+            log.exception("Watching the configuration failed")
+
+    async def _reload_certificate(self) -> None:
+        if self._certificate is None:
+            return
+        try:
+            if await asyncio.to_thread(self._certificate.reload):
+                self._report("the certificate has changed; new connections use the new one")
+        except Exception:
+            log.exception("reading the certificate ended in a bug")
 
     def _report_errors(self, errors: str) -> None:
         if errors != self._reported_errors:
             for line in errors.splitlines():
                 log.error(
-                    "the configuration has changed and is not taken: %s",
+                    "The changed configuration was not applied: %s",
                     line.strip(),
                     extra={"is_own": True},
                 )
@@ -133,7 +153,7 @@ class SettingsReloader:
     def _report_needed_restart(self, changes: SettingsChanges) -> None:
         if changes.needs_restart and changes.needs_restart != self._reported_restart:
             named = ", ".join(changes.needs_restart)
-            log.warning("to take over %s, restart the gateway; it goes on as before", named)
+            log.warning("Changes to %s need a restart", named)
         self._reported_restart = changes.needs_restart
 
     def _run_in_order(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -171,7 +191,7 @@ async def _run_after(
             await asyncio.wait([previous])
         await work()
     except Exception:
-        log.exception("changing server %r ended in a bug", name)
+        log.exception("Changing server %r failed", name)
 
 
 @contextmanager

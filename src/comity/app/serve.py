@@ -19,6 +19,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from comity.app.bootstrap import bootstrap_admin
 from comity.app.checks.machine import require_free_port
 from comity.app.gateway import GatewayParts, assemble_gateway
 from comity.app.idle_shutdown import IdleShutdownApp
@@ -31,18 +32,22 @@ from comity.cli.output import line_text, paragraph_text, state_text
 from comity.errors import Misconfigured
 from comity.http.connection import ListenerLimits
 from comity.http.server import ShutdownHooks, event_loop, run_http_server
+from comity.http.tls import open_certificate
 from comity.http.trusted_proxies import TrustedProxies
 from comity.identity.wiring import refuse_open_gateway
 from comity.mcp.entries import EntryKind
 from comity.mcp.mgp import ServerLifecycleState
 from comity.servers.supervisor import UpstreamServer
 from comity.telemetry.logging import LogFormat, log_announcement
+from comity.toolkit.service_manager import READY_STATE, STOPPING_STATE, ServiceManager
 from comity.toolkit.text import count_noun
 
 REDRAW_INTERVAL_SECONDS: Final = 0.1
 MAX_STDERR_LINES: Final = 3
 MAX_TABLE_ROWS: Final = 200
-REMEDY: Final = "`comity servers show NAME` tells why one failed, `comity doctor` what to do."
+REMEDY: Final = (
+    "`comity servers show NAME` shows why a server failed. `comity doctor` suggests a fix."
+)
 
 
 @contextlib.asynccontextmanager
@@ -92,7 +97,7 @@ class StartupReporter:
             log_announcement(f"server {server.name!r} is ready after {took:.1f} s: {offered}")
             return
         for line in _last_stderr_lines(server):
-            log_announcement(f"server {server.name!r} said: {line}")
+            log_announcement(f"server {server.name!r} wrote: {line}")
         log_announcement(f"server {server.name!r} is not ready")
 
     @property
@@ -154,7 +159,7 @@ class StartupReporter:
         servers = count_noun(len(self._servers), "server")
         counted = f"{ready} of {servers} ready, {count_noun(tools, 'tool')}."
         remedy = f"{REMEDY}\n" if self._has_failed else ""
-        how = "Connect a client: `comity client connect NAME`, or give it "
+        how = "Connect a client: `comity clients connect NAME`, or give it "
         return Text.assemble("\n", (counted, "bold"), "\n", remedy, how, (f"{address}/mcp", "cyan"))
 
 
@@ -162,7 +167,7 @@ def _catalog_counts(catalog: Catalog, server: UpstreamServer) -> str:
     kinds = {EntryKind.TOOL: "tool", EntryKind.PROMPT: "prompt", EntryKind.RESOURCE: "resource"}
     counts = {noun: catalog.count(server.name, kind) for kind, noun in kinds.items()}
     told = ", ".join(count_noun(count, noun) for noun, count in counts.items() if count)
-    return told or "offers nothing"
+    return told or "has no tools, resources or prompts"
 
 
 def _last_stderr_lines(server: UpstreamServer) -> list[str]:
@@ -214,7 +219,11 @@ GC_THRESHOLDS = (20_000, 20, 50)
 
 
 def serve_gateway(
-    source: ConfigSource, loaded_config: LoadedConfig, idle: timedelta | None
+    source: ConfigSource,
+    loaded_config: LoadedConfig,
+    idle: timedelta | None,
+    *,
+    should_bootstrap: bool = False,
 ) -> None:
     """Run a gateway until it is stopped or, with `idle`, until it was unused for that long."""
     settings = loaded_config.settings
@@ -223,30 +232,43 @@ def serve_gateway(
     if settings.identity.mode == "local":
         # The folder holds the operator token, without which the gateway has no operator.
         prepare_folder()
-    raise_open_file_limit()
-    # `gc.freeze` excludes the loaded modules from collections, which would slow down every call.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    tune_process()
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_serve(source, settings, loaded_config.files[0], idle))
+        runner.run(
+            _serve(
+                source, settings, loaded_config.files[0], idle, should_bootstrap=should_bootstrap
+            )
+        )
 
 
 async def _serve(
-    source: ConfigSource, settings: Settings, config: Path, idle: timedelta | None
+    source: ConfigSource,
+    settings: Settings,
+    config: Path,
+    idle: timedelta | None,
+    *,
+    should_bootstrap: bool,
 ) -> None:
     token = new_token() if settings.identity.mode == "local" else ""
-    record = _GatewayRecordFile(config, token)
+    record = GatewayRecordFile(config, token)
+    manager = ServiceManager()
+    certificate = open_certificate(settings.tls.certificate_file, settings.tls.key_file)
     async with (
+        manager.feed_watchdog(),
         assemble_gateway(settings, operator_token=token) as parts,
         follow_settings(
             source,
             parts.upstream_registry,
             log_announcement,
             parts.policy_components.apply_settings,
+            certificate,
         ),
         report_startup(parts, settings.telemetry.log_format) as started,
     ):
         parts.set_shutdown_callback(_stop_process)
+        # In local mode, the operator token makes the local user an administrator.
+        if should_bootstrap and settings.identity.mode == "required":
+            await bootstrap_admin(parts)
         idling = IdleShutdownApp(parts.http_app, lambda: _is_needed(parts))
 
         def listening(origin: str) -> None:
@@ -254,6 +276,7 @@ async def _serve(
             record.write(origin)
             started(origin)
             record.announce()
+            manager.notify(READY_STATE, f"STATUS=Listening on {origin}")
             if idle is not None and record.file is not None:
                 idling.watch(record.file, idle, _stop_process)
 
@@ -263,11 +286,12 @@ async def _serve(
                 parts.http_app if idle is None else idling,
                 settings.host,
                 settings.port,
-                limits=_limits(settings),
+                limits=listener_limits(settings),
                 started=listening,
                 shutdown=ShutdownHooks(
-                    lambda: _begin_shutdown(parts), parts.active_calls.interrupt
+                    lambda: _begin_shutdown(parts, manager), parts.active_calls.interrupt
                 ),
+                tls=None if certificate is None else certificate.context,
             )
 
 
@@ -275,7 +299,8 @@ def _stop_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _begin_shutdown(parts: GatewayParts) -> None:
+def _begin_shutdown(parts: GatewayParts, manager: ServiceManager) -> None:
+    manager.notify(STOPPING_STATE)
     running = sum(server.state is ServerLifecycleState.CONNECTED for server in parts.servers)
     log_announcement(f"stopping {count_noun(running, 'server')}" if running else "stopping")
     parts.end_streams()
@@ -286,7 +311,7 @@ def _is_needed(parts: GatewayParts) -> bool:
     return bool(len(parts.active_calls)) or parts.approval_components.approvals.has_open
 
 
-class _GatewayRecordFile:
+class GatewayRecordFile:
     """The record that tells other processes of this user where this gateway listens."""
 
     def __init__(self, config: Path, token: str) -> None:
@@ -301,7 +326,7 @@ class _GatewayRecordFile:
             if self._token:
                 raise
             # Keys and tokens work without the record. Commands then need the URL of the gateway.
-            log.warning("commands do not find this gateway by its configuration: %s", problem)
+            log.warning("Commands cannot find this gateway by its configuration: %s", problem)
 
     def announce(self) -> None:
         if self.file is not None and self._token:
@@ -312,19 +337,27 @@ class _GatewayRecordFile:
             remove_record(self.file)
 
 
-def _limits(settings: Settings) -> ListenerLimits:
+def scheme_of(settings: Settings) -> str:
+    return "https" if settings.tls.certificate_file else "http"
+
+
+def listener_limits(settings: Settings) -> ListenerLimits:
     return ListenerLimits(
         connections=settings.limits.max_connections,
         connections_per_address=settings.limits.max_connections_per_address,
         proxies=TrustedProxies(settings.trusted_proxies),
-        header_time=settings.limits.header_deadline,
-        keep_alive=settings.limits.keep_alive,
+        header_time=settings.limits.header_timeout,
+        keep_alive=settings.limits.keep_alive_timeout,
         grace=settings.limits.shutdown_grace,
     )
 
 
-def raise_open_file_limit() -> None:
-    """Raise the limit of open files to the hard limit. Every connection needs a file."""
+def tune_process() -> None:
+    """Set the garbage collector for long runs, and raise the limit of open files."""
+    # `gc.freeze` excludes the loaded modules from collections, which would slow down every call.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    # Every connection needs a file.
     if resource is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(ValueError, OSError):  # some systems refuse their own hard limit

@@ -10,7 +10,11 @@ from comity.app.settings import NOTHING, SERVER_FIELDS, ServerSettings, Transpor
 from comity.config.document import ConfigErrors, ConfigValue, expand_variables, nearest_name
 from comity.config.fields import fields_of
 from comity.errors import Misconfigured
-from comity.servers.settings import MGP_SETTINGS, SupervisionSettings
+from comity.servers.settings import (
+    DEFAULT_POLICY_BY_MGP_NAME,
+    MGP_SETTINGS,
+    SupervisionSettings,
+)
 
 # All spellings that the configuration files of MCP clients use.
 TRANSPORT_BY_NAME: Final[Mapping[str, Transport]] = {
@@ -35,7 +39,10 @@ CONNECTION_FIELDS: Final[Mapping[str, tuple[Mapping[str, object], str]]] = {
     "cwd": ({"type": "string"}, "the folder to start it in"),
     "url": (_URL_SCHEMA, "where to call it"),
     "headers": (_STRING_TABLE_SCHEMA, "sent with every request"),
-    "transport": ({"enum": list(TRANSPORT_BY_NAME)}, "how it is reached; follows from the rest"),
+    "transport": (
+        {"enum": list(TRANSPORT_BY_NAME)},
+        "the transport; default: derived from the other keys",
+    ),
     "type": ({"enum": list(TRANSPORT_BY_NAME)}, "the same as transport"),
 }
 """The keys that say how to reach a server, each with its JSON Schema and description."""
@@ -52,6 +59,8 @@ class EntryReader:
 
     environ: Mapping[str, str]
     errors: ConfigErrors
+    # Whether the file is one that MGP programs share, with the words of MGP.
+    is_mgp_file: bool = False
 
     def read_server(self, server_id: str, label: str, entry: ConfigValue) -> ServerSettings | None:
         table = self.errors.read(entry.table, None)
@@ -74,16 +83,16 @@ class EntryReader:
             cwd=self._read_value(given.get("cwd"), self._read_text, "") or None,
             url="" if is_program else self._read_value(url, self._read_url, ""),
             headers=self._read_value(given.get("headers"), self._read_string_table, NOTHING),
-            **self._checked_placement(entry, is_program, self._read_settings(given)),
+            **self._checked_replicas(entry, is_program, self._read_settings(given)),
         )
 
-    def _checked_placement(
+    def _checked_replicas(
         self, entry: ConfigValue, is_program: bool, decided: dict[str, Any]
     ) -> dict[str, Any]:
-        """Report `placement = "one"` for a remote server, which already runs once for all nodes."""
-        if decided.get("placement") == "one" and not is_program:
+        """Report `replicas = "single"` for a remote server, which all nodes share anyway."""
+        if decided.get("replicas") == "single" and not is_program:
             self.errors.add(
-                entry.wrong('placement = "one" is for servers with a command; leave it out here')
+                entry.wrong('replicas = "single" is for servers with a command; leave it out here')
             )
         return decided
 
@@ -99,14 +108,19 @@ class EntryReader:
         decided: dict[str, Any] = {}
         for name, setting in SERVER_FIELDS.items():
             if name in members:
-                decided[name] = self._read_value(members[name], setting.kind.read, None)
+                read = setting.kind.read
+                if name == "default_policy" and self.is_mgp_file:
+                    read = _read_mgp_default_policy
+                decided[name] = self._read_value(members[name], read, None)
         mgp = self._read_value(members.get("mgp"), ConfigValue.table, {})
         for key, written in mgp.items():
             if key not in MGP_SETTINGS:
                 continue
             name, kind = MGP_SETTINGS[key]
             if name in decided:
-                said_twice = written.wrong(f"stands outside of this table too, as {name}; keep one")
+                said_twice = written.wrong(
+                    f"is also set outside of this table, as {name}; keep one"
+                )
                 self.errors.add(said_twice)
             decided[name] = self._read_value(written, kind.read, None)
         care = {
@@ -148,6 +162,10 @@ class EntryReader:
             return expand_variables(text, self.environ)
         except Misconfigured as problem:
             raise value.wrong(str(problem)) from None
+
+
+def _read_mgp_default_policy(value: ConfigValue) -> str:
+    return DEFAULT_POLICY_BY_MGP_NAME[value.one_of(DEFAULT_POLICY_BY_MGP_NAME)]
 
 
 def _transport(entry: ConfigValue, members: Mapping[str, ConfigValue]) -> Transport:

@@ -1,6 +1,6 @@
 """The settings of the whole gateway: one field for each table of `comity.toml`.
 
-The path of a setting here is its name in the file: `settings.limits.depth` is `depth` in
+The path of a setting here is its name in the file: `settings.limits.max_depth` is `max_depth` in
 `[limits]`. A variable, a header, an argument or the tail of a URL may be a secret, so no repr shows
 them.
 """
@@ -18,7 +18,7 @@ from comity.cluster.settings import ClusterSettings
 from comity.config.fields import ConfigField, fields_of, number_type, setting
 from comity.events.webhooks.settings import WebhookSettings
 from comity.gateway.settings import LimitSettings
-from comity.http.settings import HOSTS, NETWORKS, ORIGINS, NetworkSettings
+from comity.http.settings import HOSTS, NETWORKS, ORIGINS, NetworkSettings, TlsSettings
 from comity.identity.settings import IdentitySettings
 from comity.inference.model import Budget
 from comity.inference.settings import BUDGETS, MODELS, InferenceSettings, ModelSettings
@@ -42,11 +42,11 @@ from comity.telemetry.settings import TelemetrySettings
 from comity.topics.settings import TopicServiceSettings
 
 type Transport = Literal["stdio", "http", "sse"]
-type Sharing = Literal["shared", "session"]
-type Placement = Literal["each", "one"]
-type EraChoice = Literal["auto", "handshake", "modern"]
-type Containment = Literal["auto", "group", "namespace"]
-type ServerDefault = Literal["inherit", "opt-in", "opt-out"]
+type ProcessPer = Literal["gateway", "session"]
+type Replicas = Literal["per_node", "single"]
+type ProtocolChoice = Literal["auto", "2025-11-25", "2026-07-28"]
+type ProcessCleanup = Literal["auto", "group", "namespace"]
+type ServerDefault = Literal["inherit", "deny", "allow"]
 type TrustLevel = Literal["trusted", "standard", "sandboxed"]
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -65,16 +65,18 @@ class ServerSettings:
     cwd: str | None = None
     url: str = ""
     headers: Mapping[str, str] = NOTHING
-    sharing: Sharing = setting("shared", "One connection for all clients, or one for each.")
-    placement: Placement = setting(
-        "each", "Whether each node of a cluster runs the server, or only one of them at a time."
+    process_per: ProcessPer = setting(
+        "gateway", "One connection for all clients (`gateway`), or one for each (`session`)."
+    )
+    replicas: Replicas = setting(
+        "per_node", "Whether every node of a cluster runs the server, or a single node at a time."
     )
     disabled: bool = setting(False, "Whether Comity leaves the server out.")
-    era: EraChoice = setting(
-        "auto", "The MCP version that Comity speaks with it; `auto` finds out."
+    protocol: ProtocolChoice = setting(
+        "auto", "The MCP version that Comity uses with it; `auto` detects it."
     )
-    containment: Containment = setting(
-        "auto", "How its processes are held together; `auto` takes the best of this machine."
+    process_cleanup: ProcessCleanup = setting(
+        "auto", "How Comity ends all its processes; `auto` uses the best way of this machine."
     )
     supervision: SupervisionSettings = field(default_factory=SupervisionSettings)
     # The values of the `mgp` table, and the table as written; empty for standard MCP.
@@ -85,18 +87,14 @@ class ServerSettings:
     # Not compared, because a change of it needs no restart of the server.
     default_policy: ServerDefault = setting(
         "inherit",
-        "What holds for its tools without a grant; `inherit` takes `policy.default_policy`.",
+        "Calls without a grant: `deny`, `allow`, or `inherit` for `policy.default_policy`.",
         is_live=True,
         is_compared=False,
     )
-    policy: Mapping[str, Any] = setting(
-        {}, "What it may do, and how far Comity trusts it.", POLICY_TYPE
-    )
-    live: Mapping[str, Any] = setting(
-        {}, "What it may do beyond answering, where it speaks MCPL.", LIVE
-    )
+    policy: Mapping[str, Any] = setting({}, "Its permissions and its trust level.", POLICY_TYPE)
+    live: Mapping[str, Any] = setting({}, "Its feature sets and limits, if it speaks MCPL.", LIVE)
     tools: Mapping[str, ToolPolicy] = setting(
-        {}, "What holds for single tools, by name or pattern.", TOOLS_TYPE
+        {}, "The policies of single tools, by name or pattern.", TOOLS_TYPE
     )
 
     def __repr__(self) -> str:
@@ -113,8 +111,11 @@ class Settings:
     servers: tuple[ServerSettings, ...] = ()
     host: str = setting("127.0.0.1", "The address to listen on.")
     port: int = setting(2664, "The port to listen on; 0 takes a free one.", number_type(0, 65535))
+    workers: int = setting(
+        1, "The processes that serve this port together; each uses one core.", number_type(1, 64)
+    )
     allowed_hosts: tuple[str, ...] = setting(
-        (), "The names of this gateway, beside localhost.", HOSTS
+        (), "The hostnames of this gateway, in addition to localhost.", HOSTS
     )
     allowed_origins: tuple[str, ...] = setting(
         (), "The web origins whose pages may call it.", ORIGINS
@@ -128,23 +129,21 @@ class Settings:
         False, "Whether an MGP client with the grant admin/write may stop the gateway."
     )
     grants: tuple[Grant, ...] = setting(
-        (), "Who may do what; the store holds more grants.", GRANTS_TYPE, is_live=True
+        (), "Grants: what each principal may do; the store holds more.", GRANTS_TYPE, is_live=True
     )
     forbid: tuple[Guardrail, ...] = setting(
-        (), "What nobody may do, whatever is granted.", GUARDRAILS_TYPE, is_live=True
+        (), "Guardrails: calls that no grant can allow.", GUARDRAILS_TYPE, is_live=True
     )
     models: tuple[ModelSettings, ...] = setting((), "The language models.", MODELS)
-    budgets: tuple[Budget, ...] = setting(
-        (), "What principals may spend on models in a day.", BUDGETS
-    )
+    budgets: tuple[Budget, ...] = setting((), "The daily limits of principals for models.", BUDGETS)
     channels: tuple[ChannelRoute | TopicChatConfig, ...] = setting(
-        (), "Where messages of channels go, and where models answer.", CHANNELS
+        (), "The routes of channel messages, and of the replies of models.", CHANNELS
     )
     pushes: tuple[PushRouteRule, ...] = setting(
-        (), "Where pushed events go; the first entry that matches counts.", PUSHES
+        (), "The routes of pushed events; the first entry that matches applies.", PUSHES
     )
-    hooks: tuple[InboundWebhookConfig, ...] = setting(
-        (), "The webhooks that come in at /hooks/NAME, and where they go.", HOOKS
+    inbound_webhooks: tuple[InboundWebhookConfig, ...] = setting(
+        (), "The inbound webhooks at /hooks/NAME, and the routes of their events.", HOOKS
     )
     limits: LimitSettings = field(default_factory=LimitSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
@@ -152,8 +151,8 @@ class Settings:
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
     store: StoreSettings = field(default_factory=StoreSettings)
-    journal: AuditSettings = field(default_factory=AuditSettings)
-    asks: ApprovalSettings = field(default_factory=ApprovalSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
+    approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     suggestions: SuggestionSettings = field(default_factory=SuggestionSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     topics: TopicServiceSettings = field(default_factory=TopicServiceSettings)
@@ -164,10 +163,11 @@ class Settings:
     turns: TurnSettings = field(default_factory=TurnSettings)
     state: StateSettings = field(default_factory=StateSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
 
 
 def replace_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Return the settings with other values, each by its full name, such as `limits.depth`."""
+    """Return the settings with other values, each by its full name, such as `limits.max_depth`."""
     for name, value in changes.items():
         table, _, key = name.rpartition(".")
         other = {key: value}

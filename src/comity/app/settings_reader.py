@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -9,13 +10,29 @@ from comity.app.server_entries import ID_RULE, SERVER_KEYS, EntryReader
 from comity.app.settings import TABLES, ServerSettings, Settings, replace_settings
 from comity.cluster.settings import CLUSTER_URL
 from comity.config.document import ConfigError, ConfigErrors, ConfigValue, nearest_name
+from comity.config.environment import (
+    read_setting,
+    read_variable,
+    unknown_variables,
+    variable_of,
+)
 from comity.config.fields import fields_of
-from comity.config.files import MGP_USER, MGP_VARIABLE, OWN, config_file_choices
+from comity.config.files import (
+    MGP_VARIABLE,
+    OWN,
+    STATE_VARIABLE,
+    config_file_choices,
+    config_id,
+    existing_choices,
+    state_folder,
+)
 from comity.config.loader import parse_config_file
+from comity.config.secret_files import FILE_SUFFIX, FileVariables
 from comity.errors import Misconfigured
 from comity.inference.settings import InferenceSettings, missing_models, with_variables
 from comity.mcp.protocol import derived_id, is_id
-from comity.storage.settings import STORE_URL
+from comity.storage.settings import MEMORY, STORE_URL
+from comity.storage.stores import SQLITE
 
 type Shape = Literal["clients", "comity", "mgp"]
 """The format of a file: an MCP client's, Comity's, or the one that MGP programs share."""
@@ -36,8 +53,13 @@ class ConfigFileContents:
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Read `comity.toml`, `mgp.toml`, or JSON with `mcpServers`, then apply the environment."""
-    return resolve_settings([read_config_file(path, environ)], environ)
+    """Read `comity.toml`, `mgp.toml`, or JSON with `mcpServers`, then apply the environment.
+
+    Where no store is named, the settings have a temporary one.
+    """
+    settings = resolve_settings([read_config_file(path, environ)], environ)
+    url = settings.store.url
+    return replace_settings(settings, {"store.url": "" if url == MEMORY else url})
 
 
 def file_format_of(path: Path) -> Shape:
@@ -55,8 +77,8 @@ def read_config_file(
     file = mistakes.read(lambda: parse_config_file(path), None)
     if file is None:
         return ConfigFileContents(errors=tuple(mistakes.found))
-    reader = EntryReader(environ, mistakes)
     file_format = file_format or file_format_of(path)
+    reader = EntryReader(FileVariables(environ), mistakes, is_mgp_file=file_format == "mgp")
     decided: dict[str, dict[str, Any]] = {}
     if not file.is_toml:
         servers = _from_json(file.document, reader)
@@ -93,29 +115,81 @@ def resolve_settings(
     return Settings(servers=tuple(servers.values()), **top, **tables)
 
 
+VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
+    variable_of(table, key): (table, key)
+    for table, table_class in TABLES.items()
+    for key in fields_of(table_class)
+}
+"""The variable of each setting. It wins over the files."""
+
+COMMON_VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
+    "HOST": ("", "host"),
+    "PORT": ("", "port"),
+    "DATABASE_URL": ("store", "url"),
+    "NATS_URL": ("cluster", "url"),
+}
+"""Variables that many programs share. They count only for settings that no file has.
+
+A file says what holds for Comity, and these variables may be meant for another program.
+"""
+
+
 def _apply_environment(
     settings_by_table: Mapping[str, dict[str, Any]],
     environ: Mapping[str, str],
     errors: ConfigErrors,
 ) -> None:
     """Apply the environment over the values of the files, and substitute variables."""
-    top = settings_by_table[""]
-    if environ.get("COMITY_HOST"):
-        top["host"] = environ["COMITY_HOST"]
-    if port := environ.get("COMITY_PORT"):
-        number = int(port[:9]) if port.isascii() and port.isdigit() else None
-        written = ConfigValue(number, "COMITY_PORT")
-        top["port"] = errors.read(lambda: fields_of(Settings)["port"].kind.read(written), 0)
+    named = [name for name in VARIABLES if name in environ or name + FILE_SUFFIX in environ]
+    common = [
+        name
+        for name, (table, key) in COMMON_VARIABLES.items()
+        if settings_by_table[table].get(key) in (None, "")
+    ]
+    # The variables of Comity come last, so that they win.
+    applied = {
+        VARIABLES.get(name) or COMMON_VARIABLES[name]
+        for name in (*common, *named)
+        if _apply_variable(name, settings_by_table, environ, errors)
+    }
+    errors.add(*unknown_variables(environ, (*VARIABLES, STATE_VARIABLE), TABLES))
     for table, url in (("store", STORE_URL), ("cluster", CLUSTER_URL)):
-        settings_by_table[table]["url"] = url.resolve(
-            settings_by_table[table].get("url") or "", environ, errors
-        )
-    top["models"] = with_variables(top.get("models") or (), environ, errors)
+        if (table, "url") not in applied:
+            settings_by_table[table]["url"] = url.resolve(
+                settings_by_table[table].get("url") or "", FileVariables(environ), errors
+            )
+    top = settings_by_table[""]
+    top["models"] = with_variables(top.get("models") or (), FileVariables(environ), errors)
     for key, name in missing_models(
         top["models"], InferenceSettings(**settings_by_table["inference"])
     ):
         there = ConfigValue(None, "[inference]", (key,))
         errors.add(there.wrong(f"there is no model {name!r} in [[models]]"))
+
+
+def _apply_variable(
+    name: str,
+    settings_by_table: Mapping[str, dict[str, Any]],
+    environ: Mapping[str, str],
+    errors: ConfigErrors,
+) -> bool:
+    """Apply one variable, and return whether it is set."""
+    table, key = VARIABLES.get(name) or COMMON_VARIABLES[name]
+    written = errors.read(lambda: read_variable(name, environ), None)
+    # Shells export HOST as the name of the machine, and compilers as the name of a platform.
+    if written is None or (name == "HOST" and not _is_address(written.text())):
+        return False
+    kind = fields_of(TABLES[table])[key].kind
+    settings_by_table[table][key] = errors.read(lambda: read_setting(written, kind), None)
+    return True
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return text == "localhost"
+    return True
 
 
 def _from_json(document: ConfigValue, reader: EntryReader) -> list[ServerSettings]:
@@ -245,7 +319,7 @@ class LoadedConfig:
         lines = [str(each) for each in self.loaded_files]
         first = self.files[0] if self.files else ""
         return lines + [
-            f"passed over {path}, as {first} comes first" for path in self.skipped_files
+            f"skipped {path}, because {first} has priority" for path in self.skipped_files
         ]
 
 
@@ -263,11 +337,13 @@ class ConfigSource:
     @property
     def watched_paths(self) -> tuple[Path, ...]:
         """Return every file whose creation, deletion or change would change the result."""
-        return tuple(path for choice in self._candidates for path in choice)
+        return tuple(dict.fromkeys(path for choice in self._candidates for path in choice))
 
     def load(self) -> LoadedConfig:
-        """Read the named file, or else the first that exists. The files of MGP come last."""
-        there = self._existing_candidates()
+        """Read the named file, or else the files of the first candidate that exists."""
+        candidates = self._candidates
+        named = self.config_path or self._override
+        there = existing_choices(candidates, named)
         if not there:
             names = ", ".join(str(path) for path in self.watched_paths)
             raise Misconfigured(
@@ -278,26 +354,35 @@ class ConfigSource:
             read_config_file(path, self.environ, self._file_format(path)) for path in there[0]
         ]
         settings = replace_settings(resolve_settings(readings, self.environ), self.overrides)
-        passed_over = tuple(path for choice in there[1:] for path in choice)
+        settings = replace_settings(settings, {"store.url": self._store_url(settings, there[0][0])})
+        later = dict.fromkeys(path for choice in there[1:] for path in choice)
+        passed_over = tuple(path for path in later if path not in there[0])
         return LoadedConfig(settings, _loaded_files(there[0], readings), passed_over)
+
+    def _store_url(self, settings: Settings, config: Path) -> str:
+        """Return the store that the settings name, or the default one of this configuration.
+
+        Each configuration has its own default store, because records name servers by their ids.
+        Nodes of a cluster have none: a file of one machine is not the store that they share.
+        """
+        url = settings.store.url
+        if url == MEMORY:
+            return ""
+        if url or settings.cluster.url:
+            return url
+        return f"{SQLITE}{state_folder(self.environ) / 'stores' / config_id(config)}.db"
 
     @property
     def _candidates(self) -> tuple[tuple[Path, ...], ...]:
         """Return the candidates in order. Comity reads the files of one candidate together."""
         if self.config_path is not None:
             return ((self.config_path,),)
-        named = config_file_choices(self.environ.get(MGP_VARIABLE))
-        return tuple(tuple(self._resolve_path(name) for name in choice) for choice in named)
+        return config_file_choices(self.cwd, self.home, self.environ)
 
-    def _resolve_path(self, name: str) -> Path:
-        return (self.home if name == MGP_USER else self.cwd) / name
-
-    def _existing_candidates(self) -> list[tuple[Path, ...]]:
-        there = [tuple(filter(_exists, choice)) for choice in self._candidates]
-        found = [choice for choice in there if choice]
-        must_be = self.config_path is not None or bool(self.environ.get(MGP_VARIABLE))
-        # A file named by the user is read even if it is missing, so that the error names it.
-        return found or ([self._candidates[-1]] if must_be else [])
+    @property
+    def _override(self) -> Path | None:
+        name = self.environ.get(MGP_VARIABLE)
+        return self.cwd / name if name else None
 
     def _file_format(self, path: Path) -> Shape:
         shape = file_format_of(path)
@@ -309,13 +394,6 @@ def find_config(
     cwd: Path, home: Path, environ: Mapping[str, str], config_path: Path | None = None
 ) -> LoadedConfig:
     return ConfigSource(cwd, home, environ, config_path).load()
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def _loaded_files(
@@ -351,10 +429,10 @@ class SettingsChanges:
             "added": [server.id for server in self.added],
             "changed": [server.id for server in self.changed],
             "removed": self.removed,
-            "decided anew of": [server.id for server in self.policy_changed],
+            "new policy for": [server.id for server in self.policy_changed],
         }
         parts = [f"{what} {', '.join(ids)}" for what, ids in told.items() if ids]
-        return "; ".join(parts) or "no server is other than it was"
+        return "; ".join(parts) or "no server changed"
 
 
 def compare_settings(old: Settings, new: Settings) -> SettingsChanges:

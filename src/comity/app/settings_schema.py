@@ -1,4 +1,4 @@
-"""The settings as JSON Schema, for editors, and as the rows of the reference page.
+"""The settings as JSON Schema, for editors.
 
 The schema uses draft 7, which every editor supports. The loader checks what a schema cannot: two
 servers with one id, or a variable that is not set.
@@ -33,20 +33,6 @@ def json_schema() -> Schema:
             "mgp": _mgp_schema(),
         },
     }
-
-
-def reference_rows() -> list[str]:
-    """Return the rows of `docs/reference/settings.md`, one for each setting."""
-    settings = [
-        (f"{table}.{name}" if table else name, each)
-        for table, declared in TABLES.items()
-        for name, each in fields_of(declared).items()
-    ]
-    settings += [(f"servers.{name}", each) for name, each in SERVER_FIELDS.items()]
-    return [
-        f"| `{name}` | `{json.dumps(to_config_value(each.default))}` | {each.description} |"
-        for name, each in settings
-    ]
 
 
 def _comity_schema() -> Schema:
@@ -143,7 +129,7 @@ def _transport_schema(*transports: str) -> Schema:
 
 def _mgp_schema() -> Schema:
     return {
-        "description": "what MGP says of a server, in its own spellings",
+        "description": "the MGP settings of a server, with the names of MGP",
         "type": "object",
         "properties": {key: kind.schema for key, (_, kind) in MGP_SETTINGS.items()},
     }
@@ -163,7 +149,4 @@ def _table_schema(properties: Mapping[str, Schema]) -> Schema:
 
 
 if __name__ == "__main__":
-    shown = (
-        "\n".join(reference_rows()) if "rows" in sys.argv else json.dumps(json_schema(), indent=2)
-    )
-    sys.stdout.write(f"{shown}\n")
+    sys.stdout.write(f"{json.dumps(json_schema(), indent=2)}\n")

@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import hashlib
 import logging
 import os
 import subprocess
@@ -23,7 +22,8 @@ from comity.app.checks.machine import check_port
 from comity.app.idle_shutdown import acquire_gateway
 from comity.app.settings_reader import ConfigSource, LoadedConfig, read_config_file
 from comity.cli.api_client import GatewayRecord, find_gateway, record_file
-from comity.config.files import prepare_state_folder
+from comity.config.environment import read_variable
+from comity.config.files import config_id, prepare_state_folder
 from comity.errors import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -300,7 +300,7 @@ class StdioBridge:
         try:
             frame = jsonrpc.decode_frame(data, self._limits)
         except MalformedMessage as error:
-            log.warning("the gateway sent what is no message: %s", error)
+            log.warning("The gateway sent an invalid message: %s", error)
             return True
         if frame.method is not UNSET:
             if asked is not None or not stream:
@@ -513,8 +513,7 @@ class GatewayLaunchOptions:
     @property
     def log(self) -> Path:
         """The log file of a gateway that the bridge starts."""
-        digest = hashlib.sha256(str(self.config).encode()).hexdigest()[:16]
-        return prepare_state_folder("logs") / f"{self.config.stem}-{digest}.log"
+        return prepare_state_folder("logs") / f"{config_id(self.config)}.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -669,7 +668,9 @@ _OPTION_BY_SETTING: Final = {
 def join_gateway(source: ConfigSource, loaded_config: LoadedConfig) -> None:
     """Forward messages between the client on stdin and the gateway until stdin closes."""
     settings = loaded_config.settings
-    limits = FrameLimits(frame_bytes=settings.limits.frame_bytes, depth=settings.limits.depth)
+    limits = FrameLimits(
+        frame_bytes=settings.limits.max_message_bytes, depth=settings.limits.max_depth
+    )
     asyncio.run(_run_bridge(_GatewayLocator(source, loaded_config), limits))
 
 
@@ -728,7 +729,8 @@ class _GatewayLocator:
         if not self._is_port_chosen():
             running, port = check_port(self._loaded_config.settings)
             over |= {"port": 0} if running or port.verdict == "problem" else {}
-        said = [] if self._source.config_path is None else [str(self._launch_options.config)]
+        config = str(self._launch_options.config)
+        said = [] if self._source.config_path is None else ["-c", config]
         said += ["--discovery"] if "discovery.mode" in over else []
         options = (
             (option, str(over[name])) for name, option in _OPTION_BY_SETTING.items() if name in over
@@ -737,7 +739,8 @@ class _GatewayLocator:
 
     def _is_port_chosen(self) -> bool:
         environ = self._source.environ
-        if "port" in self._source.overrides or environ.get("COMITY_PORT"):
+        # PORT alone may be meant for another program of this shell.
+        if "port" in self._source.overrides or read_variable("COMITY_PORT", environ):
             return True
         readings = (read_config_file(file, environ) for file in self._loaded_config.files)
         return any("port" in each.settings_by_table.get("", {}) for each in readings)

@@ -60,7 +60,7 @@ class UpstreamRegistry:
     def transport_factory(self, server: ServerSettings) -> TransportFactory:
         """Return the transport factory of a server. Raises Misconfigured and changes nothing."""
         made = make_transport_factory(server, self.settings, self.pools)
-        if self.cluster is None or server.placement != "one":
+        if self.cluster is None or not self._runs_once(server):
             return made
         make = partial(make_transport_factory, settings=self.settings, pools=self.pools)
         return self.cluster.transport_factory(server, make, options_of(server, self.settings))
@@ -89,10 +89,17 @@ class UpstreamRegistry:
         options = options_of(server, self.settings)
         if self.cluster is None:
             return options
-        if server.placement == "one":
+        if self._runs_once(server):
             return self.cluster.cluster_options(options)
         self.cluster.release_server(server.id)
         return options
+
+    def _runs_once(self, server: ServerSettings) -> bool:
+        """Return whether only one node of the cluster runs the server at a time."""
+        is_shared_process = server.transport == "stdio" and server.process_per == "gateway"
+        return server.replicas == "single" or (
+            self.settings.cluster.single_replica and is_shared_process
+        )
 
     def endpoint_of(self, name: str) -> ServerEndpoint | None:
         """Return the endpoint of one server, for callers without an HTTP path of their own."""

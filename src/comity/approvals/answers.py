@@ -218,7 +218,7 @@ def unanswered_response(callback_type: CallbackType) -> str | None:
 def response_to(callback: CallbackRequest, request: ApprovalRequest) -> object:
     """Return the response to a callback whose request has ended."""
     accepted = [each for each in request.answers if each.verdict is ApprovalDecision.ACCEPT]
-    if request.state is not ApprovalState.USED or not accepted:
+    if request.state is not ApprovalState.CONSUMED or not accepted:
         return unanswered_response(callback.type)
     content = accepted[-1].content
     if callback.type is CallbackType.INPUT:

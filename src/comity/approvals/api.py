@@ -67,7 +67,7 @@ class ApprovalAnswerBody(RequestBody, frozen=True):
 class ApprovalLinkBody(RequestBody, frozen=True):
     """The principal that gets the link. The default is the sender."""
 
-    party: ShortText | None = None
+    principal: ShortText | None = None
 
 
 class AsksApi:
@@ -94,7 +94,7 @@ class AsksApi:
         found, following = await self._approvals.page(
             actor, wanted.states, wanted.cursor, PAGE_SIZE
         )
-        page: dict[str, object] = {"asks": await self._inbox.views(actor, found)}
+        page: dict[str, object] = {"approvals": await self._inbox.views(actor, found)}
         return {**page, "next": following} if following else page
 
     async def _show_request(self, request: ApiRequest[EmptyQuery]) -> View:
@@ -108,7 +108,7 @@ class AsksApi:
             wanted = self._standing_grant(actor, await self._approvals.get(actor, id), said.verdict)
         answered = await self._approvals.answer(actor, id, said.verdict, said.reason, said.content)
         view = await self._inbox.view(actor, answered)
-        if wanted is None or answered.state is not ApprovalState.ACCEPTED:
+        if wanted is None or answered.state is not ApprovalState.APPROVED:
             return {**view, "remembered": None}
         return {**view, "remembered": grant_view(await self._administration.put(actor, wanted))}
 
@@ -125,19 +125,19 @@ class AsksApi:
             or request.kind is not ApprovalKind.CONFIRM
             or request.options
         ):
-            raise MalformedMessage("only a call that is approved is remembered", INVALID_PARAMS)
+            raise MalformedMessage("`remember` needs the approval of a call", INVALID_PARAMS)
         target = f"{request.server}/{request.tool}"
         self._administration.require_grant(actor, ADMIN_WRITE, target)
-        why = f"always, said {actor.party} when approving ask {request.id}"
+        why = f"approved by {actor.party} for all calls, in approval request {request.id}"
         return Grant(request.asker, CALL, target, Effect.ALLOW, justification=why)
 
     async def _make_link(self, request: ApiRequest[ApprovalLinkBody]) -> View:
         actor = request.actor
         self._administration.require_grant(actor, ADMIN_WRITE, "*")
-        party = actor.party if request.input.party is None else request.input.party
+        party = actor.party if request.input.principal is None else request.input.principal
         ask = await self._inbox.find(actor, request.path["id"])
         url = await self._inbox.create_link(actor, ask, party)
-        return {"id": ask.id, "party": party, "url": url, "expires_at": ask.expires_at}
+        return {"id": ask.id, "principal": party, "url": url, "expires_at": ask.expires_at}
 
 
 log = logging.getLogger(__name__)
@@ -236,7 +236,7 @@ class AsksStream:
         self._approvals = inbox.approvals
         self._max_readers = max_readers
         self._readers: set[ApprovalStreamBuffer] = set()
-        self._shares = PrincipalShares("streams of asks", "", MAX_READERS_PER_PRINCIPAL)
+        self._shares = PrincipalShares("approval streams", "", MAX_READERS_PER_PRINCIPAL)
         self._is_over = False
 
     def __len__(self) -> int:
@@ -270,7 +270,7 @@ class AsksStream:
             await asgi.send_empty(send, 405, ((b"allow", b"GET"),))
             return
         if self.authenticate is None or self._is_over or len(self._readers) >= MAX_READERS:
-            raise Unavailable("nobody else can watch asks just now", EXHAUSTED)
+            raise Unavailable("too many readers of the approval stream; try again later", EXHAUSTED)
         with self._shares.hold(scope[ACTOR].party):
             await self._serve_reader(scope, headers, receive, send)
 
@@ -284,7 +284,7 @@ class AsksStream:
         try:
             await self._send_changes(reader, scope, headers, ApprovalStreamWriter(send))
         except TimeoutError:
-            log.warning("a reader of asks has stopped reading; its stream is ended")
+            log.warning("A reader of the approval stream stopped reading. Its stream is closed.")
         finally:
             self._readers.discard(reader)
             gone.cancel()
@@ -333,7 +333,7 @@ class AsksStream:
     ) -> int:
         seen = [ask for ask in requests if self._approvals.may_see(ask, actor)]
         for view in await self._inbox.views(actor, seen) if seen else ():
-            await writer.send_event("ask", view)
+            await writer.send_event("approval", view)
         return len(seen)
 
 
@@ -360,8 +360,8 @@ class SuggestionsApi:
     def routes(self) -> ApiRoutes:
         read, write = Permission.ADMIN_READ, Permission.ADMIN_WRITE
         return (
-            ApiRoute("GET", "/api/suggestions", read, self._list_suggestions, EmptyQuery),
-            ApiRoute("POST", "/api/suggestions", write, self._decide, SuggestionDecisionBody),
+            ApiRoute("GET", "/api/grant-suggestions", read, self._list_suggestions, EmptyQuery),
+            ApiRoute("POST", "/api/grant-suggestions", write, self._decide, SuggestionDecisionBody),
         )
 
     async def _list_suggestions(self, request: ApiRequest[EmptyQuery]) -> View:
@@ -380,7 +380,7 @@ class SuggestionsApi:
 def _list_view(found: SuggestionList) -> View:
     return {
         "suggestions": [_preview_view(each) for each in found.previews],
-        "held_back": [_withheld_view(each) for each in found.withheld],
+        "withheld": [_withheld_view(each) for each in found.withheld],
     }
 
 
@@ -388,7 +388,7 @@ def _preview_view(preview: SuggestionPreview) -> View:
     one = preview.suggestion
     return {
         "id": one.id,
-        "words": one.words,
+        "description": one.words,
         "subject": one.subject,
         "server": one.server,
         "tool": one.tool,
@@ -400,7 +400,7 @@ def _preview_view(preview: SuggestionPreview) -> View:
             "first": one.first,
             "last": one.last,
         },
-        "dry_run": {**_dry_run_view(preview.dry_run), "journal_answered": preview.is_complete},
+        "dry_run": {**_dry_run_view(preview.dry_run), "audit_complete": preview.is_complete},
     }
 
 
@@ -426,5 +426,5 @@ def _withheld_view(withheld: WithheldSuggestion) -> View:
         "tool": withheld.tool,
         "name": public_name(withheld.server, withheld.tool),
         "approved": withheld.decisions,
-        "why": withheld.why,
+        "reason": withheld.why,
     }

@@ -143,7 +143,7 @@ class OpenElicitation:
         self._question = None
         if answer.result is UNSET:
             # The client refused the elicitation; the call waits on.
-            log.debug("a client did not take a question of ours")
+            log.debug("A client did not accept a question")
             return
         try:
             verdict = prompt_messages.decision_in(self._mode, answer.result)
@@ -287,7 +287,7 @@ class TaskPrompt:
         if task is None or task.party != party or task.is_modern is not (call.client is None):
             raise MalformedMessage(UNKNOWN_TASK_MESSAGE, INVALID_PARAMS)
         if task.is_modern and not eras.has_task_support(frame):
-            raise MalformedMessage("declare that you know tasks", MISSING_CAPABILITY)
+            raise MalformedMessage("declare support for tasks", MISSING_CAPABILITY)
         self._answer(task, call)
         return True
 
@@ -302,7 +302,7 @@ class TaskPrompt:
             task.set_reader(call)
             task.call_when_over(lambda: _send_result(task, call))
         else:
-            raise MalformedMessage("this task asks its client for nothing", INVALID_PARAMS)
+            raise MalformedMessage("this task needs no input", INVALID_PARAMS)
 
     def _cancel(self, task: ApprovalTask, call: Call) -> None:
         if task.status is TaskStatus.WORKING:

@@ -1,20 +1,19 @@
-"""`comity asks`, `approve`, `deny` and `grants suggest`."""
+"""`comity approvals`, `approve`, `deny` and `comity grants suggestions`."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Final
 
 import click
 from rich.console import RenderableType
 from rich.padding import Padding
 
-from comity.app.administration import AdminClient, config_option
+from comity.app.administration import AdminClient
 from comity.approvals import presentation
 from comity.approvals.model import ApprovalRequest, ApprovalState
 from comity.approvals.presentation import one_line
-from comity.cli.api_client import Answer, ApiClient
+from comity.cli.api_client import Answer
 from comity.cli.approvals import (
     answer_options,
     content_of,
@@ -23,254 +22,285 @@ from comity.cli.approvals import (
     requests_table,
     watch_requests,
 )
-from comity.cli.exit_status import FINE, SOMETHING_WRONG
-from comity.cli.options import DefaultListGroup, json_option, url_option
-from comity.cli.output import build_table, line_text, show_json, show_output
+from comity.cli.exit_status import DONE, FAILED, NOT_PERMITTED
+from comity.cli.options import (
+    CliCommand,
+    DefaultListGroup,
+    current_options,
+    expires_option,
+    gateway_options,
+    limit_option,
+    reason_option,
+    store_options,
+    yes_option,
+)
+from comity.cli.output import build_table, line_text, show_document, show_hint, show_output
+from comity.cli.target import connect_gateway
 from comity.errors import Misconfigured
 from comity.toolkit.text import start_sentence
 
-reason_option: Final[Callable[..., Any]] = click.option(
-    "--reason", metavar="TEXT", help="Why; whoever asked is told, and it is kept."
-)
+
+@click.group("approvals", cls=DefaultListGroup)
+def approvals_command() -> None:
+    """List and answer approval requests.
+
+    You can shorten an ID to any unique prefix of 4 or more characters. You need a grant of
+    approval/answer, or admin access. With --offline the command works on the database.
+
+    \b
+    Examples:
+      comity approvals
+      comity approvals list --watch
+      comity approvals approve 06gu44bi
+    """
 
 
-@click.command("approve")
+@click.command("approve", cls=CliCommand)
 @click.argument("id")
 @reason_option
-@click.option("--remember", is_flag=True, help="Grant it for good: this tool, to this party.")
-@click.option("--yes", is_flag=True, help="Do not ask again at the terminal.")
+@click.option("--remember", is_flag=True, help="Also grant this tool to this principal.")
+@yes_option
 @answer_options
-@url_option
-@config_option
-@json_option
-def approve_command(id: str, reason: str | None, url: str, config: Path | None, **said: Any) -> int:
-    """Approve the ask ID: exactly what it shows may run, once.
+@expires_option
+@store_options
+def approve_command(id: str, reason: str | None, **said: Any) -> int:
+    """Approve an approval request.
 
-    At a terminal it is shown first what would run. The exit status is 1 if you then say no, or if
-    it does not wait for an answer any more.
+    Exactly the call shown may run, once. At a terminal the command shows it and asks you to
+    confirm. Exits with 1 if you do not confirm, or if the request is not open any more.
+
+    \b
+    Examples:
+      comity approve 06gu44bi
+      comity approve 06gu44bi --yes --reason "checked"
+      comity approve 06gu44bi --remember
     """
-    records = AdminClient(url, config)
-    view, ask = _find_request(records, id)
-    if not ask.is_open:
-        return _report_too_late(view, ask, as_json=said["as_json"])
+    records = AdminClient()
+    view, request = _find_request(records, id)
+    if not request.is_open:
+        return _report_too_late(view, request)
     is_asked = sys.stdin.isatty() and sys.stdout.isatty() and not said["yes"]
-    if is_asked and not _confirm(view, ask, remember=said["remember"]):
-        show_output(line_text("Nothing was said to it."))
-        return SOMETHING_WRONG
+    if is_asked and not _confirm(view, request, remember=said["remember"]):
+        show_output(line_text("Not approved. The request is still open."))
+        return FAILED
     more: dict[str, object] = {
         "remember": True if said["remember"] else None,
-        "content": content_of(ask, said["choose"], said["fill"], said["expires"]),
+        "content": content_of(request, said["choose"], said["fill"], said["expires"]),
     }
-    answered = records.post("asks", ask.id, "answer", verdict="accept", reason=reason, **more)
-    return _report_answer(answered, as_json=said["as_json"])
+    answered = records.post(
+        "approvals", request.id, "answer", verdict="accept", reason=reason, **more
+    )
+    return _report_answer(answered)
 
 
-@click.command("deny")
+@click.command("deny", cls=CliCommand)
 @click.argument("id")
 @reason_option
-@url_option
-@config_option
-@json_option
-def deny_command(
-    id: str, reason: str | None, url: str, config: Path | None, *, as_json: bool
-) -> int:
-    """Deny the ask ID: it does not run. The exit status is 1 if it does not wait any more."""
-    records = AdminClient(url, config)
-    view, ask = _find_request(records, id)
-    if not ask.is_open:
-        return _report_too_late(view, ask, as_json=as_json)
-    answered = records.post("asks", ask.id, "answer", verdict="decline", reason=reason)
-    return _report_answer(answered, as_json=as_json)
+@store_options
+def deny_command(id: str, reason: str | None) -> int:
+    """Deny an approval request.
+
+    The call does not run. Exits with 1 if the request is not open any more.
+
+    \b
+    Examples:
+      comity deny 06gu44bi --reason "wrong folder"
+    """
+    records = AdminClient()
+    view, request = _find_request(records, id)
+    if not request.is_open:
+        return _report_too_late(view, request)
+    return _report_answer(
+        records.post("approvals", request.id, "answer", verdict="decline", reason=reason)
+    )
+
+
+approvals_command.add_command(approve_command)
+approvals_command.add_command(deny_command)
 
 
 def _find_request(records: AdminClient, id: str) -> tuple[Answer, ApprovalRequest]:
-    """The ask, for somebody who may answer it. Raises Misconfigured."""
-    view = records.get("asks", id)
-    if view["why_not"]:
+    """Return a request that the user may answer. Raises Misconfigured."""
+    view = records.get("approvals", id)
+    if view["refusal_reason"]:
         raise Misconfigured(
-            f"you cannot answer it: {view['why_not']}. {start_sentence(view['approvers'])} can"
+            f"you cannot answer this request: {view['refusal_reason']}. "
+            f"{start_sentence(view['approvers'])} can",
+            NOT_PERMITTED,
         )
     return view, request_of_fields(view)
 
 
 def _confirm(view: Answer, request: ApprovalRequest, *, remember: bool) -> bool:
-    show_output(*in_full(request, view.get("likeness") or ""))
+    show_output(*in_full(request, view.get("similar") or ""))
     if remember:
         always = (
-            f"Always: {request.asker} is granted {request.server}/{request.tool}, "
-            "and is not asked again."
+            f"This also grants {request.server}/{request.tool} to {request.asker}. "
+            "Its next calls need no approval."
         )
         show_output(line_text(always, "yellow"))
     return click.confirm("Approve exactly this?", default=False)
 
 
-def _report_too_late(view: Answer, request: ApprovalRequest, *, as_json: bool) -> int:
-    if as_json:
-        show_json(view)
-    else:
-        show_output(line_text(presentation.describe_state(request), "yellow"))
-    return SOMETHING_WRONG
+def _report_too_late(view: Answer, request: ApprovalRequest) -> int:
+    told = line_text(presentation.describe_state(request), "yellow")
+    show_document(view, lambda: show_output(told), [request.id])
+    return FAILED
 
 
-def _report_answer(answered: Answer, *, as_json: bool) -> int:
-    if as_json:
-        show_json(answered)
-        return FINE
-    ask = request_of_fields(answered)
-    style = "green" if ask.state is ApprovalState.ACCEPTED else ""
-    show_output(
-        line_text(
-            f"{presentation.describe_request(ask)}. {presentation.describe_state(ask)}", style
-        )
-    )
-    made = answered.get("remembered")
-    if made:
-        show_output(line_text(f"Granted for good: {made['subject']} may call {made['target']}."))
-    return FINE
+def _report_answer(answered: Answer) -> int:
+    request = request_of_fields(answered)
+
+    def print_table() -> None:
+        style = "green" if request.state is ApprovalState.APPROVED else ""
+        about, state = presentation.describe_request(request), presentation.describe_state(request)
+        show_output(line_text(f"{about}. {state}", style))
+        made = answered.get("remembered")
+        if made:
+            show_output(line_text(f"Granted {made['target']} to {made['subject']}."))
+
+    show_document(answered, print_table, [request.id])
+    return DONE
 
 
 STATE_NAMES: Final = [str(state) for state in ApprovalState]
 
 
-@click.group("asks", cls=DefaultListGroup)
-def asks_command() -> None:
-    """Show what waits for somebody's answer.
+@approvals_command.command("list")
+@click.option("--all", "of_all", is_flag=True, help="Also requests that have ended.")
+@click.option("--state", type=click.Choice(STATE_NAMES), metavar="STATE", help="Only this state.")
+@click.option(
+    "--watch", "is_watched", is_flag=True, help="Show each change until you press Ctrl-C."
+)
+@limit_option()
+@store_options
+def list_approvals(state: str | None, limit: int | None, *, of_all: bool, is_watched: bool) -> None:
+    """List open approval requests, the riskiest first.
 
-    `comity approve` and `comity deny` answer it. An ID may be shortened as far as it stays the only
-    one. A running gateway is asked, by somebody who was granted ask/answer, or may administer it.
-    Without one, asks are read from the store, and answered there with --offline.
-    """
+    With --watch a terminal shows a live table. Without a terminal the command prints a line for
+    each change, with -o json a JSON document.
 
-
-@asks_command.command("list")
-@click.option("--all", "of_all", is_flag=True, help="Also those that have ended.")
-@click.option("--state", type=click.Choice(STATE_NAMES), help="Only those in this state.")
-@click.option("--watch", "is_watched", is_flag=True, help="Stay, and show each change.")
-@url_option
-@config_option
-@json_option
-def list_asks(
-    url: str,
-    config: Path | None,
-    state: str | None,
-    *,
-    of_all: bool,
-    is_watched: bool,
-    as_json: bool,
-) -> int:
-    """List what waits for an answer, the riskiest first; the same as `comity asks`.
-
-    With --watch a terminal shows a table that stays up to date, until it is interrupted; elsewhere
-    a line is printed for each change, which is a JSON document with --json. That needs a gateway.
+    \b
+    Examples:
+      comity approvals list
+      comity approvals list --all -n 20
+      comity approvals list --watch -o json
     """
     if is_watched:
-        watch_requests(ApiClient(url), as_json=as_json)
-        return FINE
+        watch_requests(connect_gateway(), as_json=current_options().is_for_programs)
+        return
     chosen = "all" if of_all else state
-    found = AdminClient(url, config).pages("asks", **({} if chosen is None else {"state": chosen}))
-    if as_json:
-        show_json({"asks": found})
-    elif found:
-        show_output(requests_table(request_of_fields(each) for each in found))
-    else:
-        show_output(
-            line_text("Nothing waits for an answer." if chosen is None else "There are none.")
-        )
-    return FINE
+    found = AdminClient().pages("approvals", limit, **({} if chosen is None else {"state": chosen}))
+
+    def print_table() -> None:
+        if found:
+            show_output(requests_table(request_of_fields(each) for each in found))
+        else:
+            show_output(line_text("There are no open requests." if chosen is None else "None."))
+
+    show_document({"approvals": found}, print_table, [each["id"] for each in found])
 
 
-@asks_command.command("show")
+@approvals_command.command("show")
 @click.argument("id")
-@url_option
-@config_option
-@json_option
-def show_ask(id: str, url: str, config: Path | None, *, as_json: bool) -> int:
-    """Show the ask ID in full: what would run, by whose wish, and what became of it."""
-    found = AdminClient(url, config).get("asks", id)
-    if as_json:
-        show_json(found)
-    else:
-        show_output(*in_full(request_of_fields(found), found.get("likeness") or ""))
-        if found["why_not"]:
-            show_output(line_text(f"You cannot answer it: {found['why_not']}.", "yellow"))
-            show_output(line_text(f"{start_sentence(found['approvers'])} can."))
-    return FINE
+@store_options
+def show_approval(id: str) -> None:
+    """Show an approval request in full.
 
-
-@asks_command.command("link")
-@click.argument("id")
-@click.option("--for", "party", metavar="PARTY", help="Who answers by it; you unless given.")
-@url_option
-@config_option
-@json_option
-def link(id: str, party: str | None, url: str, config: Path | None, *, as_json: bool) -> int:
-    """Make a link to the ask ID by which PARTY answers it in a browser, and nobody else's ask.
-
-    Whoever opens the link answers as PARTY, so give it to nobody else. It ends with the ask.
+    \b
+    Examples:
+      comity approvals show 06gu44bi
     """
-    records = AdminClient(url, config)
-    made = records.post("asks", records.get("asks", id)["id"], "link", party=party)
-    if as_json:
-        show_json(made)
-    else:
-        # On one line, however long: it is copied, or piped to whoever sends it.
-        sys.stdout.write(f"{one_line(made['url'])}\n")
-    return FINE
+    found = AdminClient().get("approvals", id)
+
+    def print_table() -> None:
+        show_output(*in_full(request_of_fields(found), found.get("similar") or ""))
+        if found["refusal_reason"]:
+            show_output(line_text(f"You cannot answer it: {found['refusal_reason']}.", "yellow"))
+            show_output(line_text(f"{start_sentence(found['approvers'])} can."))
+
+    show_document(found, print_table, [found["id"]])
 
 
-SUGGESTIONS_PATH: Final = "suggestions"
+@approvals_command.command("link")
+@click.argument("id")
+@click.option("--principal", metavar="ID", help="The person who answers by it. Default: you.")
+@store_options
+def link(id: str, principal: str | None) -> None:
+    """Create a link to answer a request in a browser.
+
+    A person with the link answers as PRINCIPAL. The link is for this request only, and ends with
+    it.
+
+    \b
+    Examples:
+      comity approvals link 06gu44bi
+      comity approvals link 06gu44bi --principal person:ana@example.org
+    """
+    records = AdminClient()
+    made = records.post(
+        "approvals", records.get("approvals", id)["id"], "link", principal=principal
+    )
+    # On one line, however long, because it is copied or piped.
+    show_document(made, lambda: click.echo(one_line(made["url"])), [made["url"]])
+
+
+SUGGESTIONS_PATH: Final = "grant-suggestions"
 _MAX_ARGUMENT_LETTERS: Final = 80
 
 
-@click.group("suggest", cls=DefaultListGroup)
-def suggest() -> None:
-    """Show grants that equal decisions suggest; accept one, or dismiss it.
+@click.group("suggestions", cls=DefaultListGroup)
+def suggestions_command() -> None:
+    """Accept or dismiss suggested grants.
 
-    A running gateway is asked. What is accepted answers in a person's place: calls like those that
-    were approved go without an ask, and everything else is asked about as before.
+    Comity suggests a conditional grant after several equal approvals. An accepted grant approves
+    equal calls. All other calls still need approval.
+
+    \b
+    Examples:
+      comity grants suggestions
+      comity grants suggestions accept 06gu44bi
     """
 
 
-@suggest.command("list")
-@click.option("--dry-run", is_flag=True, help="Show what each would have done to past calls.")
-@url_option
-@json_option
-def list_suggestions(url: str, *, dry_run: bool, as_json: bool) -> int:
-    """List what is suggested, with the evidence; the same as `comity grants suggest`."""
-    found = ApiClient(url).get(SUGGESTIONS_PATH)
-    if as_json:
-        show_json(found)
-        return FINE
-    if not found[SUGGESTIONS_PATH]:
-        show_output(
-            line_text(
-                "Nothing is suggested: too little was decided alike, or it is granted already."
-            )
-        )
-    for each in found[SUGGESTIONS_PATH]:
+@suggestions_command.command("list")
+@click.option("--replay", is_flag=True, help="Show the effect of each on past calls.")
+@gateway_options
+def list_suggestions(*, replay: bool) -> None:
+    """List suggested grants with their evidence.
+
+    \b
+    Examples:
+      comity grants suggestions list
+      comity grants suggestions list --replay
+    """
+    found = connect_gateway().get(SUGGESTIONS_PATH)
+    names = [each["id"] for each in found["suggestions"]]
+    show_document(found, lambda: _print_suggestions(found, replay=replay), names)
+
+
+def _print_suggestions(found: Answer, *, replay: bool) -> None:
+    if not found["suggestions"]:
+        show_output(line_text("There are no suggestions: too few equal approvals."))
+    for each in found["suggestions"]:
         told = [
             *_describe_suggestion(each),
-            *(_describe_dry_run(each["dry_run"]) if dry_run else ()),
+            *(_describe_dry_run(each["dry_run"]) if replay else ()),
         ]
         show_output(
             line_text(each["id"], "bold"), *(Padding(part, (0, 0, 0, 2)) for part in told), ""
         )
-    if found[SUGGESTIONS_PATH]:
-        show_output(
-            line_text(
-                "`comity grants suggest accept ID` grants it, and `dismiss ID` does not.", "dim"
-            )
-        )
-    if found["held_back"]:
-        _print_withheld(found["held_back"])
-    return FINE
+    if found["suggestions"]:
+        show_hint("`comity grants suggestions accept ID` grants it, `dismiss ID` does not.")
+    if found["withheld"]:
+        _print_withheld(found["withheld"])
 
 
 def _describe_suggestion(each: Answer) -> list[RenderableType]:
     evidence = each["evidence"]
     people = " and ".join(evidence["people"])
     return [
-        line_text(each["words"]),
+        line_text(each["description"]),
         line_text(f"by {people}, {evidence['first'][:10]} to {evidence['last'][:10]}", "dim"),
     ]
 
@@ -278,8 +308,8 @@ def _describe_suggestion(each: Answer) -> list[RenderableType]:
 def _describe_dry_run(found: Answer) -> Iterator[RenderableType]:
     more = found["never_asked"] + found["unanswered"] + found["declined"]
     yield line_text(found["sentence"], "yellow" if more else "green")
-    if not found["journal_answered"]:
-        yield line_text("the journal could not be searched in time: there may be more", "yellow")
+    if not found["audit_complete"]:
+        yield line_text("the search of the audit log took too long: there may be more", "yellow")
     if found["not_covered_calls"]:
         rows = [
             (each["became"], f"{each['times']}", _shorten(each["arguments"]))
@@ -289,9 +319,11 @@ def _describe_dry_run(found: Answer) -> Iterator[RenderableType]:
 
 
 def _print_withheld(found: list[Answer]) -> None:
-    show_output("", line_text("Approved as often, and not suggested:", "bold"))
-    rows = [(each["name"], each["subject"], f"{each['approved']}", each["why"]) for each in found]
-    show_output(build_table(("TOOL", "WHO", "APPROVED", "WHY NOT"), rows))
+    show_output("", line_text("Often approved, but not suggested:", "bold"))
+    rows = [
+        (each["name"], each["subject"], f"{each['approved']}", each["reason"]) for each in found
+    ]
+    show_output(build_table(("TOOL", "PRINCIPAL", "APPROVED", "REASON"), rows))
 
 
 def _shorten(arguments: object) -> str:
@@ -299,46 +331,49 @@ def _shorten(arguments: object) -> str:
     return text if len(text) <= _MAX_ARGUMENT_LETTERS else f"{text[:_MAX_ARGUMENT_LETTERS]}…"
 
 
-@suggest.command("accept")
+@suggestions_command.command("accept")
 @click.argument("id")
-@click.option("--reason", metavar="TEXT", help="For people who read it later.")
-@url_option
-@json_option
-def accept(id: str, reason: str | None, url: str, *, as_json: bool) -> int:
-    """Grant what is suggested under this ID, in your own name; at once, on every node."""
-    done = _send_decision(url, id, "accept", reason)
-    if as_json:
-        show_json(done)
-        return FINE
+@reason_option
+@gateway_options
+def accept(id: str, reason: str | None) -> None:
+    """Grant a suggestion in your name.
+
+    The grant takes effect at once, on every node.
+
+    \b
+    Examples:
+      comity grants suggestions accept 06gu44bi --reason "routine"
+    """
+    done = _send_decision(id, "accept", reason)
     grant = done["grant"]
-    show_output(
-        line_text(
-            f"Granted to {grant['subject']}: {grant['target']} {grant['where_words']}.", "green"
-        )
-    )
-    back = f"comity grants remove {grant['subject']} {grant['target']} --standing"
-    show_output(line_text(f"`{back}` takes it back.", "dim"))
-    return FINE
+
+    def print_table() -> None:
+        told = f"Granted {grant['target']} to {grant['subject']}: {grant['where_text']}."
+        show_output(line_text(told, "green"))
+        back = f"comity grants delete {grant['subject']} {grant['target']} --conditional"
+        show_hint(f"`{back}` deletes it.")
+
+    show_document(done, print_table, [id])
 
 
-@suggest.command("dismiss")
+@suggestions_command.command("dismiss")
 @click.argument("id")
-@click.option("--reason", metavar="TEXT", help="For people who read it later.")
-@url_option
-@json_option
-def dismiss(id: str, reason: str | None, url: str, *, as_json: bool) -> int:
-    """Have it not suggested again before there is twice the evidence."""
-    done = _send_decision(url, id, "dismiss", reason)
-    if as_json:
-        show_json(done)
-    else:
-        again = done["suggested_again_at"]
-        show_output(line_text(f"Dismissed; it comes back with {again} approvals, if ever."))
-    return FINE
+@reason_option
+@gateway_options
+def dismiss(id: str, reason: str | None) -> None:
+    """Dismiss a suggestion until it has twice the evidence.
+
+    \b
+    Examples:
+      comity grants suggestions dismiss 06gu44bi
+    """
+    done = _send_decision(id, "dismiss", reason)
+    told = f"Dismissed. It returns after {done['suggested_again_at']} approvals."
+    show_document(done, lambda: show_output(line_text(told)), [id])
 
 
-def _send_decision(url: str, id: str, decision: str, reason: str | None) -> Answer:
+def _send_decision(id: str, decision: str, reason: str | None) -> Answer:
     if not id.strip():
-        raise Misconfigured("say which suggestion, by its id; `comity grants suggest` lists them")
+        raise Misconfigured("name a suggestion by its id; `comity grants suggestions` lists them")
     body = {"id": id, "decision": decision, **({"reason": reason} if reason else {})}
-    return ApiClient(url).post(SUGGESTIONS_PATH, body=body)
+    return connect_gateway().post(SUGGESTIONS_PATH, body=body)

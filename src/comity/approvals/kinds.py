@@ -32,7 +32,7 @@ type AnswerCheck = Callable[[ApprovalRequest, Content, datetime], str | None]
 
 @dataclass(frozen=True, slots=True)
 class AnswerAuthority:
-    """A grant that a person needs beside `ask/answer`, and the refusal without it."""
+    """A grant that a person needs beside `approval/answer`, and the refusal without it."""
 
     verb: str
     is_for_server: bool
@@ -104,7 +104,7 @@ def _permission_problem(request: ApprovalRequest, content: Content, at: datetime
     return None if fits else f"{EXPIRES_FIELD} is a moment to come, with its zone"
 
 
-_DECLINED_STATES: Final = frozenset({ApprovalState.DECLINED})
+_DECLINED_STATES: Final = frozenset({ApprovalState.DENIED})
 
 RULES_BY_KIND: Final[Mapping[ApprovalKind, KindRules]] = {
     # A call of a tool, a proposal in a topic, or a question of a server with options. The call
@@ -116,8 +116,9 @@ RULES_BY_KIND: Final[Mapping[ApprovalKind, KindRules]] = {
         authority=AnswerAuthority(
             ADMIN_WRITE,
             is_for_server=False,
-            refusal_reason=f"what a server may do is decided by who has {ADMIN_WRITE}; you were "
-            "not granted",
+            refusal_reason=(
+                f"permissions of servers need the grant {ADMIN_WRITE}; you do not have it"
+            ),
         ),
         min_open_for=timedelta(days=7),
     ),
@@ -142,7 +143,7 @@ RULES_BY_KIND: Final[Mapping[ApprovalKind, KindRules]] = {
     ApprovalKind.SCOPE: KindRules(is_consumed=False, remembered_ends=_DECLINED_STATES),
     # A budget is used up. Its limit is raised for the day.
     ApprovalKind.BUDGET: KindRules(
-        remembered_ends=frozenset({ApprovalState.DECLINED, ApprovalState.CANCELLED})
+        remembered_ends=frozenset({ApprovalState.DENIED, ApprovalState.CANCELLED})
     ),
     # A server requests a completion from a model. After an approval, the model gets the request.
     ApprovalKind.SAMPLING: KindRules(),
@@ -155,7 +156,7 @@ def answer_problem(
     """Return why this cannot be an answer to the request, or None if it can."""
     rules = RULES_BY_KIND[request.kind]
     if not rules.is_answerable:
-        return "a notice wants no answer"
+        return "a notification needs no answer"
     if rules.content_problem is None or (
         request.kind is ApprovalKind.CONFIRM and not request.options
     ):

@@ -26,11 +26,11 @@ from comity.storage.values import (
 
 _EMPTY: Final[Mapping[str, object]] = MappingProxyType({})
 
-META_KEY: Final = "dev.comity/ask"
+META_KEY: Final = "dev.comity/approval"
 """The member of `_meta` that names the approval request of a message."""
 
-ANSWER_VERB: Final = "ask/answer"
-ANSWER_OWN_VERB: Final = "ask/answer_own"
+ANSWER_VERB: Final = "approval/answer"
+ANSWER_OWN_VERB: Final = "approval/answer_own"
 """The verbs to answer the requests of others, and one's own. Only people may have them."""
 
 
@@ -50,12 +50,12 @@ class ApprovalKind(StrEnum):
 
 
 class ApprovalState(StrEnum):
-    """The state of a request. A `used` one was accepted and has authorised its one use."""
+    """The state of a request. A `consumed` one was approved and has authorised its one use."""
 
     PENDING = "pending"
-    ACCEPTED = "accepted"
-    USED = "used"
-    DECLINED = "declined"
+    APPROVED = "approved"
+    CONSUMED = "consumed"
+    DENIED = "denied"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
@@ -144,35 +144,35 @@ class ApprovalDraft:
 class ApprovalEvent(StrEnum):
     """What can happen to a request."""
 
-    ACCEPTED = "accepted"
-    DECLINED = "declined"
+    APPROVED = "approved"
+    DENIED = "denied"
     CANCELLED = "cancelled"
     DEFERRED = "deferred"
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
-    USED = "used"
-    RESTORED = "restored"
+    CONSUMED = "consumed"
+    RELEASED = "released"
 
 
 _OPEN_STATES: Final = (ApprovalState.PENDING, ApprovalState.DEFERRED)
 TRANSITIONS: Final[Mapping[tuple[ApprovalState, ApprovalEvent], ApprovalState]] = {
-    **{(state, ApprovalEvent.ACCEPTED): ApprovalState.ACCEPTED for state in _OPEN_STATES},
-    **{(state, ApprovalEvent.DECLINED): ApprovalState.DECLINED for state in _OPEN_STATES},
+    **{(state, ApprovalEvent.APPROVED): ApprovalState.APPROVED for state in _OPEN_STATES},
+    **{(state, ApprovalEvent.DENIED): ApprovalState.DENIED for state in _OPEN_STATES},
     **{(state, ApprovalEvent.CANCELLED): ApprovalState.CANCELLED for state in _OPEN_STATES},
     (ApprovalState.PENDING, ApprovalEvent.DEFERRED): ApprovalState.DEFERRED,
     **{
         (state, ApprovalEvent.EXPIRED): ApprovalState.EXPIRED
-        for state in (*_OPEN_STATES, ApprovalState.ACCEPTED)
+        for state in (*_OPEN_STATES, ApprovalState.APPROVED)
     },
     **{
         (state, ApprovalEvent.WITHDRAWN): ApprovalState.WITHDRAWN
-        for state in (*_OPEN_STATES, ApprovalState.ACCEPTED)
+        for state in (*_OPEN_STATES, ApprovalState.APPROVED)
     },
-    (ApprovalState.ACCEPTED, ApprovalEvent.USED): ApprovalState.USED,
+    (ApprovalState.APPROVED, ApprovalEvent.CONSUMED): ApprovalState.CONSUMED,
     # The call that consumed the approval never left, so the approval is valid again.
-    (ApprovalState.USED, ApprovalEvent.RESTORED): ApprovalState.ACCEPTED,
+    (ApprovalState.CONSUMED, ApprovalEvent.RELEASED): ApprovalState.APPROVED,
 }
-LIVE_STATES: Final = (*_OPEN_STATES, ApprovalState.ACCEPTED)
+LIVE_STATES: Final = (*_OPEN_STATES, ApprovalState.APPROVED)
 """The states of a request that can still authorise a call."""
 
 EVENT_BY_END_STATE: Final[Mapping[ApprovalState, ApprovalEvent]] = {
@@ -187,7 +187,7 @@ OWN_REQUEST_TEXT: Final = (
     f"{ANSWER_OWN_VERB}, or the "
     "verb * on * together with approve_own = true in [policy]"
 )
-NEVER_OWN_TEXT: Final = "it is your own request, and somebody else has to answer it"
+NEVER_OWN_TEXT: Final = "it is your own request; another person must answer it"
 RANDOM_ID_BYTES: Final = 10
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -214,11 +214,11 @@ def event_of_answers(answers: Sequence[ApprovalAnswer], quorum: int) -> Approval
     """Return what follows from all answers so far; None where more people must answer."""
     said = [answer.verdict for answer in answers]
     if ApprovalDecision.DECLINE in said:
-        return ApprovalEvent.DECLINED
+        return ApprovalEvent.DENIED
     if ApprovalDecision.CANCEL in said:
         return ApprovalEvent.CANCELLED
     if said.count(ApprovalDecision.ACCEPT) >= quorum:
-        return ApprovalEvent.ACCEPTED
+        return ApprovalEvent.APPROVED
     return ApprovalEvent.DEFERRED if said and said[-1] is ApprovalDecision.DEFER else None
 
 
@@ -248,12 +248,12 @@ def add_answer(
     heard = replace(request, answers=(*others, answer))
     what = event_of_answers(heard.answers, request.quorum)
     after_it = heard if what is None else apply_event(heard, what, answer.at) or heard
-    return replace(after_it, expires_at=until) if what is ApprovalEvent.ACCEPTED else after_it
+    return replace(after_it, expires_at=until) if what is ApprovalEvent.APPROVED else after_it
 
 
 OPERATORS_ONLY_TEXT: Final = (
     "in local mode an answer needs the operator token; use `comity approve`, or open the page by a "
-    "link from `comity asks link`"
+    "link from `comity approvals link`"
 )
 
 
@@ -301,10 +301,12 @@ def call_digest(
     return arguments_digest(whole, key)
 
 
+_encode_in_order: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
 def arguments_digest(arguments: object, key: bytes = b"") -> str:
     """Return the digest of the arguments of a call, to compare them without showing them."""
-    written = msgspec.json.encode(arguments, order="deterministic")
-    return hashlib.blake2b(written, key=key[:64], digest_size=32).hexdigest()
+    return hashlib.blake2b(_encode_in_order(arguments), key=key[:64], digest_size=32).hexdigest()
 
 
 PAGE_SIZE: Final = 250
@@ -375,25 +377,25 @@ MAX_QUORUM: Final = 100
 def checked_request(request: ApprovalRequest) -> ApprovalRequest:
     """Return a new request as every store keeps it. Raises where it is not new."""
     if request.state is not ApprovalState.PENDING or request.answers or request.call:
-        raise refused_value("a new ask is pending, and nobody has answered it")
+        raise refused_value("a new approval request must be pending, without answers")
     if not 1 <= request.quorum <= MAX_QUORUM:
-        raise refused_value(f"from 1 to {MAX_QUORUM} authorities must accept an ask")
+        raise refused_value(f"from 1 to {MAX_QUORUM} people must approve a request")
     for text, what in ((request.id, "id"), (request.asker, "asker"), (request.digest, "digest")):
-        check_name(text, f"an ask's {what}")
+        check_name(text, f"the {what} of an approval request")
     for text, what in (
         (request.server, "server"),
         (request.tool, "tool"),
         (request.trace, "trace"),
     ):
-        check_name(text or "-", f"an ask's {what}")
+        check_name(text or "-", f"the {what} of an approval request")
     encode_names(request.options, MAX_DOCUMENT_BYTES)
     return replace(
         request,
         message=clean_words(request.message),
-        about=check_document_size(request.about, "what an ask is about"),
+        about=check_document_size(request.about, "the subject of an approval request"),
         schema=None
         if request.schema is None
-        else check_document_size(request.schema, "an ask's schema"),
+        else check_document_size(request.schema, "the schema of an approval request"),
         created_at=to_utc(request.created_at),
         expires_at=to_utc(request.expires_at),
         ended_at=None,
@@ -409,7 +411,7 @@ def checked_answer(answer: ApprovalAnswer, request: ApprovalRequest) -> Approval
         answer,
         at=to_utc(answer.at),
         reason=clean_words(answer.reason),
-        content=check_document_size(answer.content, "what was filled in"),
+        content=check_document_size(answer.content, "the content of the answer"),
     )
 
 

@@ -35,8 +35,8 @@ RETRY_SCHEDULE: Final = RetrySchedule(timedelta(seconds=1), timedelta(seconds=30
 _GRANTS_PER_STEP: Final = 500
 _ANSWERED_STATES: Final = frozenset(
     {
-        ApprovalState.ACCEPTED,
-        ApprovalState.DECLINED,
+        ApprovalState.APPROVED,
+        ApprovalState.DENIED,
         ApprovalState.CANCELLED,
         ApprovalState.DEFERRED,
     }
@@ -95,7 +95,7 @@ class ApprovalNotifier:
         self._sender = sender
         self._sleep = sleep
         self._max_queued = max_queued
-        self._background_tasks = BackgroundTasks("notices of asks")
+        self._background_tasks = BackgroundTasks("approval notices")
         self._send_semaphore = asyncio.Semaphore(MAX_CONCURRENT_POSTS)
         self._is_dropping = False
 
@@ -106,7 +106,7 @@ class ApprovalNotifier:
         """Queue a notification of a request that this node opened or changed."""
         if len(self._background_tasks) >= self._max_queued:
             if not self._is_dropping:
-                log.warning("notices of asks are not sent: %d wait already", self._max_queued)
+                log.warning("Approval notices are dropped: %d are already queued", self._max_queued)
             self._is_dropping = True
             return
         self._is_dropping = False
@@ -126,7 +126,7 @@ class ApprovalNotifier:
                 except Unavailable as problem:
                     if RETRY_SCHEDULE.is_exhausted(attempts):
                         told = (request.id, attempts, problem)
-                        log.warning("a notice of ask %s was tried %d times: %s", *told)
+                        log.warning("The notice of approval request %s failed %d times: %s", *told)
                         return
                 await self._sleep(draw_delay(RETRY_SCHEDULE, attempts).total_seconds())
 
@@ -136,16 +136,20 @@ class ApprovalNotifier:
         Raises Unavailable if the approvers are unknown.
         """
         type = notice_type(request)
-        links = await self._approver_directory.approvers_of(request) if type == "ask.opened" else ()
+        links = (
+            await self._approver_directory.approvers_of(request)
+            if type == "approval.requested"
+            else ()
+        )
         whole: dict[str, object] = {
             "type": type,
             "id": f"{request.id}.{type}.{request.state}.{len(request.answers)}",
             "at": at,
             "text": notice_text(request),
-            "ask": presentation.request_fields(request),
+            "approval": presentation.request_fields(request),
             "url": self._inbox.page_url(request),
             "links": [
-                {"party": party, "url": self._inbox.page_url(request, party)} for party in links
+                {"principal": party, "url": self._inbox.page_url(request, party)} for party in links
             ],
         }
         body = msgspec.json.encode(whole)
@@ -157,20 +161,20 @@ class ApprovalNotifier:
             "schema": None,
             "is_shortened": True,
         }
-        return msgspec.json.encode({**whole, "ask": shortened})
+        return msgspec.json.encode({**whole, "approval": shortened})
 
 
 def notice_type(request: ApprovalRequest) -> str:
     """Return the last event: opened, answered, or ended otherwise."""
     if request.state in _ANSWERED_STATES or (request.is_open and request.answers):
-        return "ask.answered"
-    return "ask.opened" if request.is_open else "ask.ended"
+        return "approval.answered"
+    return "approval.requested" if request.is_open else "approval.ended"
 
 
 def notice_text(request: ApprovalRequest) -> str:
     """Return one line of text, for a chat or a lock screen."""
     risk = f" ({presentation.request_risk(request)})" if presentation.request_risk(request) else ""
-    if notice_type(request) == "ask.opened":
+    if notice_type(request) == "approval.requested":
         until = presentation.format_moment(request.expires_at)
         return f"{presentation.describe_request(request)}{risk}; it can be answered until {until}"
     return f"{presentation.describe_request(request)}{risk}. {presentation.describe_state(request)}"

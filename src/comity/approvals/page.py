@@ -138,7 +138,7 @@ def answer_form(token: str) -> str:
     return (
         '<form method="post" autocomplete="off">'
         f'<input type="hidden" name="t" value="{escape(token)}">'
-        '<label for="reason">Why, if you want to say it</label>'
+        '<label for="reason">Reason (optional)</label>'
         f'<input id="reason" name="reason" maxlength="{MAX_REASON_LENGTH}">'
         '<div class="buttons">'
         '<button class="no" name="verdict" value="decline">Deny</button>'
@@ -154,7 +154,7 @@ def key_form() -> str:
         '<label for="key">Your API key</label>'
         '<input id="key" name="key" type="password" autocomplete="off" required '
         'maxlength="200" spellcheck="false" autocapitalize="off">'
-        '<div class="buttons"><button class="yes">Show what is asked</button></div></form>'
+        '<div class="buttons"><button class="yes">Show the request</button></div></form>'
     )
 
 
@@ -170,25 +170,25 @@ _DECISION_BY_BUTTON: Final = {
     "accept": ApprovalDecision.ACCEPT,
     "decline": ApprovalDecision.DECLINE,
 }
-_SIGN_IN_TEXT: Final = "Somebody's answer is asked for. Show who you are to see what it is about."
+_SIGN_IN_TEXT: Final = "Approval requested. Sign in to see the details."
 _LOCAL_MODE_TEXT: Final = (
     "To answer this, run `comity approve` or `comity deny`. To answer it in the browser, open the "
-    "link that `comity asks link` prints. If you have an API key, you can show it here."
+    "link that `comity approvals link` prints. You can also enter an API key here."
 )
-_INVALID_LINK_TEXT: Final = (
-    "This link is not valid, or not any more. If you may answer, your API key shows it."
-)
-_NOT_VISIBLE_TEXT: Final = "There is no such ask, or it is not yours to see."
+_INVALID_LINK_TEXT: Final = "This link is invalid or has expired. Sign in with your API key."
+_NOT_VISIBLE_TEXT: Final = "This approval request does not exist, or you cannot see it."
 _DONE_TEXT_BY_STATE: Final = {
-    ApprovalState.ACCEPTED: "You approved it. It may run once, exactly as it was shown.",
-    ApprovalState.USED: "You approved it, and it has been used for its one call.",
-    ApprovalState.DECLINED: "You denied it. It does not run.",
-    ApprovalState.PENDING: "Your word is kept. More people have to approve before it runs.",
+    ApprovalState.APPROVED: "You approved it. It may run once, exactly as it was shown.",
+    ApprovalState.CONSUMED: "You approved it, and it has been used for its one call.",
+    ApprovalState.DENIED: "You denied it. It does not run.",
+    ApprovalState.PENDING: (
+        "Your answer is recorded. More people must approve before the call runs."
+    ),
 }
 
 
 class AsksPage:
-    """The endpoint of all paths that begin with /asks/."""
+    """The endpoint of all paths that begin with /approvals/."""
 
     def __init__(self, inbox: ApprovalInbox, authenticator: Authenticator) -> None:
         self._inbox = inbox
@@ -303,7 +303,10 @@ class AsksPage:
             said = f"You cannot answer it: {reason}. {who} can."
             return 200, self._render(ask, render_paragraph(said))
         if RULES_BY_KIND[ask.kind].wants_content:
-            how = f"It wants more than yes or no; answer it by /api/asks/{ask.id}/answer."
+            how = (
+                "This request needs more than yes or no; answer it with "
+                f"/api/approvals/{ask.id}/answer."
+            )
             return 200, self._render(ask, render_paragraph(how))
         form = answer_form(token or self._make_token(ask, actor))
         return 200, self._render(ask, form, similar_text=await self._inbox.describe_similar(ask))

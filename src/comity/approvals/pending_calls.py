@@ -134,10 +134,10 @@ class ApprovedCall:
             actor, protocol.CALL_TOOL, offer.server, offer.name
         )
         if judged.effect is Effect.DENY:
-            return Refusal(ACCESS_DENIED, "this call is not allowed any more")
+            return Refusal(ACCESS_DENIED, "this call is no longer allowed")
         now = holding.catalog.find_own(offer.server, EntryKind.TOOL, offer.name)
         if now is None and offer.definition != UNLISTED_DEFINITION:
-            return Refusal(TOOL_NOT_FOUND, "this tool is not offered just now")
+            return Refusal(TOOL_NOT_FOUND, "this tool is not available")
         tools = holding.last_steps.tools
         standing = None if tools is None else tools.review_of(now or offer)
         if standing is None:
@@ -145,7 +145,9 @@ class ApprovedCall:
         if standing.refusal is not None:
             return standing.refusal
         if standing.digest != self.review.digest:
-            return Refusal(TOOL_DISABLED, "the tool is not what it was when it was asked about")
+            return Refusal(
+                TOOL_DISABLED, "the definition of the tool changed after the approval request"
+            )
         return None
 
     async def record_intent(self, request: ApprovalRequest) -> Refusal | None:
@@ -266,7 +268,7 @@ def _round_key(digest: str, state: Raw | None) -> Key:
 
 _UNKNOWN_REPLY_TEXT: Final = "this answer is to nothing that waits; make the call again without it"
 _FALLBACK_REFUSAL: Final = Refusal(
-    APPROVAL_REQUIRED, "a tool that needs a person's approval does not stand in for another"
+    APPROVAL_REQUIRED, "a tool that needs approval cannot be a fallback"
 )
 
 
@@ -399,7 +401,7 @@ class PendingCalls:
 
         An actor that may answer the request gets a link that signs it in.
         """
-        url = f"{self.approvals.public_url}/asks/{request.id}"
+        url = f"{self.approvals.public_url}/approvals/{request.id}"
         may_answer = (
             actor is not ANONYMOUS and self.approvals.refusal_reason(request, actor) is None
         )
@@ -444,7 +446,7 @@ class PendingCall:
         self.pending_calls = pending_calls
         # The definition of the tool, for prompts that depend on it.
         self.definition = definition
-        self.timeout: timedelta | None = pending_calls.approvals.settings.hold
+        self.timeout: timedelta | None = pending_calls.approvals.settings.client_wait
         # Run when the call waits no longer, whatever the result.
         self.on_end: list[Callable[[], None]] = []
         self._draft = draft
@@ -492,9 +494,9 @@ class PendingCall:
         ask = await (self._take_prompt_reply(brought) if is_reply else self._open_request())
         self._prompt_client(ask)
         while not self._is_over:
-            if ask.state is ApprovalState.USED:
+            if ask.state is ApprovalState.CONSUMED:
                 ask = await self._reopen_request()
-            elif ask.state is not ApprovalState.ACCEPTED:
+            elif ask.state is not ApprovalState.APPROVED:
                 ask = await self._wait_for_change(ask)
             elif await self._consume_and_run(ask, go_on):
                 return
@@ -520,7 +522,7 @@ class PendingCall:
         )
         if request.is_open:
             self._refuse(self.pending_refusal(request))
-        elif request.state not in (ApprovalState.ACCEPTED, ApprovalState.USED):
+        elif request.state not in (ApprovalState.APPROVED, ApprovalState.CONSUMED):
             self._refuse(prompt_messages.ended_refusal(request))
         return request
 
@@ -539,12 +541,12 @@ class PendingCall:
             ask = await self.take_answer(ask, reply.mode, reply.verdict)
         if (
             reply.verdict in (ApprovalDecision.DECLINE, ApprovalDecision.CANCEL)
-            and ask.state is ApprovalState.ACCEPTED
+            and ask.state is ApprovalState.APPROVED
         ):
             # Another person approved it, but the client does not want it any more.
-            await self.approvals.withdraw(ask, "whoever asked for it declined")
+            await self.approvals.withdraw(ask, "the requester cancelled it")
             ask = await self.approvals.store.get(ask.id) or ask
-        if ask.state is ApprovalState.USED:
+        if ask.state is ApprovalState.CONSUMED:
             raise MalformedMessage(_UNKNOWN_REPLY_TEXT, INVALID_PARAMS)
         return ask
 
@@ -625,7 +627,7 @@ class PendingCall:
     def pending_refusal(self, request: ApprovalRequest) -> Refusal:
         """Return the refusal for a client that must not wait any longer."""
         return prompt_messages.pending_refusal(
-            request, self.instructions(request), self.approvals.settings.hold
+            request, self.instructions(request), self.approvals.settings.client_wait
         )
 
     def instructions(self, request: ApprovalRequest) -> ApprovalInstructions:

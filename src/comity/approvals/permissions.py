@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 PERMISSION_FIELD: Final = "permission"
 _EFFECT_BY_STATE: Final = {
-    ApprovalState.ACCEPTED: Effect.ALLOW,
-    ApprovalState.DECLINED: Effect.DENY,
+    ApprovalState.APPROVED: Effect.ALLOW,
+    ApprovalState.DENIED: Effect.DENY,
 }
 _DECISION_BY_OUTCOME: Final = {
     PermissionOutcome.APPROVED: ApprovalDecision.ACCEPT,
@@ -103,7 +103,7 @@ class PermissionApprovals:
                 await self._update_requests(server)
         except (Unavailable, MalformedMessage) as error:
             self._failed_servers.add(server)
-            log.info("what server %r needs is not asked for yet: %s", server, error)
+            log.info("The permissions of server %r could not be requested yet: %s", server, error)
 
     async def _update_requests(self, server: str) -> None:
         decided = dict(self._permission_service.permissions_of(server).decision_by_name)
@@ -114,7 +114,7 @@ class PermissionApprovals:
         for name, each in decided.items():
             if _is_waiting(name, each) and each.by != GATEWAY and name not in known:
                 ask = await self._approvals.request(_draft(server, name))
-                if ask.state is ApprovalState.ACCEPTED:
+                if ask.state is ApprovalState.APPROVED:
                     # The gateway ended after the answer and before the grant was written.
                     await self._write_grant(ask, Actor(ask.answers[-1].by, PrincipalKind.PERSON))
                 elif self._open_requests.get(server) is not known:
@@ -142,14 +142,14 @@ class PermissionApprovals:
         if answered is None:
             reason = f"it is {decision.decision} by {decision.by}: {decision.reason}"
             await self._approvals.withdraw(request, reason)
-        elif answered.state is ApprovalState.ACCEPTED:
+        elif answered.state is ApprovalState.APPROVED:
             await self._approvals.consume(answered, _permission_of(answered))
 
     async def _withdraw(self, request: ApprovalRequest, reason: str) -> None:
         try:
             await self._approvals.withdraw(request, reason)
         except Unavailable as error:
-            log.info("ask %s is not withdrawn: %s", request.id, error)
+            log.info("Approval request %s could not be withdrawn: %s", request.id, error)
 
     async def _on_answer(self, request: ApprovalRequest, actor: Actor) -> None:
         async with self._lock:
@@ -167,7 +167,7 @@ class PermissionApprovals:
             subject, PERMISSION_VERB, name, effect, justification=said.reason, expires_at=ends
         )
         await self._grants.put(actor, grant)
-        if request.state is ApprovalState.ACCEPTED:
+        if request.state is ApprovalState.APPROVED:
             await self._approvals.consume(request, _permission_of(request))
         self._permission_service.permissions_of(request.server)
 
@@ -180,7 +180,7 @@ class PermissionApprovals:
         )
         if name in known and known[name].id == request.id:
             del known[name]
-            if request.state in (ApprovalState.ACCEPTED, ApprovalState.EXPIRED):
+            if request.state in (ApprovalState.APPROVED, ApprovalState.EXPIRED):
                 # A later look writes the grant, or asks anew, if the permission still waits.
                 self._failed_servers.add(request.server)
 

@@ -25,23 +25,23 @@ MIN_SHORT_ID_LENGTH: Final = 8
 DEFAULT_ORIGIN: Final = "http://127.0.0.1:2664"
 """The address at which commands look for a gateway by default."""
 
-ARGUMENTS_NOT_KEPT_TEXT: Final = "not kept to be shown; their digest is below"
+ARGUMENTS_NOT_KEPT_TEXT: Final = "not stored; the digest is below"
 _RISK_ORDER: Final = tuple(Risk)
 _TEXT_BY_DECISION: Final[Mapping[ApprovalDecision, str]] = {
     ApprovalDecision.ACCEPT: "approved it",
-    ApprovalDecision.DECLINE: "declined it",
-    ApprovalDecision.CANCEL: "called it off",
+    ApprovalDecision.DECLINE: "denied it",
+    ApprovalDecision.CANCEL: "cancelled it",
     ApprovalDecision.DEFER: "wants to decide later",
 }
 _TEXT_BY_STATE: Final[Mapping[ApprovalState, str]] = {
-    ApprovalState.PENDING: "It waits for an answer.",
-    ApprovalState.DEFERRED: "It waits for an answer that was put off.",
-    ApprovalState.ACCEPTED: "It is approved, and has not run yet.",
-    ApprovalState.USED: "It was approved, and has been used for its one call.",
-    ApprovalState.DECLINED: "It was declined.",
-    ApprovalState.CANCELLED: "It was called off.",
-    ApprovalState.EXPIRED: "It has expired; nobody answered in time, or nobody used the answer.",
-    ApprovalState.WITHDRAWN: "It was withdrawn: what was asked about is no longer to be had.",
+    ApprovalState.PENDING: "Pending.",
+    ApprovalState.DEFERRED: "Pending; the answer was deferred.",
+    ApprovalState.APPROVED: "Approved. The call has not run yet.",
+    ApprovalState.CONSUMED: "Approved. The call has run.",
+    ApprovalState.DENIED: "Denied.",
+    ApprovalState.CANCELLED: "Cancelled.",
+    ApprovalState.EXPIRED: "Expired before it was answered, or before the approval was used.",
+    ApprovalState.WITHDRAWN: "Withdrawn: the call is no longer possible.",
 }
 
 
@@ -117,22 +117,22 @@ def describe_state(request: ApprovalRequest) -> str:
 def detail_rows(request: ApprovalRequest, now: datetime, similar_text: str = "") -> list[DetailRow]:
     """Return all rows that an approver should read."""
     found = [
-        DetailRow("Asked by", one_line(request.asker)),
+        DetailRow("Requested by", one_line(request.asker)),
         DetailRow("Server", one_line(request.server)),
         DetailRow("Tool", one_line(request.tool)),
         DetailRow("Topic", one_line(str(request.about.get("topic") or ""))),
         DetailRow("Risk", request_risk(request)),
-        DetailRow("Before", one_line(similar_text)),
+        DetailRow("History", one_line(similar_text)),
         _action_row(request),
         DetailRow("Needs", "" if request.quorum == 1 else f"{request.quorum} people who approve"),
         DetailRow("Expires", describe_deadline(request, now)),
         DetailRow(
-            "Asked",
+            "Requested",
             f"{format_duration(now - request.created_at)} ago, "
             f"at {format_moment(request.created_at)}",
         ),
         DetailRow(
-            "State",
+            "Status",
             ""
             if request.state is ApprovalState.PENDING and not request.answers
             else describe_state(request),
@@ -156,7 +156,7 @@ def _action_row(request: ApprovalRequest) -> DetailRow:
 
 def describe_deadline(request: ApprovalRequest, now: datetime) -> str:
     """Describe when the time to answer, or the approval, ends."""
-    if request.state not in (ApprovalState.PENDING, ApprovalState.DEFERRED, ApprovalState.ACCEPTED):
+    if request.state not in (ApprovalState.PENDING, ApprovalState.DEFERRED, ApprovalState.APPROVED):
         return ""
     if request.expires_at <= now:
         return f"at {format_moment(request.expires_at)}, which is past"
@@ -198,10 +198,10 @@ def request_fields(request: ApprovalRequest) -> dict[str, object]:
         "id": request.id,
         "kind": request.kind,
         "state": request.state,
-        "asker": request.asker,
+        "requester": request.asker,
         "server": request.server,
         "tool": request.tool,
-        "what": describe_request(request),
+        "summary": describe_request(request),
         "message": request.message,
         "risk": request_risk(request) or None,
         "about": dict(request.about),
@@ -228,7 +228,7 @@ def request_of_fields(fields: Mapping[str, Any]) -> ApprovalRequest:
     return ApprovalRequest(
         id=str(fields["id"]),
         kind=ApprovalKind(fields["kind"]),
-        asker=str(fields["asker"]),
+        asker=str(fields["requester"]),
         server=str(fields["server"]),
         tool=str(fields["tool"]),
         digest=str(fields.get("digest", "")),
@@ -276,7 +276,7 @@ def collect_similar(requests: Sequence[ApprovalRequest]) -> Seen:
         alike = found.setdefault((ask.asker, ask.server, ask.tool), SimilarApprovals())
         if any(each.verdict is ApprovalDecision.DECLINE for each in ask.answers):
             alike.declined += 1
-        elif ask.state in (ApprovalState.ACCEPTED, ApprovalState.USED):
+        elif ask.state in (ApprovalState.APPROVED, ApprovalState.CONSUMED):
             alike.approved += 1
             alike.digests.add(ask.digest)
             arguments = ask.about.get("arguments")
@@ -291,19 +291,19 @@ def describe_similar(request: ApprovalRequest, before: Seen) -> str:
         return ""
     alike = before.get((request.asker, request.server, request.tool))
     if alike is None or not (alike.approved or alike.declined):
-        return "nothing by this party on this tool was decided in the last day"
+        return "No earlier decisions for this agent and tool in the last 24 h"
     counted = [
         f"{how} {count_noun(times, 'time')}"
-        for how, times in (("approved", alike.approved), ("declined", alike.declined))
+        for how, times in (("approved", alike.approved), ("denied", alike.declined))
         if times
     ]
-    told = f"same tool and party {' and '.join(counted)} in the last day"
+    told = f"same tool and principal {' and '.join(counted)} in the last 24 h"
     return f"{told}; {_difference(request, alike)}" if alike.approved else told
 
 
 def _difference(request: ApprovalRequest, alike: SimilarApprovals) -> str:
     if request.digest in alike.digests:
-        return "these very arguments among them"
+        return "with the same arguments"
     arguments = request.about.get("arguments")
     if alike.last is None or not isinstance(arguments, Mapping):
         return "never with these arguments"
@@ -317,7 +317,7 @@ def _difference(request: ApprovalRequest, alike: SimilarApprovals) -> str:
 
 
 SIGNATURE_HEADER: Final = "X-Comity-Signature"
-PAGE_PATH: Final = "/asks/"
+PAGE_PATH: Final = "/approvals/"
 _LINK_PURPOSE: Final = "answer an ask"
 
 

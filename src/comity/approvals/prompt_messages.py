@@ -25,7 +25,7 @@ DECISION_FIELD: Final = "decision"
 APPROVE_VALUE: Final = "approve"
 DECLINE_VALUE: Final = "decline"
 OTHER_PRINCIPAL_TEXT: Final = (
-    "requestState was given to somebody else; make the call again without it"
+    "requestState belongs to another client; make the call again without it"
 )
 _STATE_PURPOSE: Final = "ask"
 _PROGRESS_STEP: Final = 1e-6
@@ -98,7 +98,7 @@ def form_elicitation(request: ApprovalRequest) -> dict[str, object]:
     field = {
         "type": "string",
         "title": "Run it?",
-        "description": "What you say is good for this one call.",
+        "description": "Your answer applies to this call only.",
         "enum": [APPROVE_VALUE, DECLINE_VALUE],
     }
     schema = {"type": "object", "properties": {DECISION_FIELD: field}, "required": [DECISION_FIELD]}
@@ -171,7 +171,7 @@ def waiting_progress(
 
 def describe_wait(request: ApprovalRequest, instructions: ApprovalInstructions) -> str:
     """Describe that a call waits, and how it can be approved."""
-    return f"waiting for a person's approval (ask {request.id}). {instructions}"
+    return f"waiting for approval (request {request.id}). {instructions}"
 
 
 def pending_refusal(
@@ -180,7 +180,7 @@ def pending_refusal(
     """Return the refusal of a call that is still pending. The same call finds the answer."""
     return Refusal(
         PENDING_APPROVAL,
-        f"this call waits for a person's approval (ask {request.id}); nothing has run yet",
+        f"this call waits for approval (request {request.id}); the tool has not run",
         retry_after,
         suggestions=(
             "Make exactly the same call again: once it is approved, it runs.",
@@ -188,7 +188,7 @@ def pending_refusal(
         ),
         details={
             "status": PENDING_APPROVAL.error_type,
-            "ask_id": request.id,
+            "approval_id": request.id,
             "expires_at": request.expires_at.isoformat(),
             "url": instructions.page,
         },
@@ -198,12 +198,12 @@ def pending_refusal(
 def ended_refusal(request: ApprovalRequest) -> Refusal:
     """Return the refusal of a call whose request has ended."""
     last = request.answers[-1] if request.answers else None
-    reason = f"nobody approved this call in time; it is {request.state}"
-    if request.state in (ApprovalState.DECLINED, ApprovalState.CANCELLED) and last is not None:
+    reason = f"this call was not approved in time; the request is {request.state}"
+    if request.state in (ApprovalState.DENIED, ApprovalState.CANCELLED) and last is not None:
         reason = f"{last.by} declined this call" + (f": {last.reason}" if last.reason else "")
     elif request.state is ApprovalState.WITHDRAWN:
-        reason = "what was asked about is no longer to be had; make the call again"
-    return Refusal(DECLINED, reason, details={"ask_id": request.id, "state": request.state})
+        reason = "the call is no longer possible as requested; make it again"
+    return Refusal(DECLINED, reason, details={"approval_id": request.id, "state": request.state})
 
 
 # The state that a client carries for us.

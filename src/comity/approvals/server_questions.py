@@ -60,7 +60,7 @@ from comity.toolkit.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
-CALL_ENDED_TEXT: Final = "the call amid which it was asked is over"
+CALL_ENDED_TEXT: Final = "the call of this question is over"
 
 type Redact = Callable[[object], object]
 type Deliver = Callable[[ApprovalRequest | None], Awaitable[None]]
@@ -109,7 +109,7 @@ class ServerQuestions:
         background_tasks: BackgroundTasks | None = None,
         redact: Redact = lambda value: value,
     ) -> None:
-        self.background_tasks = background_tasks or BackgroundTasks("what servers ask")
+        self.background_tasks = background_tasks or BackgroundTasks("questions of servers")
         self.on_message_ended: list[Callable[[PendingMessage], None]] = []
         self._approvals = approvals
         self._redact = redact
@@ -122,7 +122,7 @@ class ServerQuestions:
     def limit_problem(self, server_call: Call, server: str) -> str | None:
         """Return why a server cannot ask another question now, or None if it can."""
         if len(self._questions_by_message.get(server_call, ())) >= MAX_OPEN_PER_CALL:
-            return f"{MAX_OPEN_PER_CALL} questions are open amid this call already"
+            return f"{MAX_OPEN_PER_CALL} questions of this call are open already"
         if self._count_by_server[server] >= MAX_OPEN_PER_SERVER:
             return f"{MAX_OPEN_PER_SERVER} questions of this server are open already"
         return None
@@ -149,8 +149,8 @@ class ServerQuestions:
             tool=tool,
             digest=server_question.digest(name),
             message=(
-                f"Server {server_question.server} asks, amid a call of {tool} "
-                f"by {actor.party}: {words}"
+                f"Server {server_question.server} asks during a call of {tool} by "
+                f"{actor.party}: {words}"
             ),
             about=about,
             own=self._approvals.may_approve_own(actor),
@@ -190,14 +190,14 @@ class ServerQuestions:
         try:
             await self._approvals.open(request)
         except (Unavailable, MalformedMessage) as error:
-            log.warning("a notice of server %r is lost: %s", request.server, error)
+            log.warning("A notification of server %r is lost: %s", request.server, error)
 
     async def _ask_and_deliver(self, question: OpenQuestion) -> None:
         ended: ApprovalRequest | None = None
         try:
             ended = await self._wait_for_end(question)
         except (Unavailable, MalformedMessage) as error:
-            log.warning("nobody could be asked what server %r wants: %s", question.server, error)
+            log.warning("The question of server %r could not be asked: %s", question.server, error)
         finally:
             question.call.resume_deadlines()
             self._forget(question)
@@ -215,7 +215,7 @@ class ServerQuestions:
         if question.is_over:
             await approvals.withdraw(ask, CALL_ENDED_TEXT)
             return ask
-        if ask.state is ApprovalState.ACCEPTED:
+        if ask.state is ApprovalState.APPROVED:
             return await approvals.consume(ask, str(ask.about["call"])) or ask
         return ask
 
@@ -224,7 +224,7 @@ class ServerQuestions:
             await self._approvals.erase_content(request)
         except Unavailable as error:
             log.warning(
-                "what was filled in to ask %s could not be erased yet: %s", request.id, error
+                "The answer to approval request %s could not be erased yet: %s", request.id, error
             )
 
     def _forget(self, question: OpenQuestion) -> None:
@@ -320,7 +320,7 @@ class CallbackService:
             full is None
             and len(self._callbacks_by_message.get(server_call, ())) >= MAX_REMEMBERED_CALLBACKS
         ):
-            full = f"{MAX_REMEMBERED_CALLBACKS} questions were asked amid this call already"
+            full = f"{MAX_REMEMBERED_CALLBACKS} questions were asked during this call already"
         if full is not None:
             self._refuse(connection, callback.id, unanswered_response(callback.type), full)
             return
@@ -366,7 +366,7 @@ class CallbackService:
     def _refuse(
         self, connection: QuestionConnection, name: str | None, response: str | None, reason: str
     ) -> None:
-        log.info("server %r calls back in vain: %s", connection.server, reason)
+        log.info("The callback of server %r failed: %s", connection.server, reason)
         # A callback with a known name has an answer of its own, now or later.
         if name is not None and (connection, name) not in self._entry_by_callback:
             self._repeat_response(connection, name, response)
@@ -429,7 +429,7 @@ async def _respond(connection: QuestionConnection, name: str, response: object) 
         async with asyncio.timeout(RESPOND_TIMEOUT_SECONDS):
             answer = await connection.request(RESPOND_METHOD, params, headers)
     except (Unavailable, MalformedMessage, TimeoutError) as error:
-        log.info("server %r did not hear the answer to its callback: %s", connection.server, error)
+        log.info("The callback answer could not be sent to server %r: %s", connection.server, error)
         return
     refused = jsonrpc.error_of(answer)
     if refused is not None:
@@ -534,9 +534,9 @@ def _elicitation_result(ended: ApprovalRequest | None) -> dict[str, object]:
     if ended is None:
         return {"action": "cancel"}
     said = [each for each in ended.answers if each.verdict is ApprovalDecision.ACCEPT]
-    if ended.state is ApprovalState.USED and said:
+    if ended.state is ApprovalState.CONSUMED and said:
         return {"action": "accept", "content": dict(said[-1].content)}
-    return {"action": "decline" if ended.state is ApprovalState.DECLINED else "cancel"}
+    return {"action": "decline" if ended.state is ApprovalState.DENIED else "cancel"}
 
 
 class CallbackMethods:
@@ -548,8 +548,12 @@ class CallbackMethods:
     @method("mgp/callback/respond", MgpExtension.BIDIRECTIONAL)
     async def _respond(self, request: MethodRequest) -> Mapping[str, object]:
         id, said = decode_callback_response(request.frame.params)
-        ask = await self._approvals.get(request.actor, id)
-        if not is_callback(ask):
+        try:
+            ask = await self._approvals.get(request.actor, id)
+        except MalformedMessage:
+            # The fault is for HTTP paths. Here the id is a parameter, and all wrong ids look alike.
+            ask = None
+        if ask is None or not is_callback(ask):
             raise MalformedMessage(NOT_FOUND_TEXT, INVALID_PARAMS)
         verdict, content = decision_of_response(ask.kind, said)
         await self._approvals.answer(request.actor, id, verdict, content=content)

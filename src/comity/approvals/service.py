@@ -16,6 +16,7 @@ from typing import Final
 from comity.approvals import presentation
 from comity.approvals.answers import content_fingerprint
 from comity.approvals.kinds import RULES_BY_KIND, answer_problem, expiry_for, is_still_valid
+from comity.approvals.metrics import ApprovalMetrics
 from comity.approvals.model import (
     ANSWER_OWN_VERB,
     ANSWER_VERB,
@@ -35,16 +36,26 @@ from comity.approvals.presentation import PAGE_PATH, ApprovalLink, ApprovalLinks
 from comity.approvals.settings import ApprovalSettings
 from comity.audit.events import AuditResult, AuditType
 from comity.audit.log import AuditFacts, AuditLog
-from comity.errors import ACCESS_DENIED, EXHAUSTED, INVALID_PARAMS, MalformedMessage, Unavailable
+from comity.errors import (
+    ACCESS_DENIED,
+    EXHAUSTED,
+    INVALID_PARAMS,
+    NOTHING_HERE,
+    MalformedMessage,
+    Unavailable,
+)
 from comity.mcp.actors import ADMIN_READ, GATEWAY, LOCAL_OPERATOR, Actor, PrincipalKind
 from comity.policy.grants import ANY, ANY_TARGET, Effect, GrantSource
 from comity.policy.snapshot import PolicyEngine, WallClock
+from comity.telemetry.metrics import MetricFamily
 from comity.toolkit.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
 OPEN_STATES: Final = (ApprovalState.PENDING, ApprovalState.DEFERRED)
-NOT_FOUND_TEXT: Final = "there is no such ask, or it is not yours to see; `comity asks` lists them"
+NOT_FOUND_TEXT: Final = (
+    "this approval request does not exist, or you cannot see it; `comity approvals` lists them"
+)
 
 REPORT_INTERVAL: Final = timedelta(seconds=10)
 """How often `wait` reports that a request is still open."""
@@ -104,6 +115,7 @@ class ApprovalService:
         self._open_ids_by_requester: dict[str, set[str]] = {}
         self._requesters: dict[str, str] = {}
         self._background_tasks = BackgroundTasks("the inbox")
+        self._metrics = ApprovalMetrics()
 
     def set_origin(self, origin: str) -> None:
         """Set the address of the pages where people answer."""
@@ -143,6 +155,9 @@ class ApprovalService:
         """Whether a request of this node waits for an answer, or its approval for a use."""
         return bool(self._requesters)
 
+    def metric_families(self) -> list[MetricFamily]:
+        return self._metrics.families(len(self._requesters))
+
     def may_approve_own(self, actor: Actor) -> bool:
         """Return whether the asker may answer too. The local user may, with the operator token."""
         return self.may_answer_own(LOCAL_OPERATOR if actor.lacks_token else actor)
@@ -151,7 +166,7 @@ class ApprovalService:
         """Return an earlier request that answers this question, or open one. Raises Unavailable."""
         if RULES_BY_KIND[draft.kind].remembered_ends:
             known = await self.store.find_latest(draft.digest)
-            if known and is_still_valid(known, self.clock(), self.settings.declined_for):
+            if known and is_still_valid(known, self.clock(), self.settings.denial_cooldown):
                 return known
         return await self.open(self.create(draft))
 
@@ -168,7 +183,7 @@ class ApprovalService:
             message=draft.message,
             about=draft.about,
             created_at=now,
-            expires_at=expiry_for(draft, now, self.settings.expires),
+            expires_at=expiry_for(draft, now, self.settings.request_ttl),
             quorum=draft.quorum,
             own=draft.own,
             trace=draft.trace,
@@ -182,9 +197,14 @@ class ApprovalService:
         Returns the live request with the same digest where there is one.
         """
         own = len(self._open_ids_by_requester.get(request.asker, ()))
-        if own >= self.settings.most_of_one or len(self._requesters) >= self.settings.most_open:
+        if (
+            own >= self.settings.max_open_per_principal
+            or len(self._requesters) >= self.settings.max_open
+        ):
             raise Unavailable(
-                "too many questions wait for an answer already", EXHAUSTED, self.settings.hold
+                "too many questions wait for an answer already",
+                EXHAUSTED,
+                self.settings.client_wait,
             )
         # It is counted before it is kept, so that many at once cannot pass the limit together.
         self._open_ids_by_requester.setdefault(request.asker, set()).add(request.id)
@@ -198,7 +218,11 @@ class ApprovalService:
             self._forget(request.id)
             return kept
         self._record(
-            AuditType.ASK_OPENED, kept, AuditResult.PENDING, kept.asker, _audit_details(kept)
+            AuditType.APPROVAL_REQUESTED,
+            kept,
+            AuditResult.PENDING,
+            kept.asker,
+            _audit_details(kept),
         )
         self._notify_watchers(kept)
         return kept
@@ -275,7 +299,9 @@ class ApprovalService:
         used = await self.store.consume(request.id, call, self.clock())
         if used is not None:
             self._forget(used.id)
-            self._record(AuditType.ASK_USED, used, AuditResult.SUCCESS, used.asker, {"call": call})
+            self._record(
+                AuditType.APPROVAL_CONSUMED, used, AuditResult.SUCCESS, used.asker, {"call": call}
+            )
             self._notify_watchers(used)
         return used
 
@@ -286,7 +312,7 @@ class ApprovalService:
         restored = await self.store.release(request.id, call)
         if restored is not None:
             self._record(
-                AuditType.ASK_RESTORED, restored, AuditResult.SUCCESS, GATEWAY, {"call": call}
+                AuditType.APPROVAL_RELEASED, restored, AuditResult.SUCCESS, GATEWAY, {"call": call}
             )
             self._notify_watchers(restored)
 
@@ -338,7 +364,7 @@ class ApprovalService:
         """Return a request that the actor may see. Raises MalformedMessage."""
         ask = await self.store.get(id)
         if ask is None or not self.may_see(ask, actor):
-            raise MalformedMessage(NOT_FOUND_TEXT, INVALID_PARAMS)
+            raise MalformedMessage(NOT_FOUND_TEXT, NOTHING_HERE)
         return ask
 
     async def page(
@@ -366,7 +392,11 @@ class ApprovalService:
         because = self.refusal_reason(ask, actor)
         if because is not None:
             self._record(
-                AuditType.ASK_ANSWERED, ask, AuditResult.BLOCKED, actor.party, {"reason": because}
+                AuditType.APPROVAL_ANSWERED,
+                ask,
+                AuditResult.BLOCKED,
+                actor.party,
+                {"reason": because},
             )
             raise MalformedMessage(because, ACCESS_DENIED)
         answer = ApprovalAnswer(actor.party, decision, self.clock(), reason, content or {})
@@ -377,7 +407,7 @@ class ApprovalService:
         if answered is None:
             current = await self.store.get(id) or ask
             state = "expired" if current.is_open else current.state
-            raise MalformedMessage(f"this ask is {state} already", INVALID_PARAMS)
+            raise MalformedMessage(f"this approval request is already {state}", INVALID_PARAMS)
         on_answer = self.handlers.get(ask.kind, _NO_HANDLER).on_answer
         if on_answer is not None:
             await on_answer(answered, actor)
@@ -390,7 +420,9 @@ class ApprovalService:
 
         The content may be a secret, so the audit log has only its fingerprint.
         """
-        answered = await self.store.answer(request.id, answer, answer.at + self.settings.lasts)
+        answered = await self.store.answer(
+            request.id, answer, answer.at + self.settings.approval_ttl
+        )
         if answered is None:
             return None
         said: dict[str, object] = {"verdict": answer.verdict, "state": answered.state}
@@ -398,7 +430,7 @@ class ApprovalService:
         said |= (
             {"content": content_fingerprint(self._key, answer.content)} if answer.content else {}
         )
-        await self._record_durably(AuditType.ASK_ANSWERED, answered, answer.by, said)
+        await self._record_durably(AuditType.APPROVAL_ANSWERED, answered, answer.by, said)
         self._notify_watchers(answered)
         return answered
 
@@ -430,7 +462,7 @@ class ApprovalService:
         try:
             await self.expire_overdue()
         except Unavailable as error:
-            log.debug("asks are not looked after just now: %s", error)
+            log.debug("Approval requests are not updated: %s", error)
 
     async def _reread(self, id: str) -> None:
         """Tell the watchers of this node about a change at another node."""
@@ -449,10 +481,11 @@ class ApprovalService:
     def _record_end(self, request: ApprovalRequest, reason: str = "") -> None:
         said: dict[str, object] = {"state": request.state}
         said |= {"reason": reason} if reason else {}
-        self._record(AuditType.ASK_ENDED, request, AuditResult.BLOCKED, GATEWAY, said)
+        self._record(AuditType.APPROVAL_ENDED, request, AuditResult.BLOCKED, GATEWAY, said)
         self._notify_watchers(request)
 
     def _notify_watchers(self, request: ApprovalRequest) -> None:
+        self._metrics.on_change(request)
         self.wake_waiters(request.id)
         self._call_watchers(request, (*self.notifiers, *self.watchers))
 
@@ -463,7 +496,7 @@ class ApprovalService:
             try:
                 watcher(request)
             except Exception:
-                log.exception("a watcher of asks failed")
+                log.exception("a listener for approval requests failed")
 
     def _forget(self, id: str) -> None:
         asker = self._requesters.pop(id, None)
@@ -528,7 +561,7 @@ def _facts_of(
         result=result,
         trace=request.trace,
         call=request.call,
-        details={"ask": request.id, "kind": request.kind, **details},
+        details={"approval": request.id, "kind": request.kind, **details},
     )
 
 
@@ -560,7 +593,8 @@ async def find_by_prefix(
     found = [ask for ask in alike if may_see(ask)]
     if len(found) > 1:
         raise MalformedMessage(
-            f"several asks begin with {prefix!r:.40}; say more of the id", INVALID_PARAMS
+            f"several approval requests begin with {prefix!r:.40}; give more of the id",
+            INVALID_PARAMS,
         )
     return found[0] if found else None
 
@@ -578,7 +612,7 @@ type Named = Callable[[str, str], Actor | None]
 HISTORY_PERIOD: Final = timedelta(days=1)
 _HISTORY_CACHE_TIME: Final = timedelta(seconds=5)
 _MAX_HISTORY_PAGES: Final = 20
-_DECIDED_STATES: Final = (ApprovalState.ACCEPTED, ApprovalState.USED, ApprovalState.DECLINED)
+_DECIDED_STATES: Final = (ApprovalState.APPROVED, ApprovalState.CONSUMED, ApprovalState.DENIED)
 
 
 class ApprovalInbox:
@@ -605,12 +639,12 @@ class ApprovalInbox:
             return await self.approvals.get(actor, id_prefix)
         if len(id_prefix) < MIN_ID_PREFIX:
             raise MalformedMessage(
-                f"say at least {MIN_ID_PREFIX} letters of an ask's id", INVALID_PARAMS
+                f"give at least {MIN_ID_PREFIX} characters of the request id", INVALID_PARAMS
             )
         asks, may_see = self.approvals.store, self.approvals.may_see
         found = await find_by_prefix(asks, id_prefix, lambda ask: may_see(ask, actor))
         if found is None:
-            raise MalformedMessage(NOT_FOUND_TEXT, INVALID_PARAMS)
+            raise MalformedMessage(NOT_FOUND_TEXT, NOTHING_HERE)
         return found
 
     async def view(self, actor: Actor, request: ApprovalRequest) -> dict[str, object]:
@@ -629,12 +663,12 @@ class ApprovalInbox:
         reason = self.approvals.refusal_reason(request, actor) if request.is_open else None
         return {
             **presentation.request_fields(request),
-            "likeness": (
+            "similar": (
                 presentation.describe_similar(request, self._history) if request.is_open else ""
             )
             or None,
             "may_answer": request.is_open and reason is None,
-            "why_not": reason,
+            "refusal_reason": reason,
             "approvers": self.approvals.describe_approvers(request, actor)
             if request.is_open
             else None,
@@ -683,20 +717,20 @@ class ApprovalInbox:
         """Return why a principal cannot have a link to answer with, or None if it can."""
         actor = self.find_actor(party, "")
         if actor is None:
-            return f"{party} is not known here, or is kept out; see `comity parties`"
+            return f"{party} is unknown or disabled; see `comity principals`"
         if actor.kind is not PrincipalKind.PERSON:
-            return f"{party} is no person, and only people answer asks"
+            return f"{party} is not a person; only people can answer"
         return self.approvals.refusal_reason(request, actor)
 
     async def create_link(self, by: Actor, request: ApprovalRequest, party: str) -> str:
         """Return a link to answer with, and record who made it. Raises MalformedMessage."""
         reason = (
-            "it is not open any more" if not request.is_open else self.link_problem(request, party)
+            "it is no longer open" if not request.is_open else self.link_problem(request, party)
         )
         if reason is not None:
             raise MalformedMessage(f"no link can be made: {reason:.300}", ACCESS_DENIED)
         if self._audit_log is not None:
-            said = {"what": "link to an ask", "ask": request.id, "party": party}
+            said = {"what": "approval link", "approval": request.id, "principal": party}
             event = self._audit_log.event(
                 AuditType.KEY_ISSUED, by, trace=request.trace, details=said
             )

@@ -1,4 +1,4 @@
-"""The tables `[asks]` and `[suggestions]`: approval requests, and grants that follow from them."""
+"""The tables `[approvals]` and `[suggestions]`: approval requests and suggested grants."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -6,27 +6,30 @@ from typing import Literal
 
 from comity.config.fields import COUNT, number_type, setting
 
-type Elicitations = Literal["client", "inbox"]
+type Elicitations = Literal["client", "people"]
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalSettings:
-    expires: timedelta = setting(
+    request_ttl: timedelta = setting(
         timedelta(minutes=15), "How long people can answer an approval request."
     )
-    lasts: timedelta = setting(timedelta(minutes=15), "How long an approval can be used.")
-    hold: timedelta = setting(
+    approval_ttl: timedelta = setting(timedelta(minutes=15), "How long an approval can be used.")
+    client_wait: timedelta = setting(
         timedelta(seconds=45),
-        "How long a call waits for a decision before the client gets an interim answer.",
+        "How long Comity holds a call open for a decision, for clients without progress support.",
     )
-    declined_for: timedelta = setting(
-        timedelta(minutes=5), "How long Comity denies the same call again without asking."
+    denial_cooldown: timedelta = setting(
+        timedelta(minutes=5),
+        "How long Comity denies the same call again after a denial, without a new request.",
     )
-    most_open: int = setting(10_000, "The number of approval requests open at once.", COUNT)
-    most_of_one: int = setting(100, "The number of them that one principal may open.", COUNT)
+    max_open: int = setting(10_000, "Maximum open approval requests.", COUNT)
+    max_open_per_principal: int = setting(
+        100, "Maximum open approval requests of one principal.", COUNT
+    )
     elicitations: Elicitations = setting(
         "client",
-        "Who answers a server whose client cannot be asked: nobody (`client`) or people (`inbox`).",
+        "Where questions of servers go: to the `client`, or to `people` if it cannot answer.",
     )
     # The URL may hold a secret.
     webhook: str = setting("", "The URL to which Comity posts new requests.", is_secret=True)
@@ -35,13 +38,14 @@ class ApprovalSettings:
 
 @dataclass(frozen=True, slots=True)
 class SuggestionSettings:
-    decisions: int = setting(
+    min_approvals: int = setting(
         10, "The number of equal approvals that suggest a grant.", number_type(2, 10_000)
     )
-    people: int = setting(
-        2, "The number of people that they must be from, unless `span` holds.", number_type(1, 100)
+    min_people: int = setting(
+        2, "The number of different approvers, unless `min_span` is reached.", number_type(1, 100)
     )
-    span: timedelta = setting(
-        timedelta(days=3), "The time that they must cover, unless `people` holds."
+    min_span: timedelta = setting(
+        timedelta(days=3),
+        "The time between the first and the last, unless `min_people` is reached.",
     )
     window: timedelta = setting(timedelta(days=30), "How far back Comity looks for approvals.")

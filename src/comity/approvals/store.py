@@ -32,6 +32,7 @@ from comity.storage.database import (
     ASK_ANSWERS,
     ASK_IS_LIVE,
     ASKS,
+    EarliestTime,
     Row,
     SqlDatabase,
     WriteTransaction,
@@ -46,6 +47,7 @@ _ANSWER_COLUMNS: Final = [
 class SqlAsks:
     def __init__(self, database: SqlDatabase) -> None:
         self._database = database
+        self._next_expiry = EarliestTime(database, ASKS.c.expires_at, ASK_IS_LIVE)
 
     async def open(self, request: ApprovalRequest) -> ApprovalRequest:
         new = model.checked_request(request)
@@ -57,7 +59,7 @@ class SqlAsks:
             if present:
                 return present[0]
             if await _read_requests(writing.connection, select(ASKS).where(ASKS.c.id == new.id)):
-                raise MalformedMessage("an ask with this id is kept already")
+                raise MalformedMessage("an approval request with this id exists already")
             await writing.connection.execute(insert(ASKS), [_row_of_request(new)])
             await writing.record_change(RecordKind.ASKS, [new.id])
         return new
@@ -114,7 +116,7 @@ class SqlAsks:
         now = values.to_utc(at)
         in_time = [ASKS.c.id == id, ASKS.c.expires_at > now]
         return await self._apply_event_to_one(
-            id, ApprovalEvent.USED, in_time, call=call, ended_at=now
+            id, ApprovalEvent.CONSUMED, in_time, call=call, ended_at=now
         )
 
     async def release(self, id: str, call: str) -> ApprovalRequest | None:
@@ -125,7 +127,7 @@ class SqlAsks:
         replaced = exists().where(other.c.digest == ASKS.c.digest, is_live)
         by_it = [ASKS.c.id == id, ASKS.c.call == call, ~replaced]
         return await self._apply_event_to_one(
-            id, ApprovalEvent.RESTORED, by_it, call="", ended_at=None
+            id, ApprovalEvent.RELEASED, by_it, call="", ended_at=None
         )
 
     async def end(self, id: str, state: ApprovalState, at: datetime) -> ApprovalRequest | None:
@@ -138,12 +140,11 @@ class SqlAsks:
 
     async def expire(self, at: datetime, limit: int = PAGE) -> Sequence[ApprovalRequest]:
         now = values.to_utc(at)
+        # This runs every second. While nothing is due, it sends no query.
+        if not await self._next_expiry.is_reached(now):
+            return []
         due = select(ASKS.c.id).where(ASK_IS_LIVE, ASKS.c.expires_at <= now)
         first = due.order_by(ASKS.c.expires_at).limit(limit)
-        async with self._database.reading() as connection:
-            # This runs every second, so it takes no write lock where nothing is due.
-            if (await connection.execute(due.limit(1))).first() is None:
-                return []
         async with self._database.writing() as writing:
             late = [ASKS.c.id.in_(first)]
             return await _apply_event(writing, ApprovalEvent.EXPIRED, late, ended_at=now)

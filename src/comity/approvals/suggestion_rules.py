@@ -256,9 +256,9 @@ def past_call_of_request(request: ApprovalRequest) -> PastCall | None:
     if request.kind is not ApprovalKind.CONFIRM or not isinstance(arguments, Mapping):
         return None
     came = event_of_answers(request.answers, request.quorum)
-    if came is ApprovalEvent.ACCEPTED:
+    if came is ApprovalEvent.APPROVED:
         became, verdict = CallOutcome.APPROVED, ApprovalDecision.ACCEPT
-    elif came in (ApprovalEvent.DECLINED, ApprovalEvent.CANCELLED):
+    elif came in (ApprovalEvent.DENIED, ApprovalEvent.CANCELLED):
         became, verdict = CallOutcome.DECLINED, None
     elif not request.is_open:
         became, verdict = CallOutcome.UNANSWERED, None
@@ -335,7 +335,7 @@ class PastCalls:
         if (server, tool) in self._tools_with_secrets:
             return "its arguments bear secrets"
         is_declined = (server, tool, shape) in self._declined
-        return "a person has said no to such a call as well" if is_declined else None
+        return "a person denied such a call, too" if is_declined else None
 
 
 def _is_enough(approved: Sequence[PastCall], threshold: SuggestionThreshold) -> bool:
@@ -429,7 +429,7 @@ class DryRun:
 UNASKED_OUTCOMES: Final = (CallOutcome.REFUSED, CallOutcome.WENT)
 _TEXT_BY_OUTCOMES: Final = {
     UNASKED_OUTCOMES: ("that was never asked", "that were never asked"),
-    (CallOutcome.UNANSWERED,): ("that nobody answered", "that nobody answered"),
+    (CallOutcome.UNANSWERED,): ("without an answer", "without an answer"),
     (CallOutcome.DECLINED,): ("that was declined", "that were declined"),
 }
 _OUTCOME_BY_EVENT: Final[Mapping[str, CallOutcome]] = {
@@ -439,7 +439,7 @@ _OUTCOME_BY_EVENT: Final[Mapping[str, CallOutcome]] = {
 END_EVENTS: Final = tuple(_OUTCOME_BY_EVENT)
 """The audit event types that record how a call ended."""
 
-_APPROVAL_DETAILS: Final = ("ask", "answered_by")
+_APPROVAL_DETAILS: Final = ("approval", "answered_by")
 _PENDING_OUTCOME: Final = "pending_approval"
 
 

@@ -105,7 +105,7 @@ class SuggestionService:
         """Create the suggested grant in the name of the actor."""
         chosen = await self._require_suggestion(actor, id)
         if chosen.subject == actor.party and not self._may_answer_own(actor, chosen):
-            raise MalformedMessage("nobody accepts what it asked for itself", ACCESS_DENIED)
+            raise MalformedMessage("you cannot accept a grant for yourself", ACCESS_DENIED)
         grant = Grant(
             chosen.subject,
             CALL,
@@ -136,7 +136,7 @@ class SuggestionService:
                 self._administration.require_grant(actor, ADMIN_WRITE, f"{each.server}/{each.tool}")
                 return each
         raise MalformedMessage(
-            "this is not suggested, or not any more; `comity grants suggest` lists what is",
+            "this grant is not suggested; `comity grants suggestions` lists the suggested grants",
             NOTHING_HERE,
         )
 
@@ -258,7 +258,7 @@ class SuggestionService:
         details: dict[str, object] = {
             "suggestion": chosen.id,
             "subject": chosen.subject,
-            "words": chosen.words,
+            "description": chosen.words,
             "where": chosen.where,
             "decisions": chosen.decisions,
             "people": list(chosen.people),

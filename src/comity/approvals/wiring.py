@@ -157,7 +157,7 @@ def make_approvals(
         snapshot.records.approval_requests,
         snapshot.grants,
         audit_log,
-        settings.asks,
+        settings.approvals,
         approve_own=settings.policy.approve_own,
         public_url=settings.identity.public_url or f"http://{settings.host}:{settings.port}",
     )
@@ -167,15 +167,15 @@ def make_notifier(
     settings: Settings, inbox: ApprovalInbox, grants: GrantSnapshot
 ) -> ApprovalNotifier | None:
     """Return the notifier, or None if no webhook is configured. Raises Misconfigured."""
-    if not settings.asks.webhook:
+    if not settings.approvals.webhook:
         return None
-    if not settings.asks.webhook_secret_file:
+    if not settings.approvals.webhook_secret_file:
         raise Misconfigured(
-            "a webhook wants a secret to sign with: `openssl rand -hex 32 > webhook.secret`, and "
-            "name the file with webhook_secret_file in [asks]"
+            "a webhook needs a secret to sign with: `openssl rand -hex 32 > webhook.secret`, and "
+            "name the file with webhook_secret_file in [approvals]"
         )
-    secret = read_secret(settings.asks.webhook_secret_file, "asks.webhook_secret_file")
-    webhook = ApprovalWebhook(settings.asks.webhook, secret, proxies=proxies_of(settings))
+    secret = read_secret(settings.approvals.webhook_secret_file, "approvals.webhook_secret_file")
+    webhook = ApprovalWebhook(settings.approvals.webhook, secret, proxies=proxies_of(settings))
     return ApprovalNotifier(inbox, ApproverDirectory(grants, inbox), webhook)
 
 
@@ -228,10 +228,10 @@ def build_server_questions(
     People answer these questions, or a model if the client has none.
     """
     inquiries = ServerQuestions(approvals, background_tasks, audit_log_components.redact)
-    stand_in = settings.asks.elicitations == "inbox"
+    stand_in = settings.approvals.elicitations == "people"
     return ServerQuestionRouter(
         CallbackService(inquiries),
-        ElicitationInbox(inquiries, settings.asks.expires, is_enabled=stand_in),
+        ElicitationInbox(inquiries, settings.approvals.request_ttl, is_enabled=stand_in),
         SamplingFallback(
             engine, approvals, inquiries, settings.inference.sampling, audit_log_components.redact
         ),

@@ -66,10 +66,10 @@ class JournalApi:
     def routes(self) -> ApiRoutes:
         read = Permission.ADMIN_READ
         return (
-            ApiRoute("GET", "/api/journal", read, self._find_entries, AuditSearchQuery),
-            ApiRoute("GET", "/api/journal/key", read, self._show_key, EmptyQuery),
-            ApiRoute("GET", "/api/journal/story/{name}", read, self._show_timeline, EmptyQuery),
-            ApiRoute("GET", "/api/journal/export", read, self._export, CursorQuery),
+            ApiRoute("GET", "/api/audit", read, self._find_entries, AuditSearchQuery),
+            ApiRoute("GET", "/api/audit/key", read, self._show_key, EmptyQuery),
+            ApiRoute("GET", "/api/audit/timeline/{name}", read, self._show_timeline, EmptyQuery),
+            ApiRoute("GET", "/api/audit/export", read, self._export, CursorQuery),
         )
 
     async def _find_entries(self, request: ApiRequest[AuditSearchQuery]) -> View:
@@ -118,7 +118,7 @@ def entry_view(record: AuditRecord) -> View:
 def story_view(timeline: CallTimeline) -> View:
     return {
         "headline": timeline.headline,
-        "happened": [_told_view(told) for told in timeline.happened],
+        "events": [_told_view(told) for told in timeline.happened],
         "unknown": timeline.unknown,
     }
 
@@ -128,7 +128,7 @@ def _told_view(entry: TimelineEntry) -> View:
         "at": entry.at,
         "after_ms": round(entry.after.total_seconds() * 1000, 3),
         "type": entry.type,
-        "words": entry.words,
+        "text": entry.words,
         "more": entry.more,
         "is_bad": entry.is_bad,
     }
@@ -149,7 +149,7 @@ def _readable(record: AuditRecord) -> AuditEvent | None:
 
 
 def _type(text: str) -> str:
-    """A type as it is written, or as people write it: `tool_executed`, `ask_opened`."""
+    """A type as it is written, or as people write it: `tool_executed`, `approval_requested`."""
     known = {each.removeprefix(OURS).lower(): each for each in map(str, AuditType)}
     return known.get(text.lower().replace("-", "_"), text)
 

@@ -5,10 +5,11 @@ import fcntl
 import hashlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC
-from itertools import batched
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain as chained
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from comity.audit.events import AuditType
 from comity.errors import Misconfigured, Unavailable
 from comity.storage import values as keeping
 from comity.storage.database import to_unavailable
+from comity.toolkit.text import format_sql_timestamp
 
 TABLE: Final = "comity_audit_entries"
 COLUMNS: Final = AuditRecord._fields
@@ -38,7 +40,7 @@ HEADS: Final = (
 DOUBTFUL: Final = f"""
 SELECT body FROM {TABLE} AS intent
 WHERE node = $1 AND type = '{AuditType.CALL_INTENDED}' AND seq > $2 AND seq > coalesce((
-  SELECT seq FROM {TABLE} WHERE node = $1 AND type = '{AuditType.JOURNAL_OPENED}'
+  SELECT seq FROM {TABLE} WHERE node = $1 AND type = '{AuditType.AUDIT_LOG_OPENED}'
   ORDER BY seq DESC LIMIT 1
 ), 0) AND NOT EXISTS (
   SELECT 1 FROM {TABLE} AS outcome WHERE outcome.call = intent.call AND outcome.call <> ''
@@ -64,22 +66,28 @@ def furthest_head(heads: Iterable[Any]) -> tuple[int, bytes]:
 
 
 def went_on() -> Misconfigured:
-    return Misconfigured("the journal went on without us; its chain has to be opened again")
+    return Misconfigured("another process wrote to the audit log; the chain must be reopened")
 
 
 FAILURES: Final = (sqlite3.Error, OSError, TimeoutError)
-INSERT: Final = f"INSERT INTO {TABLE} VALUES "  # noqa: S608  # names of our own
+INSERT: Final = f"INSERT OR ROLLBACK INTO {TABLE} VALUES "  # noqa: S608  # names of our own
+"""`OR ROLLBACK`, because SQLite otherwise notes each page before a statement changes it, in case
+that the statement fails and the transaction goes on: a quarter of the cost."""
+
 ROW: Final = f"({', '.join('?' * len(COLUMNS))})"
-OLDEST: Final = f"SELECT min(seq) FROM {TABLE} WHERE node = ?"  # noqa: S608  # our name
-LINK: Final = f"SELECT hash, at FROM {TABLE} WHERE node = ? AND seq = ?"  # noqa: S608  # our name
+OLDEST: Final = f"""
+SELECT coalesce((SELECT min(seq) FROM {TABLE} WHERE node = $1),
+  (SELECT max(last) + 1 FROM comity_audit_segments WHERE node = $1), 1)
+"""  # noqa: S608  # our name
 REMOVE: Final = f"DELETE FROM {TABLE} WHERE node = ? AND seq <= ?"  # noqa: S608  # our name
 SEAL: Final = "INSERT INTO comity_audit_segments VALUES (?, ?, ?, ?, ?, ?)"
 LENGTHEN: Final = (
     "UPDATE comity_audit_segments SET last = ?, hash = ?, sealed_at = ? WHERE node = ? AND last = ?"
 )
-AT_ONCE: Final = 500
-"""Rows in one statement. With one row each, this thread releases the interpreter at every row and
-waits for a busy event loop to release it again: thousands of entries then took seconds."""
+_INSERTS: Final = tuple((count, INSERT + ", ".join([ROW] * count)) for count in (64, 8, 1))
+"""Statements for so many rows. With one row each, this thread releases the interpreter at every row
+and waits for a busy event loop to release it again: thousands of entries then took seconds. With
+any number, SQLite would have to compile a statement for each batch."""
 
 BEYOND_BUSY: Final = 2.0
 """How much longer than the lock timeout an answer may take: a disk may hang."""
@@ -88,9 +96,10 @@ type Row = tuple[object, ...]
 
 
 class SqliteChain:
-    """One node's chain in a SQLite file; one that only has to remember so many lets go of others.
+    """One node's chain in a SQLite file.
 
-    `remembered` is how many entries stay at least; up to as many more may.
+    `remembered` is for a file that ends with the process: how many entries stay at least; up to as
+    many more may. They stay in memory until somebody reads the log, so most are never written.
     """
 
     def __init__(
@@ -111,12 +120,18 @@ class SqliteChain:
         self._node = ""
         self._seq: int | None = None
         self._reported_intents: set[str] = set()
+        # The entries that are remembered, the last one before them, and the last one in the file.
+        self._entries: list[AuditRecord] = []
+        self._forgotten: AuditRecord | None = None
+        self._written_seq = 0
+        self._flushing = asyncio.Lock()
 
     async def open(self, node: str) -> ChainHead:
         keeping.check_name(node, "a node")
+        await self.flush()
         self._seq = None
         head = await self._run(PATIENT_SECONDS, lambda: self._open(node))
-        self._node, self._seq = head.node, head.seq
+        self._node, self._seq, self._written_seq = head.node, head.seq, head.seq
         self._reported_intents.add(head.node)
         return head
 
@@ -125,6 +140,9 @@ class SqliteChain:
             return
         if self._seq is None or not chain.is_next_in_chain(records, self._node, self._seq):
             raise went_on()
+        if self._remembered is not None:
+            self._remember(records, self._remembered)
+            return
         self._seq = None
         try:
             await self._run(self._timeout * BEYOND_BUSY, lambda: self._write(records))
@@ -132,7 +150,25 @@ class SqliteChain:
             raise went_on() from None
         self._seq = records[-1].seq
 
+    def _remember(self, records: Sequence[AuditRecord], remembered: int) -> None:
+        self._entries += records
+        self._seq = records[-1].seq
+        gone = len(self._entries) - remembered
+        if gone > remembered:
+            self._forgotten = self._entries[gone - 1]
+            del self._entries[:gone]
+
+    async def flush(self) -> None:
+        """Write the entries that are only in memory."""
+        async with self._flushing:
+            records = [each for each in self._entries if each.seq > self._written_seq]
+            if records:
+                work = partial(self._write_remembered, records, self._forgotten)
+                await self._run(self._timeout * BEYOND_BUSY, work)
+                self._written_seq = records[-1].seq
+
     async def close(self) -> None:
+        await self.flush()
         thread, self._thread, self._seq = self._thread, None, None
         self._reported_intents.clear()
         if thread is not None:
@@ -152,10 +188,7 @@ class SqliteChain:
             raise to_unavailable(error) from None
 
     def _open(self, node: str) -> ChainHead:
-        if self._connection is None:
-            self._connection = open_chain_file(self._path, self._timeout)
-            if not self._is_durable:
-                self._connection.execute("PRAGMA synchronous = OFF")
+        self._connect()
         if self._lock is None or not is_beside(self._node, node):
             self._node = self._claim_chain(node)
         held = self._node
@@ -165,6 +198,13 @@ class SqliteChain:
         return ChainHead(
             held, seq, linked, (*self._doubtful(held, 0), *self._find_abandoned(node, held))
         )
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = open_chain_file(self._path, self._timeout)
+            if not self._is_durable:
+                self._connection.execute("PRAGMA synchronous = OFF")
+        return self._connection
 
     def _execute(self, statement: str, node: str, after: int = 0) -> list[tuple[Any, ...]]:
         assert self._connection is not None
@@ -212,17 +252,25 @@ class SqliteChain:
         return lock
 
     def _write(self, records: Sequence[AuditRecord]) -> None:
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             raise went_on()
-        rows = [_row(chain.to_stored_record(line)) for line in records]
+        with self._transaction(self._connection):
+            _insert(self._connection, records)
+
+    def _write_remembered(
+        self, records: Sequence[AuditRecord], forgotten: AuditRecord | None
+    ) -> None:
+        connection = self._connect()
+        with self._transaction(connection):
+            if forgotten is not None:
+                _forget_entries(connection, forgotten)
+            _insert(connection, records)
+
+    @contextmanager
+    def _transaction(self, connection: sqlite3.Connection) -> Generator[None]:
         try:
             connection.execute("BEGIN IMMEDIATE")
-            for some in batched(rows, AT_ONCE):
-                values = ", ".join([ROW] * len(some))
-                connection.execute(INSERT + values, [each for row in some for each in row])
-            if self._remembered is not None:
-                _forget_entries(connection, records[-1], self._remembered)
+            yield
             connection.execute("COMMIT")
         except BaseException:
             # Closing the connection rolls back, and removes whatever was wrong with it.
@@ -259,20 +307,26 @@ def open_chain_file(path: Path, timeout: float) -> sqlite3.Connection:
     return connection
 
 
-def _forget_entries(connection: sqlite3.Connection, newest: AuditRecord, remembered: int) -> None:
-    """Remove the oldest entries of a chain, and put on record which are gone."""
-    oldest: int = connection.execute(OLDEST, (newest.node,)).fetchone()[0]
-    if newest.seq - oldest < 2 * remembered:
+def _insert(connection: sqlite3.Connection, records: Sequence[AuditRecord]) -> None:
+    rows, done = [_row(chain.to_stored_record(each)) for each in records], 0
+    for count, statement in _INSERTS:
+        while len(rows) - done >= count:
+            connection.execute(statement, [*chained.from_iterable(rows[done : done + count])])
+            done += count
+
+
+def _forget_entries(connection: sqlite3.Connection, last: AuditRecord) -> None:
+    """Remove the entries up to this one, and put on record which are gone."""
+    (oldest,) = connection.execute(OLDEST, {"1": last.node}).fetchone()
+    if oldest > last.seq:
         return
-    last = newest.seq - remembered
-    linked, at = connection.execute(LINK, (newest.node, last)).fetchone()
-    lengthened = connection.execute(LENGTHEN, (last, linked, at, newest.node, oldest - 1))
+    at = format_sql_timestamp(last.at)
+    lengthened = connection.execute(LENGTHEN, (last.seq, last.hash, at, last.node, oldest - 1))
     if not lengthened.rowcount:
-        connection.execute(SEAL, (newest.node, oldest, last, GENESIS, linked, at))
-    connection.execute(REMOVE, (newest.node, last))
+        connection.execute(SEAL, (last.node, oldest, last.seq, GENESIS, last.hash, at))
+    connection.execute(REMOVE, (last.node, last.seq))
 
 
 def _row(record: AuditRecord) -> Row:
-    """A row, with the time in the form that SQLAlchemy uses: UTC without a zone."""
-    at = record.at if record.at.tzinfo is UTC else record.at.astimezone(UTC)
-    return (record.node, record.seq, at.isoformat(" ", "microseconds")[:26], *record[3:])
+    """A row, with the time in the form that SQLAlchemy uses."""
+    return (record[0], record[1], format_sql_timestamp(record[2]), *record[3:])

@@ -1,4 +1,4 @@
-"""`comity journal`: search, show, verify and export the audit log."""
+"""`comity audit`: search, show, verify and export the audit log."""
 
 import gzip
 import json
@@ -15,13 +15,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from comity.app.administration import (
-    AdminClient,
-    config_option,
-    is_offline,
-    settings_for_offline_read,
-    settings_of,
-)
+from comity.app.administration import AdminClient
 from comity.audit import export
 from comity.audit.chain import ChainCheckpoint
 from comity.audit.events import OURS
@@ -37,41 +31,42 @@ from comity.audit.verify import (
 )
 from comity.cli.api_client import Answer, ApiClient
 from comity.cli.completion import complete_servers
-from comity.cli.exit_status import FINE, NOT_SIGNED, SOMETHING_WRONG
-from comity.cli.options import Decorator, json_option, url_option
+from comity.cli.exit_status import DONE, FAILED, NOT_FOUND
+from comity.cli.options import (
+    Decorator,
+    DefaultListGroup,
+    current_options,
+    limit_option,
+    store_options,
+)
 from comity.cli.output import (
     build_table,
     line_text,
     output_width,
     paragraph_text,
-    show_json,
+    show_document,
+    show_hint,
     show_output,
     stack_rows,
 )
+from comity.cli.target import connect_gateway
 from comity.config.document import ConfigValue
-from comity.errors import MalformedMessage, Misconfigured, Unavailable
+from comity.errors import MalformedMessage, Misconfigured
 from comity.toolkit.text import count_noun
 
 STDIO: Final = "-"
 
 
-def fetch_export_lines(url: str, config: Path | None) -> Iterator[bytes]:
-    """Every line, without its end. Raises Misconfigured, Unavailable."""
-    if not is_offline():
-        gateway = ApiClient(url)
-        try:
-            page = gateway.get("journal", "export")
-        except Unavailable as away:
-            settings = settings_for_offline_read(away, config)
-        else:
-            yield from _pages(gateway, page)
-            return
-    else:
-        settings = settings_of(config)
-    # Loaded only now: a store's packages take a while, and a running gateway has its own.
+def fetch_export_lines() -> Iterator[bytes]:
+    """Yield each line, without its end. Raises Misconfigured, Unavailable."""
+    if not current_options().offline:
+        gateway = connect_gateway()
+        yield from _pages(gateway, gateway.get("audit", "export"))
+        return
+    # Imported here because it loads slowly, and a running gateway needs none of it here.
     from comity.app import offline
 
-    yield from offline.export_audit_lines(settings)
+    yield from offline.export_audit_lines(current_options().config)
 
 
 def _pages(gateway: ApiClient, page: Answer) -> Iterator[bytes]:
@@ -80,7 +75,7 @@ def _pages(gateway: ApiClient, page: Answer) -> Iterator[bytes]:
             yield str(line).encode()
         if "next" not in page:
             return
-        page = gateway.get("journal", "export", cursor=page["next"])
+        page = gateway.get("audit", "export", cursor=page["next"])
 
 
 def read_export_lines(file: IO[bytes]) -> Iterator[bytes]:
@@ -89,7 +84,7 @@ def read_export_lines(file: IO[bytes]) -> Iterator[bytes]:
         while line := file.readline(LINE_BYTES):
             yield line
     except (OSError, EOFError) as problem:
-        raise Misconfigured(f"it cannot be read to its end: {problem}") from None
+        raise Misconfigured(f"the export cannot be read to its end: {problem}") from None
 
 
 @contextmanager
@@ -190,7 +185,7 @@ def verify_lines(
     finally:
         progress.end()
     if not size:
-        raise Misconfigured("there is nothing in it: no export of a journal")
+        raise Misconfigured("this is no export of an audit log: it is empty")
     return verifier.finish()
 
 
@@ -280,15 +275,15 @@ def show_report(report: VerificationReport, seconds: float, notes: Iterable[str]
 def _headline(report: VerificationReport) -> tuple[str, str]:
     """What the report comes to, and its colour. Only what is signed is called whole."""
     if report.is_only_unsigned:
-        return "The end of the journal is not signed: nothing proves it.", "bold red"
+        return "The end of the audit log is not signed: nothing proves it.", "bold red"
     if report.findings:
-        return "The journal is not what was written.", "bold red"
+        return "The audit log was changed.", "bold red"
     if not report.is_whole:
         return "Nothing is signed yet, so nothing is proved.", "bold yellow"
     if report.unsigned:
         signed = count_noun(report.signed, "entry", "entries")
-        return f"The journal is whole as far as it is signed: {signed}.", "green"
-    return "The journal is whole.", "bold green"
+        return f"The audit log is intact as far as it is signed: {signed}.", "green"
+    return "The audit log is intact.", "bold green"
 
 
 def words_of(defect: ChainDefect) -> str:
@@ -305,7 +300,7 @@ def _open_tails(report: VerificationReport) -> Iterator[str]:
     if report.open_calls:
         named = ", ".join(report.open_calls[:_MAX_CALLS])
         more = "" if len(report.open_calls) <= _MAX_CALLS else " and others"
-        yield f"How these calls ended is not told, they may still run: {named}{more}."
+        yield f"These calls have no end in the log, and may still run: {named}{more}."
 
 
 def _each(report: VerificationReport, seconds: float) -> float:
@@ -319,7 +314,7 @@ RESULTS: Final = {
     "PENDING": "dim",
     "UNKNOWN": "bold red",
 }
-_COLUMNS: Final = ("TIME", "ACTOR", "TYPE", "RESULT", "SERVER/TOOL", "TRACE")
+_COLUMNS: Final = ("TIME", "PRINCIPAL", "TYPE", "RESULT", "SERVER/TOOL", "TRACE")
 _ON_FIRST_LINE: Final = 4
 """How many of the columns stand on the first of two lines, where the terminal is narrow."""
 
@@ -329,61 +324,74 @@ OVERLAP: Final = timedelta(seconds=3)
 """An entry may be kept a little later than one that happened after it."""
 
 _FILTERS: Final[tuple[Decorator, ...]] = (
-    click.option("--actor", metavar="PARTY", help="Who did it."),
-    click.option("--server", metavar="NAME", shell_complete=complete_servers, help="With what."),
-    click.option("--tool", metavar="NAME", help="With which tool, by its own name."),
-    click.option("--type", metavar="TYPES", help="What, as tool_executed,ask_answered."),
-    click.option("--result", metavar="RESULT", help="SUCCESS, FAILURE, BLOCKED, PENDING, UNKNOWN."),
+    click.option("--principal", metavar="ID", help="Only actions of this principal."),
+    click.option(
+        "--server", metavar="NAME", shell_complete=complete_servers, help="Only this server."
+    ),
+    click.option("--tool", metavar="NAME", help="Only this tool, by its name at the server."),
+    click.option("--type", metavar="TYPES", help="Only these types, such as tool_executed."),
+    click.option(
+        "--result", metavar="RESULT", help="SUCCESS, FAILURE, BLOCKED, PENDING or UNKNOWN."
+    ),
 )
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """By what entries are found."""
+    """Add the options that select entries."""
     for option in reversed(_FILTERS):
         command = option(command)
     return command
 
 
-@click.group("journal")
-def journal_command() -> None:
-    """Show what happened, prove that it is all there, and hand it to others.
+@click.group("audit", cls=DefaultListGroup)
+def audit_command() -> None:
+    """Search, verify and export the audit log.
 
-    A running gateway is asked, by somebody who may read everything there. Without one, or with
-    --offline, the store is read.
+    You need admin access to the gateway. With --offline the command reads the database.
+
+    \b
+    Examples:
+      comity audit
+      comity audit tail -f
+      comity audit show 06gu44bi
+      comity audit verify
     """
 
 
-@journal_command.command("tail")
-@click.option(
-    "-n", "--lines", "count", metavar="N", default=20, show_default=True, help="How many."
-)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until interrupted.")
+@audit_command.command("tail")
+@limit_option(20, 1000)
+@click.option("-f", "--follow", is_flag=True, help="Print new entries until you press Ctrl-C.")
 @filter_options
-@url_option
-@config_option
-@json_option
-def tail(count: int, follow: bool, url: str, config: Path | None, **said: Any) -> int:
-    """Show what happened last; with --json, one entry a line."""
-    records, query = AdminClient(url, config), _query(said)
-    count = min(max(1, count), 1000)
-    found = records.get("journal", **query, limit=str(count))["entries"]
-    seen = _print_new(list(reversed(found)), {}, as_json=said["as_json"], has_header=True)
+@store_options
+def tail(limit: int, *, follow: bool, **said: Any) -> None:
+    """Show the latest entries, oldest first.
+
+    With -o json the command prints one entry per line.
+
+    \b
+    Examples:
+      comity audit tail
+      comity audit tail -f --server files
+      comity audit tail -n 100 -o json
+    """
+    records, query = AdminClient(), _query(said)
+    found = records.get("audit", **query, limit=str(limit))["entries"]
+    seen = _print_new(list(reversed(found)), {}, has_header=True)
     while follow:
         time.sleep(POLL_SECONDS)
         since = max(seen.values(), default=datetime.now(UTC)) - OVERLAP
         page = _read_pages(records, {**query, "order": "oldest", "since": since.isoformat()}, 1000)
         seen = {key: at for key, at in seen.items() if at >= since}
-        seen = _print_new(page, seen, as_json=said["as_json"], has_header=False)
-    return FINE
+        seen = _print_new(page, seen, has_header=False)
 
 
 def _print_new(
-    entries: list[Answer], seen: dict[str, datetime], *, as_json: bool, has_header: bool
+    entries: list[Answer], seen: dict[str, datetime], *, has_header: bool
 ) -> dict[str, datetime]:
     """Print those that were not printed yet."""
     keys = [f"{entry['node']} {entry['seq']}" for entry in entries]
     new = [entry for key, entry in zip(keys, entries, strict=True) if key not in seen]
-    if as_json:
+    if current_options().is_for_programs:
         for entry in new:
             click.echo(_one_line(entry))
     elif new:
@@ -392,48 +400,56 @@ def _print_new(
     return seen | dict(zip(keys, times, strict=True))
 
 
-@journal_command.command("search")
+@audit_command.command("list")
 @filter_options
-@click.option("--trace", metavar="TRACE", help="Of one trace.")
-@click.option("--call", metavar="CALL", help="Of one attempt.")
-@click.option("--since", metavar="WHEN", help="From then on: 2h, 7d, or 2026-11-15T08:30:00+01:00.")
-@click.option("--until", metavar="WHEN", help="Before then, in the same way.")
-@click.option("--oldest", is_flag=True, help="The oldest first.")
-@click.option("--limit", metavar="N", default=50, show_default=True, help="At most this many.")
-@url_option
-@config_option
-@json_option
-def search(limit: int, oldest: bool, url: str, config: Path | None, **said: Any) -> int:
-    """Find what happened; the exit status is 1 if nothing did."""
+@click.option("--trace", metavar="TRACE", help="Only this trace.")
+@click.option("--call", metavar="CALL", help="Only this call.")
+@click.option("--since", metavar="TIME", help="From then on: 2h, 7d or 2026-11-15T08:30:00+01:00.")
+@click.option("--until", metavar="TIME", help="Before then, in the same form.")
+@click.option("--oldest", is_flag=True, help="List the oldest entries first.")
+@limit_option(50)
+@store_options
+def list_entries(limit: int, *, oldest: bool, **said: Any) -> None:
+    """List entries of the audit log, the newest first.
+
+    \b
+    Examples:
+      comity audit list --since 2h
+      comity audit list --principal agent:ci --result FAILURE
+      comity audit list --type tool_executed -n 10 -o json
+    """
     query = _query(said) | {"order": "oldest" if oldest else "newest"}
-    limit = max(1, limit)
-    entries = _read_pages(AdminClient(url, config), query, limit)
-    if said["as_json"]:
-        show_json({"entries": entries})
-    elif entries:
+    entries = _read_pages(AdminClient(), query, limit)
+
+    def print_table() -> None:
+        if not entries:
+            show_output(line_text("No entry matches."))
+            return
         show_output(_table(entries, has_header=True))
         if len(entries) == limit:
-            show_output("", line_text(f"These are the first {limit}; --limit shows more.", "dim"))
-    else:
-        show_output(line_text("Nothing like that is written down."))
-    return FINE if entries else SOMETHING_WRONG
+            show_hint(f"These are the first {limit}. --limit shows more.")
+
+    names = [f"{entry['node']}/{entry['seq']}" for entry in entries]
+    show_document({"entries": entries}, print_table, names)
 
 
-@journal_command.command("show")
-@click.argument("name", metavar="TRACE")
-@url_option
-@config_option
-@json_option
-def tell(name: str, url: str, config: Path | None, as_json: bool) -> int:
-    """Tell the story of TRACE, in words and times.
+@audit_command.command("show")
+@click.argument("name", metavar="ID")
+@store_options
+def show_timeline(name: str) -> None:
+    """Show everything that happened in one trace.
 
-    The id of a call will do as well, and so will the id of an ask, or its first letters as
-    `comity asks` shows them.
+    ID is a trace, a call, or an approval request. You can shorten the id of an approval request.
+
+    \b
+    Examples:
+      comity audit show 06gu44bi
     """
-    story = AdminClient(url, config).get("journal", "story", name)
-    if as_json:
-        show_json(story)
-        return FINE
+    story = AdminClient().get("audit", "timeline", name)
+    show_document(story, lambda: _print_timeline(story), [name])
+
+
+def _print_timeline(story: Answer) -> None:
     show_output(line_text(story["headline"], "bold"), "")
     rows = [
         (
@@ -441,82 +457,78 @@ def tell(name: str, url: str, config: Path | None, as_json: bool) -> int:
             line_text(f"+{format_span(timedelta(milliseconds=each['after_ms']))}", "dim"),
             _print_entry(each),
         )
-        for each in story["happened"]
+        for each in story["events"]
     ]
     show_output(build_table(("", "", ""), rows))
     if story["unknown"]:
-        show_output("", line_text("What nobody can tell from the journal:", "bold yellow"))
+        show_output("", line_text("The audit log does not say:", "bold yellow"))
         show_output(*(line_text(f"  {each}", "yellow") for each in story["unknown"]))
     traces = dict.fromkeys(entry["trace"] for entry in story["entries"] if entry["trace"])
     show_output("", line_text(f"trace {', '.join(traces) or 'none'}", "dim"))
-    return FINE
 
 
 def _print_entry(each: Answer) -> Text:
-    words = line_text(each["words"], "yellow" if each["is_bad"] else "")
+    words = line_text(each["text"], "yellow" if each["is_bad"] else "")
     for more in each["more"]:
         words.append("\n").append_text(paragraph_text(f"  {more}", "dim"))
     return words
 
 
-@journal_command.command("verify")
+@audit_command.command("verify")
 @click.argument("file", required=False)
-@click.option("--key", "keys", metavar="HEX", multiple=True, help="Trust this public key alone.")
+@click.option("--key", "keys", metavar="HEX", multiple=True, help="Trust this public key only.")
 @click.option(
     "--checkpoints",
     "files",
     metavar="FILE",
     multiple=True,
-    help="Checkpoints that were kept elsewhere: a tail that was cut off is missed by these.",
+    help="Checkpoints stored elsewhere. They reveal a removed end.",
 )
 @click.option(
     "--every",
     metavar="N",
     default=USUAL_INTERVAL.max_entries,
     show_default=True,
-    help="The gateway's journal.checkpoint_every.",
+    help="The gateway's audit.checkpoint_entries.",
 )
 @click.option(
     "--within",
     metavar="TIME",
     default="10s",
     show_default=True,
-    help="The gateway's journal.checkpoint_within.",
+    help="The gateway's audit.checkpoint_interval.",
 )
-@url_option
-@config_option
-@json_option
+@store_options
 def verify_command(
     file: str | None, keys: tuple[str, ...], files: tuple[str, ...], **said: Any
 ) -> int:
-    """Prove that nothing was altered, removed, put in or moved, and name the first entry that was.
+    """Verify that the audit log is complete and unchanged.
 
-    FILE is an export, - is standard input; without it, the running gateway's journal is proved, or
-    the store's. Only signed entries are proved. A gateway signs within seconds, so older entries
-    without a signature are a finding. The exit status is 0 if nothing is wrong, 1 if something is,
-    4 if signatures are missing and nothing else is wrong, and 2 if that cannot be said.
+    FILE is an export, and - is standard input. The default is the audit log of the gateway. The
+    command names the first entry that is wrong. Only signed entries are proved. A gateway signs
+    within seconds, so older entries without a signature are a finding. Exits with 1 if there is a
+    finding.
+
+    \b
+    Examples:
+      comity audit verify
+      comity audit verify audit.jsonl.gz --key 3f9c…
+      comity audit verify --offline
     """
-    # Read before the journal is: then nothing in them is of an entry that came between.
+    # Read before the audit log, so that no checkpoint is newer than the entries.
     checkpoints, strange = read_checkpoints(files)
     within = ConfigValue(said["within"], "--within").duration()
     proof = make_proof(keys, checkpoints, CheckpointInterval(said["every"], within))
     progress = VerificationProgress(None if file in (None, STDIO) else size_of(file or ""))
-    try:
-        if file is None:
-            report = verify_lines(fetch_export_lines(said["url"], said["config"]), proof, progress)
-        else:
-            with open_input(file) as opened:
-                report = verify_lines(read_export_lines(opened), proof, progress)
-    except Unavailable as away:
-        raise Misconfigured(str(away)) from None
-    seconds = progress.seconds
-    if said["as_json"]:
-        show_json(report_view(report, seconds))
+    if file is None:
+        report = verify_lines(fetch_export_lines(), proof, progress)
     else:
-        show_report(report, seconds, _notes(report, keys, files, strange))
-    if not report.findings:
-        return FINE
-    return NOT_SIGNED if report.is_only_unsigned else SOMETHING_WRONG
+        with open_input(file) as opened:
+            report = verify_lines(read_export_lines(opened), proof, progress)
+    seconds = progress.seconds
+    notes = _notes(report, keys, files, strange)
+    show_document(report_view(report, seconds), lambda: show_report(report, seconds, notes))
+    return FAILED if report.findings else DONE
 
 
 def _notes(
@@ -524,60 +536,67 @@ def _notes(
 ) -> list[str]:
     notes: list[str] = []
     if not keys and any(node.keys for node in report.nodes):
-        notes.append("No key was named: compare those above with the ones you know, or use --key.")
+        notes.append("No key given: compare the keys above with those you know, or use --key.")
     if not files:
-        notes.append("Whether a tail was cut off is told by --checkpoints, kept elsewhere.")
+        notes.append("Only --checkpoints from another place reveals a removed end.")
     if strange:
-        notes.append(
-            f"Left out, since not readable: {count_noun(strange, 'line')} of the checkpoints."
-        )
+        notes.append(f"Ignored {count_noun(strange, 'line')} of the checkpoints: not readable.")
     return notes
 
 
-@journal_command.command("export")
+@audit_command.command("export")
 @click.option(
-    "-o",
-    "--output",
+    "--file",
     metavar="FILE",
     default=STDIO,
-    help="A new file for it, compressed if its name ends in .gz; unless given, standard output.",
+    help="New file, compressed if its name ends in .gz. Default: standard output.",
 )
-@url_option
-@config_option
-def export_command(output: str, url: str, config: Path | None) -> int:
-    """Write the whole journal as JSON lines, which `comity journal verify` proves anywhere."""
-    with open_output(output) as file:
-        for line in fetch_export_lines(url, config):
-            file.write(line + b"\n")
-    return FINE
+@store_options
+def export_command(file: str) -> None:
+    """Export the audit log as JSON lines.
 
+    `comity audit verify FILE` verifies an export on any machine.
 
-@journal_command.command("key")
-@url_option
-@config_option
-@json_option
-def key(url: str, config: Path | None, as_json: bool) -> int:
-    """Show the public key that signs this journal, and the name of its chain.
-
-    The exit status is 1 if nobody signs it.
+    \b
+    Examples:
+      comity audit export --file audit.jsonl.gz
+      comity audit export --offline > audit.jsonl
     """
-    found = AdminClient(url, config).get("journal", "key")
-    if as_json:
-        show_json(found)
-    elif found["key"]:
-        show_output(build_table(("", ""), (("key", found["key"]), ("node", found["node"]))))
-    else:
-        show_output(
-            line_text(
-                "Nobody signs this journal; name a file with key_file in [journal].", "yellow"
-            )
-        )
-    return FINE if found["key"] else SOMETHING_WRONG
+    with open_output(file) as opened:
+        for line in fetch_export_lines():
+            opened.write(line + b"\n")
+
+
+@audit_command.command("key")
+@store_options
+def key() -> int:
+    """Show the public key that signs the audit log.
+
+    Exits with 5 if there is no key.
+
+    \b
+    Examples:
+      comity audit key
+      comity audit key -o json
+    """
+    found = AdminClient().get("audit", "key")
+
+    def print_table() -> None:
+        if found["key"]:
+            show_output(build_table(("", ""), (("key", found["key"]), ("node", found["node"]))))
+        else:
+            show_output(line_text("The audit log is not signed.", "yellow"))
+            show_hint("Set key_file in [audit].")
+
+    show_document(found, print_table, [found["key"]] if found["key"] else [])
+    return DONE if found["key"] else NOT_FOUND
 
 
 def _query(fields: dict[str, Any]) -> dict[str, str]:
-    names = ("actor", "server", "tool", "type", "result", "trace", "call")
+    names = ("server", "tool", "type", "result", "trace", "call")
     query = {name: fields[name] for name in names if fields.get(name)}
+    if fields["principal"]:
+        query["actor"] = fields["principal"]
     return query | {name: _ago(fields[name]) for name in ("since", "until") if fields.get(name)}
 
 
@@ -594,7 +613,7 @@ def _read_pages(records: AdminClient, query: dict[str, str], limit: int) -> list
     """Page after page, up to the limit."""
     found: list[Answer] = []
     while len(found) < limit:
-        page = records.get("journal", **query, limit=str(min(1000, limit - len(found))))
+        page = records.get("audit", **query, limit=str(min(1000, limit - len(found))))
         found += page["entries"]
         if "next" not in page:
             break

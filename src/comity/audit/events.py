@@ -36,15 +36,15 @@ class AuditType(StrEnum):
     CALL_INTENDED = OURS + "call_intended"
     CALL_RETRIED = OURS + "call_retried"
     OUTCOME_UNKNOWN = OURS + "outcome_unknown"
-    OFFER_USED = OURS + "offer_used"
-    ASK_OPENED = OURS + "ask_opened"
-    ASK_ANSWERED = OURS + "ask_answered"
-    ASK_USED = OURS + "ask_used"
-    ASK_RESTORED = OURS + "ask_restored"
-    ASK_ENDED = OURS + "ask_ended"
+    CATALOG_ENTRY_USED = OURS + "catalog_entry_used"
+    APPROVAL_REQUESTED = OURS + "approval_requested"
+    APPROVAL_ANSWERED = OURS + "approval_answered"
+    APPROVAL_CONSUMED = OURS + "approval_consumed"
+    APPROVAL_RELEASED = OURS + "approval_released"
+    APPROVAL_ENDED = OURS + "approval_ended"
     KEY_ISSUED = OURS + "key_issued"
     KEY_REVOKED = OURS + "key_revoked"
-    PARTY_CHANGED = OURS + "party_changed"
+    PRINCIPAL_CHANGED = OURS + "principal_changed"
     DEFINITION_CHANGED = OURS + "definition_changed"
     DEFINITION_ACCEPTED = OURS + "definition_accepted"
     RESTART_LIMIT_EXCEEDED = OURS + "restart_limit_exceeded"
@@ -52,42 +52,42 @@ class AuditType(StrEnum):
     SUGGESTION_DISMISSED = OURS + "suggestion_dismissed"
     SERVER_REGISTERED = OURS + "server_registered"
     SERVER_DEREGISTERED = OURS + "server_deregistered"
-    TESTIMONY = OURS + "testimony"
+    SERVER_REPORT = OURS + "server_report"
     GATEWAY_SHUTDOWN = OURS + "gateway_shutdown"
     TOOLS_SEARCHED = OURS + "tools_searched"
     TOOLS_REQUESTED = OURS + "tools_requested"
     TOPIC_JOINED = OURS + "topic_joined"
     TOPIC_LEFT = OURS + "topic_left"
-    TOPIC_SAID = OURS + "topic_said"
+    TOPIC_MESSAGE = OURS + "topic_message"
     TOPIC_REFUSED = OURS + "topic_refused"
     TOPIC_CALLED = OURS + "topic_called"
     PROPOSAL_FULFILLED = OURS + "proposal_fulfilled"
     PROPOSAL_REPEATED = OURS + "proposal_repeated"
     WEBHOOK_SUBSCRIBED = OURS + "webhook_subscribed"
-    WEBHOOK_REMOVED = OURS + "webhook_removed"
+    WEBHOOK_DELETED = OURS + "webhook_deleted"
     WEBHOOK_DISABLED = OURS + "webhook_disabled"
-    FEATURES_TOLD = OURS + "features_told"
+    FEATURES_DECLARED = OURS + "features_declared"
     FEATURES_CHANGED = OURS + "features_changed"
     FEATURE_USED = OURS + "feature_used"
     FEATURE_REFUSED = OURS + "feature_refused"
     SCOPE_DECIDED = OURS + "scope_decided"
-    STATE_KEPT = OURS + "state_kept"
+    STATE_STORED = OURS + "state_stored"
     STATE_DROPPED = OURS + "state_dropped"
-    STATE_FORGOTTEN = OURS + "state_forgotten"
+    STATE_DELETED = OURS + "state_deleted"
     STATE_ROLLED_BACK = OURS + "state_rolled_back"
-    MODEL_ASKED = OURS + "model_asked"
+    MODEL_CALLED = OURS + "model_called"
     BUDGET_EXCEEDED = OURS + "budget_exceeded"
     BUDGET_RAISED = OURS + "budget_raised"
-    TURN_BEGUN = OURS + "turn_begun"
+    TURN_STARTED = OURS + "turn_started"
     TURN_ENDED = OURS + "turn_ended"
-    HOOK_ASKED = OURS + "hook_asked"
+    HOOK_CALLED = OURS + "hook_called"
     RESPONSE_REWRITTEN = OURS + "response_rewritten"
     PUSH_RECEIVED = OURS + "push_received"
     PUSH_REFUSED = OURS + "push_refused"
-    PUSH_DONE = OURS + "push_done"
+    PUSH_COMPLETED = OURS + "push_completed"
     PUSH_FAILED = OURS + "push_failed"
-    JOURNAL_OPENED = OURS + "journal_opened"
-    JOURNAL_CLOSED = OURS + "journal_closed"
+    AUDIT_LOG_OPENED = OURS + "audit_log_opened"
+    AUDIT_LOG_CLOSED = OURS + "audit_log_closed"
     SEGMENT_SEALED = OURS + "segment_sealed"
 
 
@@ -138,10 +138,42 @@ def params_of(event: AuditEvent) -> dict[str, object]:
 
 def body_of(event: AuditEvent) -> bytes:
     """The bytes that are stored and hashed: the form of MGP §6.3, and the id of the call."""
-    params = params_of(event)
-    if event.call:
-        params["call_id"] = event.call
-    return _encode(params)
+    return _encode(
+        _AuditBody(
+            format_timestamp(event.at),
+            as_uuid(event.trace),
+            event.type,
+            _AuditActor(event.kind, event.actor),
+            _AuditTarget(event.server, event.tool),
+            event.result,
+            # The default is a read-only view, which has no JSON form.
+            event.details or {},
+            event.call,
+        )
+    )
+
+
+class _AuditActor(Struct, gc=False):
+    type: PrincipalKind
+    id: str
+
+
+class _AuditTarget(Struct, omit_defaults=True, gc=False):
+    server_id: str = ""
+    tool_name: str = ""
+
+
+class _AuditBody(Struct, omit_defaults=True):
+    """The members of a stored event. It is encoded faster than `params_of`."""
+
+    timestamp: str
+    trace_id: str
+    event_type: str
+    actor: _AuditActor
+    target: _AuditTarget
+    result: str
+    details: Mapping[str, object]
+    call_id: str = ""
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -167,7 +199,7 @@ def event_of(body: bytes) -> AuditEvent:
             at=_parse_timestamp(said["timestamp"]),
         )
     except (*_UNREADABLE, KeyError, TypeError, ValueError) as error:
-        raise MalformedMessage(f"no entry of a journal: {type(error).__name__}") from None
+        raise MalformedMessage(f"invalid audit entry: {type(error).__name__}") from None
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -179,5 +211,5 @@ def _object(value: object) -> dict[str, Any]:
 def _parse_timestamp(text: str) -> datetime:
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
-        raise ValueError("a time must say its zone")
+        raise ValueError("a time needs its zone")
     return at.astimezone(UTC)

@@ -54,7 +54,7 @@ class ExportRow(msgspec.Struct, gc=False):
     hash: str = ""
     checkpoint: CheckpointRow | None = None
     segment: SegmentRow | None = None
-    comity_journal: int | None = None
+    comity_audit_log: int | None = None
     exported_at: str = ""
     end: int | None = None
 
@@ -83,11 +83,11 @@ def row_of(line: bytes) -> ExportRow:
     try:
         return _rows.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedMessage(f"no line of an exported journal: {error}") from None
+        raise MalformedMessage(f"invalid line of an audit export: {error}") from None
 
 
 def encode_header(at: datetime, nodes: Iterable[str]) -> bytes:
-    said = {"comity_journal": VERSION, "exported_at": format_timestamp(at), "nodes": list(nodes)}
+    said = {"comity_audit_log": VERSION, "exported_at": format_timestamp(at), "nodes": list(nodes)}
     return _encode(said)
 
 
@@ -253,7 +253,7 @@ class AuditReader:
                 await self._add(found, sought)
         if not found:
             raise MalformedMessage(
-                f"nothing is written down of {name!r:.80}; `comity journal search` finds calls",
+                f"the audit log has no entry for {name!r:.80}; `comity audit list` finds calls",
                 NOTHING_HERE,
             )
         return sorted(found.values(), key=lambda line: (line.at, line.node, line.seq))

@@ -57,6 +57,11 @@ class AuditCheckpointer:
         """The public key, as hexadecimal digits."""
         return self._signer.key
 
+    @property
+    def unsigned_count(self) -> int:
+        """How many committed entries of this process no checkpoint covers yet."""
+        return self._unsigned_count
+
     async def close(self) -> None:
         """Sign the rest, and wait until every checkpoint is copied."""
         if self._unsigned_count:
@@ -106,7 +111,7 @@ class AuditCheckpointer:
         if signed.seq >= first.seq:
             log.error(
                 "The audit log lost entries: entry %d of %s was signed, and the store ended before "
-                "it. Run `comity journal verify --checkpoints %s`.",
+                "it. Run `comity audit verify --checkpoints %s`.",
                 signed.seq,
                 first.node,
                 self._last_signed.set_aside(first.node),
@@ -118,14 +123,14 @@ class AuditCheckpointer:
         try:
             await self._audit_log.store.add_checkpoint(checkpoint)
         except Unavailable as error:
-            log.warning("a checkpoint is not in the store: %s", error)
+            log.warning("A checkpoint could not be stored: %s", error)
 
     async def _copy(self, checkpoint: ChainCheckpoint) -> None:
         for witness in self._witnesses:
             try:
                 await witness.write(checkpoint)
             except (OSError, Unavailable) as error:
-                log.error("a checkpoint could not be copied outside: %s", error)  # noqa: TRY400  # no bug of ours
+                log.error("A checkpoint could not be copied to the mirror: %s", error)  # noqa: TRY400  # no bug of ours
         await self._store_checkpoint(checkpoint)
 
 
@@ -148,9 +153,9 @@ class AuditRetention:
                 while await self.sweep():
                     pass
             except Unavailable as error:
-                log.warning("old entries of the journal stay for now: %s", error)
+                log.warning("Old audit entries could not be removed: %s", error)
             except Exception:
-                log.exception("letting go of old entries ended in a bug")
+                log.exception("Removing old audit entries failed")
             await asyncio.sleep(RETENTION_INTERVAL_SECONDS)
 
     async def sweep(self) -> int:

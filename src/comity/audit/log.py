@@ -113,7 +113,12 @@ class AuditLog:
         self.doubt_listeners: list[Callable[[Sequence[AuditEvent]], None]] = []
         self._settings = settings or CommitSettings()
         self._batch = _AuditBatch()
-        self._uncommitted_count = 0
+        # How many events are not committed yet, and how many may be. Each call compares them.
+        self.uncommitted_count = 0
+        self.most_waiting = self._settings.most_waiting
+        # For the metrics: the committed events, and the commits that failed.
+        self.committed_count = 0
+        self.failure_count = 0
         self._head: ChainHead | None = None
         self._wakeup = asyncio.Event()
         self._flush_requested = asyncio.Event()
@@ -130,13 +135,8 @@ class AuditLog:
         return self._head
 
     @property
-    def uncommitted_count(self) -> int:
-        """How many events are not committed yet."""
-        return self._uncommitted_count
-
-    @property
     def has_room(self) -> bool:
-        return self._uncommitted_count < self._settings.most_waiting
+        return self.uncommitted_count < self.most_waiting
 
     def event(  # the facts one by one: `**facts` costs each call a microsecond
         self,
@@ -205,7 +205,7 @@ class AuditLog:
             event = replace(event, trace=new_trace_id())
         events = self._batch.events
         events.append(event)
-        self._uncommitted_count += 1
+        self.uncommitted_count += 1
         for hear in self.event_listeners:
             _call_listener(hear, event)
         if len(events) == 1:
@@ -237,7 +237,7 @@ class AuditLog:
 
     def unavailable_error(self) -> Unavailable:
         return Unavailable(
-            "what happens cannot be written down just now, so nothing that must be is done",
+            "the audit log cannot be written; calls that must be recorded are refused",
             JOURNAL_AWAY,
             RETRY_AFTER,
         )
@@ -246,11 +246,11 @@ class AuditLog:
     async def run(self) -> AsyncGenerator[None]:
         """Commit events until the exit. Then commit the rest, if the store is there."""
         writing = asyncio.ensure_future(self._keep_on())
-        self.record(AuditType.JOURNAL_OPENED, GATEWAY)
+        self.record(AuditType.AUDIT_LOG_OPENED, GATEWAY)
         try:
             yield
         finally:
-            self.record(AuditType.JOURNAL_CLOSED, GATEWAY)
+            self.record(AuditType.AUDIT_LOG_CLOSED, GATEWAY)
             self._is_closing = True
             self._wakeup.set()
             self._flush_requested.set()
@@ -259,15 +259,16 @@ class AuditLog:
                     await writing
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-            if self._uncommitted_count:
+            if self.uncommitted_count:
                 log.error(
-                    "the journal lacks %d entries: its store is away", self._uncommitted_count
+                    "%d audit entries could not be written: store unavailable",
+                    self.uncommitted_count,
                 )
             await self.store.close()
 
     async def flush(self) -> None:
         """Wait until every queued event is committed."""
-        if self._uncommitted_count:
+        if self.uncommitted_count:
             waiter = asyncio.get_running_loop().create_future()
             self._batch.waiters.append(waiter)
             self._wakeup.set()
@@ -322,7 +323,7 @@ class AuditLog:
             except Exception:
                 # A bug here must not end the log. The waiters go on waiting.
                 failures += 1
-                log.exception("keeping the journal ended in a bug")
+                log.exception("The audit log writer failed")
             self._head = None
             await asyncio.sleep(AGAIN.delay(failures, 0.5).total_seconds())
         self._on_commit_success(batch, lines)
@@ -347,7 +348,7 @@ class AuditLog:
                 body = body_of(event)
             except (msgspec.EncodeError, TypeError, ValueError, RecursionError, OverflowError):
                 # It must not block all others.
-                log.exception("an entry of type %s cannot be written as it is", event.type)
+                log.exception("An audit entry of type %s cannot be encoded", event.type)
                 body = _readable_body(event)
             seq += 1
             previous = chain.entry_hash(previous, node, seq, body)
@@ -356,11 +357,12 @@ class AuditLog:
 
     def _on_commit_success(self, batch: _AuditBatch, records: Sequence[AuditRecord]) -> None:
         if self._failing_since is not None:
-            log.warning("the journal is kept again")
+            log.warning("The audit log is written again")
             self._failing_since = None
         if records and self._head is not None and self._head.node == records[-1].node:
             self._head = ChainHead(records[-1].node, records[-1].seq, records[-1].hash)
-        self._uncommitted_count -= len(batch.events)
+        self.uncommitted_count -= len(batch.events)
+        self.committed_count += len(batch.events)
         for waiter in (*batch.waiters, *batch.impatient):
             if not waiter.done():
                 waiter.set_result(None)
@@ -372,9 +374,10 @@ class AuditLog:
 
     def _fail(self, batch: _AuditBatch, error: Exception) -> None:
         now = asyncio.get_running_loop().time()
+        self.failure_count += 1
         if self._failing_since is None:
             self._failing_since = now
-            log.error("the journal cannot be kept just now: %s", error)
+            log.error("The audit log cannot be written: %s", error)
         if self._is_unavailable():
             # The callers that wait for these events must not act.
             for waiter in (*batch.impatient, *self._batch.impatient):
@@ -396,7 +399,7 @@ class AuditLog:
             return
         log.warning("%d calls of an earlier run have an unknown outcome", len(intents))
         batch.events[:0] = [_unknown_outcome(intent, self.clock()) for intent in intents]
-        self._uncommitted_count += len(intents)
+        self.uncommitted_count += len(intents)
         for hear in self.doubt_listeners:
             hear(intents)
 
@@ -424,7 +427,7 @@ def _read(body: bytes) -> AuditEvent | None:
     try:
         return event_of(body)
     except MalformedMessage:
-        log.error("an entry of the journal cannot be read; `comity journal verify` says which")  # noqa: TRY400  # the entry is what is wrong, not this code
+        log.error("An audit entry cannot be read; `comity audit verify` shows which")  # noqa: TRY400  # the entry is what is wrong, not this code
         return None
 
 
@@ -432,7 +435,7 @@ def _call_listener(listener: Listener, event: AuditEvent) -> None:
     try:
         listener(event)
     except Exception:
-        log.exception("who listens to the journal failed")
+        log.exception("A listener of the audit log failed")
 
 
 @dataclass(slots=True)

@@ -110,6 +110,9 @@ class PostgresChain:
             raise
         self._seq = records[-1].seq
 
+    async def flush(self) -> None:
+        """Do nothing: every batch is written at once."""
+
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         self._node = self._former = ""

@@ -22,7 +22,7 @@ from comity.http.client.proxies import NO_PROXIES, ProxySettings
 
 _KEY_BYTES: Final = 32
 _SIGNATURE_BYTES: Final = 64
-_BEGINS: Final = "comity-journal-key-1:"
+_BEGINS: Final = "comity-audit-key-1:"
 
 
 class Ed25519Signer:
@@ -49,7 +49,7 @@ def load_or_make(path: Path) -> Ed25519Signer:
         return Ed25519Signer(_read(path) if path.exists() else _make(path))
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
-        raise Misconfigured(f"the key of the journal, {path}: {reason}") from None
+        raise Misconfigured(f"the key of the audit log, {path}: {reason}") from None
 
 
 def is_valid_signature(key: str, data: bytes, signature: bytes) -> bool:
@@ -76,13 +76,13 @@ def _make(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    said = read_secret(path, "the key of the journal").decode("ascii", "replace")
+    said = read_secret(path, "the key of the audit log").decode("ascii", "replace")
     try:
         secret = bytes.fromhex(said.removeprefix(_BEGINS))
     except ValueError:
         secret = b""
     if not said.startswith(_BEGINS) or len(secret) != _KEY_BYTES:
-        raise Misconfigured(f"{path} holds no key of a journal; name another file in [journal]")
+        raise Misconfigured(f"{path} holds no audit log key; name another file in [audit]")
     return secret
 
 
@@ -174,10 +174,10 @@ def open_witness(where: str, proxies: ProxySettings = NO_PROXIES) -> CheckpointM
                 return AddressWitness(where, proxies)
         except ValueError:
             pass
-        raise Misconfigured("checkpoint_file is no address; write it as https://host/path")
+        raise Misconfigured("checkpoint_mirror is no address; write it as https://host/path")
     path = Path(where)
     if path.is_dir() or not path.parent.is_dir():
-        raise Misconfigured(f"checkpoint_file: {path} is no file in a folder that is there")
+        raise Misconfigured(f"checkpoint_mirror: {path} is no file in a folder that is there")
     return FileWitness(path)
 
 

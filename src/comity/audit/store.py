@@ -1,6 +1,7 @@
 """The tables of the audit log: it writes one chain and reads all of them."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -15,6 +16,7 @@ from sqlalchemy import (
     tuple_,
     union,
 )
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from comity.audit.chain import (
     PAGE,
@@ -55,6 +57,9 @@ class SqlJournal:
     async def append(self, records: Sequence[AuditRecord]) -> None:
         await self._chain.append(records)
 
+    async def flush(self) -> None:
+        await self._chain.flush()
+
     async def close(self) -> None:
         await self._chain.close()
 
@@ -75,7 +80,7 @@ class SqlJournal:
         return await self._lines(sought_for(criteria).limit(limit))
 
     async def nodes(self) -> Sequence[str]:
-        async with self._database.reading() as connection:
+        async with self._reading() as connection:
             return sorted((await connection.execute(nodes_known())).scalars())
 
     async def checkpoints(self, node: str, after: int = 0) -> Sequence[ChainCheckpoint]:
@@ -90,7 +95,7 @@ class SqlJournal:
         if not values.is_name(node):
             return []
         wanted = select(SEGMENTS).where(SEGMENTS.c.node == node).order_by(SEGMENTS.c.first)
-        async with self._database.reading() as connection:
+        async with self._reading() as connection:
             return [ChainSegment(*row) for row in await connection.execute(wanted)]
 
     async def drop(self, segment: ChainSegment) -> None:
@@ -103,15 +108,21 @@ class SqlJournal:
                 gone = known.last
         async with self._database.writing() as writing:
             if await _hash_of(writing, segment.node, segment.last) != segment.hash:
-                raise Misconfigured("no entry is where this segment of the journal ends")
+                raise Misconfigured("the last entry of this audit log segment is missing")
         while gone < segment.last:
             until = min(gone + AT_ONCE, segment.last)
             async with self._database.writing() as writing:
                 await _drop(writing, segment, gone + 1, until)
             gone = until
 
-    async def _lines(self, statement: Select[Any]) -> list[AuditRecord]:
+    @asynccontextmanager
+    async def _reading(self) -> AsyncGenerator[AsyncConnection]:
+        await self._chain.flush()
         async with self._database.reading() as connection:
+            yield connection
+
+    async def _lines(self, statement: Select[Any]) -> list[AuditRecord]:
+        async with self._reading() as connection:
             return [AuditRecord(*row) for row in await connection.execute(statement)]
 
 
@@ -166,7 +177,7 @@ async def _drop(
 ) -> None:
     linked = await _hash_of(transaction, segment.node, last)
     if linked is None:
-        raise Misconfigured("this segment of the journal has a gap; `comity journal verify` tells")
+        raise Misconfigured("this audit log segment has a gap; run `comity audit verify`")
     on_record = segment._replace(last=last, hash=linked)._asdict()
     await transaction.put(
         SEGMENTS, [on_record | {"sealed_at": values.to_optional_utc(segment.sealed_at)}]

@@ -49,7 +49,7 @@ def asks_in(bodies: Iterable[bytes]) -> list[str]:
             continue
         if isinstance(details, dict):
             said = cast("dict[str, object]", details)
-            for name in ("ask", "answered_by"):
+            for name in ("approval", "answered_by"):
                 each = said.get(name)
                 if isinstance(each, str) and each:
                     found[each] = None
@@ -93,7 +93,7 @@ def _target(event: AuditEvent) -> str:
 def _intended(event: AuditEvent, details: Details) -> list[str]:
     risk = f" ({details['risk_level']})" if details.get("risk_level") else ""
     return [
-        f"{event.actor} calls {_target(event)}{risk}; written down before it leaves",
+        f"{event.actor} calls {_target(event)}{risk}; recorded before it is sent",
         *_arguments(details),
         *_leave(details),
     ]
@@ -103,26 +103,26 @@ def _arguments(details: Details) -> list[str]:
     if details.get("arguments") is not None:
         return [f"with {_written(details['arguments'])}"]
     if details.get("arguments_digest"):
-        return [f"with arguments of which no copy is kept, digest {details['arguments_digest']}"]
+        return [f"with arguments that were not stored, digest {details['arguments_digest']}"]
     return []
 
 
 def _leave(details: Details) -> list[str]:
     told = [f"allowed by the grant {details['grant']}"] if details.get("grant") else []
     if details.get("answered_by"):
-        told.append(f"by the answer {details['answered_by']}")
+        told.append(f"with approval {details['answered_by']}")
     return told
 
 
 def _ended(event: AuditEvent, details: Details) -> list[str]:
     took = _length(details.get("duration_ms"))
     if details.get("outcome_known") is False:
-        return [f"no answer came{took}: whether it ran is not known", *_because(details)]
-    if event.result == AuditResult.SUCCESS:
+        words = f"no answer{took}: it is unknown whether the tool ran"
+    elif event.result == AuditResult.SUCCESS:
         words = f"{event.actor} has the result of {_target(event)}{took}"
     else:
         words = f"{_target(event)} ended in an error{took}"
-    # A safe call has only an outcome, so that event tells everything.
+    # A deferred call has only an outcome, so that event tells everything.
     return [words, *_because(details), *_arguments(details), *_leave(details)]
 
 
@@ -133,7 +133,7 @@ def _blocked(event: AuditEvent, details: Details) -> list[str]:
         AuditType.VALIDATION_FAILED: "its arguments were refused",
         AuditType.CODE_REJECTED: "the code in it was refused",
     }.get(AuditType(event.type), "refused")
-    told = f"{event.actor} calls {_target(event)}: {what}, and it never left"
+    told = f"{event.actor} calls {_target(event)}: {what}; it was not sent"
     return [told, *_because(details), *_arguments(details)]
 
 
@@ -145,7 +145,7 @@ def is_waiting(type: str, details: Details) -> bool:
 def _unknown_outcome(event: AuditEvent, details: Details) -> list[str]:
     since = f", which was to leave at {details['intended_at']}" if "intended_at" in details else ""
     return [
-        f"the gateway ended before {_target(event)} answered{since}: whether it ran is not known",
+        f"the gateway stopped before {_target(event)} answered{since}; the outcome is unknown",
         "it is not tried again",
     ]
 
@@ -160,7 +160,7 @@ def _asked(event: AuditEvent, details: Details) -> list[str]:
     who = "a person" if quorum == 1 else f"{quorum} people"
     about = details.get("about")
     return [
-        f"{who} must say yes; asked as {details.get('ask', '?')}{until}",
+        f"{who} must approve; request {details.get('approval', '?')}{until}",
         *([str(details["message"])] if details.get("message") else []),
         *([f"about {_written(about)}"] if about else []),
     ]
@@ -168,27 +168,27 @@ def _asked(event: AuditEvent, details: Details) -> list[str]:
 
 def _answered(event: AuditEvent, details: Details) -> list[str]:
     if event.result == AuditResult.BLOCKED:
-        return [f"{event.actor} wanted to answer, and may not", *_because(details)]
+        return [f"{event.actor} tried to answer without permission", *_because(details)]
     said = _VERDICTS.get(str(details.get("verdict", "")), "answered")
     return [f"{event.actor} {said}", *_because(details)]
 
 
 _VERDICTS: Final = {
-    "accept": "said yes",
-    "decline": "said no",
-    "cancel": "called it off",
-    "defer": "put it off",
+    "accept": "approved",
+    "decline": "denied",
+    "cancel": "cancelled",
+    "defer": "deferred",
 }
 
 
 def _used(event: AuditEvent, details: Details) -> list[str]:
-    return [f"the answer to {details.get('ask', '?')} is used, for this one call"]
+    return [f"the approval {details.get('approval', '?')} is used for this call"]
 
 
 def _ask_ended(event: AuditEvent, details: Details) -> list[str]:
     state = details.get("state", "over")
-    told = {"expired": "nobody answered in time"}.get(str(state), f"it is {state}")
-    return [f"{details.get('ask', 'the ask')}: {told}", *_because(details)]
+    told = {"expired": "it was not answered in time"}.get(str(state), f"it is {state}")
+    return [f"{details.get('approval', 'the approval request')}: {told}", *_because(details)]
 
 
 def _offer(event: AuditEvent, details: Details) -> list[str]:
@@ -198,7 +198,7 @@ def _offer(event: AuditEvent, details: Details) -> list[str]:
 
 
 def _testimony(event: AuditEvent, details: Details) -> list[str]:
-    return [f"{event.actor} says of itself: {_written(details)}"]
+    return [f"{event.actor} reports: {_written(details)}"]
 
 
 def _other(event: AuditEvent, details: Details) -> list[str]:
@@ -215,12 +215,12 @@ _WORDS: Final[Mapping[str, Callable[[AuditEvent, Details], list[str]]]] = {
     AuditType.CODE_REJECTED: _blocked,
     AuditType.OUTCOME_UNKNOWN: _unknown_outcome,
     AuditType.CALL_RETRIED: _retried,
-    AuditType.ASK_OPENED: _asked,
-    AuditType.ASK_ANSWERED: _answered,
-    AuditType.ASK_USED: _used,
-    AuditType.ASK_ENDED: _ask_ended,
-    AuditType.OFFER_USED: _offer,
-    AuditType.TESTIMONY: _testimony,
+    AuditType.APPROVAL_REQUESTED: _asked,
+    AuditType.APPROVAL_ANSWERED: _answered,
+    AuditType.APPROVAL_CONSUMED: _used,
+    AuditType.APPROVAL_ENDED: _ask_ended,
+    AuditType.CATALOG_ENTRY_USED: _offer,
+    AuditType.SERVER_REPORT: _testimony,
 }
 _ENDS: Final = (
     AuditType.TOOL_EXECUTED,
@@ -228,7 +228,7 @@ _ENDS: Final = (
     AuditType.VALIDATION_FAILED,
     AuditType.CODE_REJECTED,
     AuditType.OUTCOME_UNKNOWN,
-    AuditType.OFFER_USED,
+    AuditType.CATALOG_ENTRY_USED,
 )
 
 
@@ -238,20 +238,24 @@ def _headline(events: Sequence[AuditEvent]) -> str:
         last = calls[-1]
         return f"{last.actor} called {_target(last)}: {_how(last)}{_after_whom(events)}"
     began = [
-        each for each in events if each.type in (AuditType.CALL_INTENDED, AuditType.ASK_OPENED)
+        each
+        for each in events
+        if each.type in (AuditType.CALL_INTENDED, AuditType.APPROVAL_REQUESTED)
     ]
     if not began:
         return count_noun(len(events), "entry", "entries")
     first = began[0]
     waits = (
-        "waits for an answer" if first.type == AuditType.ASK_OPENED else "how it ended is not told"
+        "waits for an answer"
+        if first.type == AuditType.APPROVAL_REQUESTED
+        else "the result is not recorded"
     )
     return f"{first.actor} called {_target(first)}: {waits}"
 
 
 def _how(end: AuditEvent) -> str:
     if end.type == AuditType.OUTCOME_UNKNOWN or end.details.get("outcome_known") is False:
-        return "whether it ran is not known"
+        return "it is unknown whether the tool ran"
     if is_waiting(end.type, end.details):
         return "it waits for approval"
     if end.result == AuditResult.BLOCKED:
@@ -264,13 +268,12 @@ def _after_whom(events: Sequence[AuditEvent]) -> str:
     for asked in events:
         for answer in events:
             is_yes = (
-                answer.type == AuditType.ASK_ANSWERED and answer.details.get("verdict") == "accept"
+                answer.type == AuditType.APPROVAL_ANSWERED
+                and answer.details.get("verdict") == "accept"
             )
-            is_of_it = answer.details.get("ask") == asked.details.get("ask")
-            if asked.type == AuditType.ASK_OPENED and is_yes and is_of_it:
-                return (
-                    f", after {answer.actor} said yes to it ({format_span(answer.at - asked.at)})"
-                )
+            is_of_it = answer.details.get("approval") == asked.details.get("approval")
+            if asked.type == AuditType.APPROVAL_REQUESTED and is_yes and is_of_it:
+                return f", after {answer.actor} approved it ({format_span(answer.at - asked.at)})"
     return ""
 
 
@@ -284,7 +287,7 @@ def _unknown(events: Sequence[AuditEvent]) -> Iterable[str]:
 
 
 def _because(details: Details) -> list[str]:
-    return [f"because: {_cut(str(details['reason']))}"] if details.get("reason") else []
+    return [f"reason: {_cut(str(details['reason']))}"] if details.get("reason") else []
 
 
 def _length(milliseconds: object) -> str:

@@ -196,7 +196,7 @@ class ChainVerifier:
             if entry_hash(entry.hash, at, behind + by, body) == hashed:
                 told = "was" if by == 1 else f"to {seq + by - 1} were"
                 self._report(
-                    FindingKind.REMOVED, seq, f"{told} taken out; those behind were renumbered"
+                    FindingKind.REMOVED, seq, f"{told} removed; later entries were renumbered"
                 )
                 self._moved -= by
                 self._skip_to(seq + by, entry.hash)
@@ -220,9 +220,7 @@ class ChainVerifier:
         for first, last in self._missing.items():
             if first <= seq <= last:
                 # They were reported as missing; now they turn out to be reordered.
-                self._report(
-                    FindingKind.REORDERED, first, "stands behind entries that came after it"
-                )
+                self._report(FindingKind.REORDERED, first, "is stored after later entries")
                 return
         self._report(FindingKind.INSERTED, seq, f"is there a second time, behind entry {self.seq}")
 
@@ -312,7 +310,7 @@ class ChainVerifier:
             )
         # Without any signature nothing is proved, so this is not reported either.
         if self._sealed_to > self._vouched_to and self.signed_to:
-            told = f"to {self._sealed_to} are missing: sealed, but nothing signed says so"
+            told = f"to {self._sealed_to} are missing: sealed, but without a signature"
             self._report(FindingKind.REMOVED, self._sealed_from, told)
         last = max(self.awaited, default=0)
         if last > self.seq:
@@ -511,7 +509,7 @@ class ExportVerifier:
         if at is None or not has_matching_body(
             AuditRecord(row.node, row.seq, at, *columns, body, b"")
         ):
-            told = "is filed under something else than its body says"
+            told = "has columns that differ from its body"
             self._add_defect(ChainDefect(FindingKind.COLUMNS, row.node, row.seq, told))
 
     def _other(self, row: ExportRow) -> None:
@@ -537,7 +535,7 @@ class ExportVerifier:
         if wrong:
             self._add_defect(ChainDefect(FindingKind.KEY, checkpoint.node, checkpoint.seq, wrong))
         elif not self.verify(checkpoint.key, signed_part(checkpoint), checkpoint.signature):
-            told = "has a checkpoint whose signature is wrong"
+            told = "has a checkpoint with an invalid signature"
             self._add_defect(
                 ChainDefect(FindingKind.SIGNATURE, checkpoint.node, checkpoint.seq, told)
             )
@@ -653,10 +651,10 @@ def _sealed_in(body: bytes) -> int:
 
 
 def _demand_header(row: ExportRow) -> None:
-    if row.comity_journal is None:
-        raise MalformedMessage("this is no exported journal: its first line is not a header")
-    if row.comity_journal != export.VERSION:
-        raise MalformedMessage(f"an export of a form that is not known here: {row.comity_journal}")
+    if row.comity_audit_log is None:
+        raise MalformedMessage("this is not an audit export: its first line is not a header")
+    if row.comity_audit_log != export.VERSION:
+        raise MalformedMessage(f"an export of an unknown format: {row.comity_audit_log}")
 
 
 def _decode_body(row: ExportRow) -> _EntryBody | None:

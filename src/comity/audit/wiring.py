@@ -22,11 +22,11 @@ from comity.audit.log import AuditLog, CommitSettings, Redact
 from comity.audit.signing import LastSignedFile, load_or_make, open_witness
 from comity.audit.verify import CheckpointInterval, name_of
 from comity.catalog.tool_reviews import ToolReviewService
-from comity.config.files import prepare_state_folder, state_folder
+from comity.config.files import prepare_state_file, state_folder
 from comity.config.secret_files import read_secret
 from comity.errors import Misconfigured
 from comity.events.audit_feed import AuditFeed, AuditServerFeed, ServerAuditReports
-from comity.gateway.call_audit import ArgumentAuditLevel, CallAudit
+from comity.gateway.call_audit import ArgumentAuditLevel, AuditClass, CallAudit
 from comity.identity.authentication import Authenticator
 from comity.identity.keys import mac_of_key
 from comity.mcp.actors import Actor
@@ -83,9 +83,9 @@ async def open_audit_log(
             # After the last commit, so that it is signed too.
             ending.push_async_callback(checkpoints.close)
         await ending.enter_async_context(audit_log.run())
-        if settings.journal.retention:
+        if settings.audit.retention:
             thinning = asyncio.ensure_future(
-                AuditRetention(audit_log, settings.journal.retention).keep_on()
+                AuditRetention(audit_log, settings.audit.retention).keep_on()
             )
             ending.callback(thinning.cancel)
         yield AuditLogComponents(audit_log, redactor, checkpoints)
@@ -100,9 +100,8 @@ def make_signer(settings: Settings) -> CheckpointSigner | None:
     file = signing_key_file(settings)
     if file is None:
         return None
-    is_in_state_folder = not settings.journal.key_file and file_of(settings.store.url) is None
-    if is_in_state_folder:
-        prepare_state_folder()
+    is_in_state_folder = not settings.audit.key_file and file_of(settings.store.url) is None
+    prepare_state_file(file)
     is_new = not file.exists()
     signer = load_or_make(file)
     if is_new:
@@ -123,18 +122,18 @@ def signing_key_file(settings: Settings) -> Path | None:
 
     The key for a log in PostgreSQL is in this user's state folder: each machine has its own.
     """
-    if settings.journal.key_file:
-        return Path(settings.journal.key_file)
+    if settings.audit.key_file:
+        return Path(settings.audit.key_file)
     if not settings.store.url:
         return None
     file = file_of(settings.store.url)
-    return state_folder() / KEY_NAME if file is None else file.with_name(f"{file.name}.journal-key")
+    return state_folder() / KEY_NAME if file is None else file.with_name(f"{file.name}.audit-key")
 
 
 def node_of(settings: Settings, signer: CheckpointSigner | None) -> str:
     """The name of this node's chain: from the settings, its key or its host name."""
-    if settings.journal.node:
-        return settings.journal.node
+    if settings.audit.node:
+        return settings.audit.node
     return socket.gethostname() if signer is None else name_of(signer.key)
 
 
@@ -143,8 +142,8 @@ def known_secrets(settings: Settings, pepper: bytes) -> Iterator[str]:
     yield pepper.decode("latin-1")
     yield pepper.hex()
     yield from _in_address(settings.store.url)
-    yield from _in_address(settings.asks.webhook)
-    for hook in settings.hooks:
+    yield from _in_address(settings.approvals.webhook)
+    for hook in settings.inbound_webhooks:
         yield from _lines_of(hook.secret_file)
     for server in settings.servers:
         yield from _in_address(server.url)
@@ -176,24 +175,25 @@ def _in_address(url: str) -> Iterator[str]:
 
 def _pace(settings: Settings) -> CommitSettings:
     # Half of the promised time: the other half is for the commit.
-    linger = min(settings.journal.durable_within / 2, timedelta(seconds=10))
-    return CommitSettings(linger, settings.journal.patience, settings.journal.most_waiting)
+    linger = min(settings.audit.flush_interval / 2, timedelta(seconds=10))
+    return CommitSettings(linger, settings.audit.write_timeout, settings.audit.max_queued)
 
 
 def _checkpoints(
     settings: Settings, audit_log: AuditLog, signer: CheckpointSigner
 ) -> AuditCheckpointer:
-    where = settings.journal.checkpoint_file
+    where = settings.audit.checkpoint_mirror
     witnesses = [open_witness(where, proxies_of(settings))] if where else []
     interval = CheckpointInterval(
-        settings.journal.checkpoint_every, settings.journal.checkpoint_within
+        settings.audit.checkpoint_entries, settings.audit.checkpoint_interval
     )
     key_file = signing_key_file(settings)
-    last = None if key_file is None else LastSignedFile(_beside(key_file))
+    last = None if key_file is None else LastSignedFile(last_signed_file(key_file))
     return AuditCheckpointer(audit_log, signer, witnesses, interval, last)
 
 
-def _beside(key_file: Path) -> Path:
+def last_signed_file(key_file: Path) -> Path:
+    """The file that remembers the last checkpoint which this key signed."""
     return key_file.with_name(f"{key_file.name}.last-signed")
 
 
@@ -218,10 +218,16 @@ def build_call_audit(
     is_awaited: Callable[[AuditEvent], bool],
 ) -> CallAudit:
     """What records each call."""
+    journal = settings.audit
     call_audit = CallAudit(
         audit_log,
-        ArgumentAuditLevel(settings.journal.arguments),
+        ArgumentAuditLevel(journal.arguments),
         _redaction_key(pepper),
+        classes={
+            Risk.SAFE: AuditClass(journal.safe),
+            Risk.MODERATE: AuditClass(journal.moderate),
+            Risk.DANGEROUS: AuditClass(journal.dangerous),
+        },
         known_tool=partial(_known, tools),
         must_await=is_awaited,
     )

@@ -399,7 +399,8 @@ class CatalogAccess:
         if len(seen) > 1:
             named = " or ".join(sorted(offer.key for offer in seen)[:3])
             raise MalformedMessage(
-                f"several servers have {key!r:.200}; say which, as {named}", FAULT_BY_KIND[kind]
+                f"several servers have {key!r:.200}; name one of them, such as {named}",
+                FAULT_BY_KIND[kind],
             )
         return seen[0] if seen else None
 
@@ -436,6 +437,6 @@ def _require_name(name: str | None) -> str:
 
 
 NOT_VISIBLE_TEXT: Final = (
-    "there is nothing of that name that you may use; an operator can grant it "
-    "(`comity grants explain` says what decides)"
+    "there is nothing with this name that you may use; an operator can grant it (see `comity "
+    "grants explain`)"
 )

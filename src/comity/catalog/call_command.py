@@ -11,22 +11,23 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
-from comity.app.local_gateway import config_option, gateway_client, may_own_tool
-from comity.approvals.model import META_KEY
-from comity.approvals.presentation import approval_command
-from comity.approvals.prompt_messages import ApprovalInstructions
-from comity.catalog.commands import require_tool
+from comity.app.administration import tool_client
+from comity.catalog.commands import may_own_tool, require_tool
 from comity.cli.api_client import Answer, ApiClient
 from comity.cli.arguments import read_arguments
 from comity.cli.completion import complete_tools
-from comity.cli.exit_status import FINE, OPERATORS_MISTAKE, SOMETHING_WRONG
+from comity.cli.exit_status import DONE, FAILED, USAGE_ERROR
 from comity.cli.mcp_client import CliMcpSession
-from comity.cli.options import json_option, url_option
-from comity.cli.output import line_text, paragraph_text, show_json, show_output
+from comity.cli.options import CliCommand, current_options, tool_options
+from comity.cli.output import (
+    line_text,
+    make_console,
+    paragraph_text,
+    show_document,
+    show_output,
+)
 from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Misconfigured, Unavailable
 from comity.mcp import protocol
 from comity.servers.process.stderr import sanitize_line
@@ -45,17 +46,12 @@ class CallProgressDisplay:
 
     def __init__(self, about: str) -> None:
         self._about = about
-        self._live: Progress | None = None
+        self._live: Any = None
         self._task: Any = None
         self._last_line = 0.0
-        if sys.stderr.isatty():
-            columns = (
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                BarColumn(20),
-            )
-            console = Console(stderr=True, highlight=False)
-            self._live = Progress(*columns, MofNCompleteColumn(), console=console, transient=True)
+        self._is_quiet = current_options().quiet
+        if sys.stderr.isatty() and not self._is_quiet:
+            self._live = _make_progress_bar()
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -74,6 +70,8 @@ class CallProgressDisplay:
 
     def show_notification(self, method: str, params: Frame) -> None:
         """Show a notification that a server sends during a call."""
+        if self._is_quiet:
+            return
         if method == protocol.PROGRESS:
             self._show_progress(params)
         elif method == protocol.MESSAGE:
@@ -111,6 +109,15 @@ class CallProgressDisplay:
             click.echo(text, err=True)
 
 
+def _make_progress_bar() -> object:
+    # Imported here because it loads slowly, and a script has no terminal.
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(20))
+    console = make_console(stderr=True)
+    return Progress(*columns, MofNCompleteColumn(), console=console, transient=True)
+
+
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -141,7 +148,7 @@ class TerminalUser:
         message = _as_text(question.get("message"))
         if not self.is_present:
             _print_line(f"comity: {self.about} asks: {message}")
-            _print_line("comity: nobody is at the terminal to answer, so that is declined")
+            _print_line("comity: no terminal, so the request is declined")
             return DECLINED_ANSWER
         _print_line("")
         _print_line(click.style(f"{self.about} asks:", bold=True))
@@ -157,8 +164,8 @@ class TerminalUser:
 
 def _offer_page(question: Frame) -> Frame:
     """Ask whether to open a page; neither Comity nor the client sees what is typed there."""
-    _print_line(f"It wants you to open this address: {_as_text(question.get('url'))}")
-    agreed = click.confirm("Look at it well. Do you agree?", default=False, err=True)
+    _print_line(f"It asks you to open this address: {_as_text(question.get('url'))}")
+    agreed = click.confirm("Open it only if you trust it. Agree?", default=False, err=True)
     return {"action": "accept"} if agreed else DECLINED_ANSWER
 
 
@@ -186,7 +193,7 @@ def _ask_field(name: str, field: Frame, *, required: bool) -> object:
     for number, (_, title) in enumerate(choices, 1):
         _print_line(f"  {number}. {title}")
     default = field.get("default")
-    hint = "" if required or default is not None else " (may be left empty)"
+    hint = "" if required or default is not None else " (optional)"
     while True:
         said = click.prompt(
             f"{label}{hint}",
@@ -210,7 +217,7 @@ def _parse_input(text: str, field: Frame, choices: Sequence[tuple[object, str]])
     if field.get("type") == "boolean":
         yes_or_no = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
         if text.lower() not in yes_or_no:
-            raise ValueError("Say yes or no.")
+            raise ValueError("Answer yes or no.")
         return yes_or_no[text.lower()]
     if field.get("type") in ("integer", "number"):
         return _parse_number(text, field)
@@ -221,7 +228,7 @@ def _parse_number(text: str, field: Frame) -> int | float:
     try:
         value = int(text) if field.get("type") == "integer" else float(text)
     except ValueError:
-        raise ValueError(f"Say a number ({field.get('type')}).") from None
+        raise ValueError(f"Enter a number ({field.get('type')}).") from None
     least, most = field.get("minimum"), field.get("maximum")
     if isinstance(least, int | float) and value < least:
         raise ValueError(f"At least {least}.")
@@ -353,7 +360,13 @@ class CallApprovalWait:
 
         Announce the request once.
         """
-        id = object_members(object_members(params.get("_meta")).get(META_KEY)).get("id")
+        meta = object_members(params.get("_meta"))
+        if not meta:
+            return False
+        # Imported here because it loads slowly, and most calls wait for no approval.
+        from comity.approvals.model import META_KEY
+
+        id = object_members(meta.get(META_KEY)).get("id")
         if not isinstance(id, str) or id in self._unknown_ids:
             return False
         if id != self._view.get("id"):
@@ -366,12 +379,18 @@ class CallApprovalWait:
         return True
 
     @property
-    def instructions(self) -> ApprovalInstructions:
+    def instructions(self) -> object:
         """Who can approve the request, and how, at the gateway that holds it."""
+        # Imported here because it loads slowly, and most calls wait for no approval.
+        from comity.approvals.presentation import approval_command
+
+        # For the same reason.
+        from comity.approvals.prompt_messages import ApprovalInstructions
+
         id, url = self._view["id"], self._api_client.url
-        reason = self._view["why_not"] or ""
+        reason = self._view["refusal_reason"] or ""
         return ApprovalInstructions(
-            self._view["approvers"], f"{url}/asks/{id}", approval_command(id, url), reason
+            self._view["approvers"], f"{url}/approvals/{id}", approval_command(id, url), reason
         )
 
     def answer(self, question: Frame, person: TerminalUser) -> Frame | None:
@@ -394,7 +413,7 @@ class CallApprovalWait:
     def _find_request(self, id: str) -> Answer | None:
         """Return the open approval request for exactly this tool, as the gateway reports it."""
         with contextlib.suppress(Misconfigured, Unavailable):
-            view = self._api_client.get("asks", id)
+            view = self._api_client.get("approvals", id)
             about = (view.get("server"), view.get("tool"))
             is_open = view.get("state") in ("pending", "deferred")
             if is_open and about == (self._tool["server"], self._tool["tool"]):
@@ -405,13 +424,13 @@ class CallApprovalWait:
 USAGE_ERROR_CODES: Final = {INVALID_PARAMS.code, METHOD_NOT_FOUND.code}
 
 
-@click.command("call")
+@click.command("call", cls=CliCommand)
 @click.argument("tool", shell_complete=complete_tools)
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--json-args",
     metavar="JSON",
-    help="All arguments as one JSON object; KEY=VALUE stands over it.",
+    help="All arguments as one JSON object. KEY=VALUE overrides it.",
 )
 @click.option(
     "--timeout",
@@ -419,31 +438,32 @@ USAGE_ERROR_CODES: Final = {INVALID_PARAMS.code, METHOD_NOT_FOUND.code}
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
     show_default=True,
-    help="How long to wait for the answer, also for approval, without the time you are asked in.",
+    help="Time limit, with the wait for approval but without your input.",
 )
-@url_option
-@config_option
-@json_option
+@tool_options
 def call_command(
-    tool: str, arguments: tuple[str, ...], json_args: str | None, timeout: float, **where: Any
+    tool: str, arguments: tuple[str, ...], json_args: str | None, timeout: float
 ) -> int:
-    """Call a tool and print what it gives.
+    """Call a tool and print its result.
 
-    A VALUE is text where the tool wants text, and JSON elsewhere; KEY:=JSON is always JSON. What
-    the tool asks amid the call is asked at the terminal; where there is none, it is declined. A
-    call that needs approval waits for it, with or without a terminal. The exit status is 1 if the
-    tool reports an error, or if the time runs out.
+    A VALUE is text if the tool expects text, and JSON otherwise. KEY:=JSON is always JSON.
+
+    If the tool asks for input, you are prompted. Without a terminal, the request is declined. A
+    call that needs approval waits for it. Exits with 1 if the tool reports an error or the time
+    limit is reached.
+
+    \b
+    Examples:
+      comity call files__read path=notes.txt
+      comity call github__search --json-args '{"query": "bug"}'
+      comity call example__echo message=hi --local -c mcp.json
     """
-    with gateway_client(
-        where["url"], where["config"], lambda each: may_own_tool(each, tool)
-    ) as gateway:
+    with tool_client(lambda id: may_own_tool(id, tool)) as gateway:
         definition = require_tool(gateway, tool)
         schema = definition["definition"].get("inputSchema")
         said = read_arguments(arguments, json_args, schema)
         answer = _call(gateway, definition, said, timedelta(seconds=timeout))
-    if isinstance(answer, str):
-        return _fail(answer)
-    return _print_answer(answer, where["as_json"])
+    return _fail(answer) if isinstance(answer, str) else _print_answer(answer)
 
 
 def _call(
@@ -474,24 +494,20 @@ def _call(
                 return talk.request(protocol.CALL_TOOL, params)
         except TimeoutError:
             late = f"the tool did not answer within {timeout.total_seconds():g} s"
-            return waiting.timeout_advice or f"{late}; --timeout gives it longer"
+            return waiting.timeout_advice or f"{late}; set a longer limit with --timeout"
 
 
-def _print_answer(answer: Answer, as_json: bool) -> int:
+def _print_answer(answer: Answer) -> int:
     error = object_members(answer.get("error"))
     if error:
-        if as_json:
-            show_json({"error": error})
-        status = OPERATORS_MISTAKE if error.get("code") in USAGE_ERROR_CODES else SOMETHING_WRONG
+        show_document({"error": error}, lambda: None)
+        status = USAGE_ERROR if error.get("code") in USAGE_ERROR_CODES else FAILED
         return _fail(str(error.get("message", "the call failed")), status)
     result = object_members(answer.get("result"))
-    if as_json:
-        show_json(result)
-    else:
-        show_result(result)
-    return SOMETHING_WRONG if result.get("isError") else FINE
+    show_document(result, lambda: show_result(result))
+    return FAILED if result.get("isError") else DONE
 
 
-def _fail(reason: str, status: int = SOMETHING_WRONG) -> int:
+def _fail(reason: str, status: int = FAILED) -> int:
     sys.stderr.write(f"comity: {line_text(reason)}\n")
     return status

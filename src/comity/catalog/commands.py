@@ -1,70 +1,104 @@
-"""`comity tools` and `comity search`."""
+"""`comity tools`."""
 
-from pathlib import Path
+from itertools import islice
 
 import click
 
-from comity.app.local_gateway import config_option, gateway_client, may_own_tool
+from comity.app.administration import tool_client
 from comity.cli.api_client import Answer, ApiClient
 from comity.cli.arguments import CliToolArgument, arguments_of, example_of
 from comity.cli.completion import complete_servers, complete_tools
-from comity.cli.exit_status import FINE, SOMETHING_WRONG, suggest_name
-from comity.cli.options import DefaultListGroup, json_option, url_option
+from comity.cli.exit_status import DONE, FAILED, NOT_FOUND, suggest_name
+from comity.cli.options import (
+    DefaultListGroup,
+    exit_code_option,
+    gateway_options,
+    limit_option,
+    tool_options,
+)
 from comity.cli.output import (
     build_table,
     first_line,
     line_text,
     paragraph_text,
-    show_json,
+    show_document,
+    show_hint,
     show_output,
 )
+from comity.cli.target import connect_gateway
 from comity.errors import Misconfigured
+from comity.mcp.protocol import SEPARATOR
 from comity.toolkit.text import count_noun, object_members
 
 MAX_COMPARED_TOOLS = 50
 STATE_DESCRIPTIONS = {
-    "new": "seen for the first time, and waits to be accepted",
+    "new": "is new, and waits to be accepted",
     "changed": "has changed since it was accepted",
     "suspect": "may deceive its readers",
-    "unreadable": "cannot be read in one way only",
-    "disabled": "is switched off by the configuration",
-    "unknown": "cannot be judged, while the store does not answer",
+    "unreadable": "has no unambiguous definition",
+    "disabled": "is disabled by the configuration",
+    "unknown": "cannot be judged, because the database does not answer",
 }
 
 
-@click.command("changes")
+@click.group(
+    "tools",
+    cls=DefaultListGroup,
+    lazy_commands={"call": "comity.catalog.call_command:call_command"},
+)
+def tools_command() -> None:
+    """List, search, call and review tools.
+
+    \b
+    Examples:
+      comity tools
+      comity tools search read a file
+      comity tools show files__read
+      comity tools diff
+    """
+
+
+@tools_command.command("diff")
 @click.argument("server", required=False, shell_complete=complete_servers)
 @click.argument("tool", required=False)
-@url_option
-@json_option
-def changes(server: str | None, tool: str | None, url: str, *, as_json: bool) -> int:
-    """Show the tools that cannot be used as they are described now, and what is other in them.
+@exit_code_option("a tool is new or has changed")
+@gateway_options
+def diff(server: str | None, tool: str | None, *, exit_code: bool) -> int:
+    """Show tool definitions that nobody accepted yet.
 
-    The exit status is 1 if there are any.
+    Clients cannot use these tools until you accept them.
+
+    \b
+    Examples:
+      comity tools diff
+      comity tools diff files read
+      comity tools diff --exit-code
     """
-    gateway = ApiClient(url)
+    gateway = connect_gateway()
     query = {} if server is None else {"server": server}
-    listed: list[Answer] = gateway.get("pins", **query)["tools"]
+    listed: list[Answer] = gateway.get("definitions", **query)["tools"]
     waiting = [each for each in listed if tool in (None, each["tool"])]
     if tool is not None and server is not None and not waiting:
-        waiting = [gateway.get("pins", server, tool)]
+        waiting = [gateway.get("definitions", server, tool)]
     compared = [
-        gateway.get("pins", each["server"], each["tool"]) for each in waiting[:MAX_COMPARED_TOOLS]
+        gateway.get("definitions", each["server"], each["tool"])
+        for each in waiting[:MAX_COMPARED_TOOLS]
     ]
-    if as_json:
-        show_json({"tools": compared})
-    elif not compared:
-        show_output(line_text("Every tool is as it was accepted."))
-    for each in [] if as_json else compared:
-        _print_tool_changes(each)
-    if len(waiting) > MAX_COMPARED_TOOLS and not as_json:
-        show_output(
-            "",
-            line_text(
-                f"and {len(waiting) - MAX_COMPARED_TOOLS} more; name a server to see its own"
-            ),
-        )
-    return SOMETHING_WRONG if any(each["state"] != "accepted" for each in compared) else FINE
+
+    def print_table() -> None:
+        if not compared:
+            show_output(line_text("Every tool is accepted as it is now."))
+        for each in compared:
+            _print_tool_changes(each)
+        left_out = len(waiting) - len(compared)
+        if left_out:
+            show_output(line_text(f"and {left_out} more"))
+            show_hint("Name a server to see its tools only.")
+
+    names = [f"{each['server']}/{each['tool']}" for each in compared]
+    show_document({"tools": compared}, print_table, names)
+    has_changes = any(each["state"] != "accepted" for each in compared)
+    return FAILED if exit_code and has_changes else DONE
 
 
 def _print_tool_changes(tool: Answer) -> None:
@@ -75,7 +109,7 @@ def _print_tool_changes(tool: Answer) -> None:
     findings = [*tool["findings"], *tool["shadows"]]
     if findings:
         rows = [(each["look"], each["where"], each["what"]) for each in findings]
-        show_output(build_table(("FINDING", "WHERE", "WHAT"), rows))
+        show_output(build_table(("FINDING", "LOCATION", "DETAILS"), rows))
     if tool["changes"]:
         rows = [
             (e["at"], _format_side(e["before"]), _format_side(e["after"])) for e in tool["changes"]
@@ -90,139 +124,119 @@ def _format_side(value: str | None) -> str:
     return "(nothing)" if value is None else value
 
 
-@click.command("accept")
+@tools_command.command("accept")
 @click.argument("server", shell_complete=complete_servers)
 @click.argument("tools", nargs=-1, metavar="[TOOL]...")
-@click.option("--all", "everything", is_flag=True, help="Every tool of it that waits.")
-@url_option
-@json_option
-def accept(
-    server: str, tools: tuple[str, ...], url: str, *, everything: bool, as_json: bool
-) -> int:
-    """Accept each TOOL of SERVER as it is described now; look at `comity tools changes` first.
+@click.option("--all", "everything", is_flag=True, help="All tools of the server that wait.")
+@gateway_options
+def accept(server: str, tools: tuple[str, ...], *, everything: bool) -> int:
+    """Accept tools of a server as they are defined now.
 
-    The exit status is 1 if one of them was not accepted.
+    Look at `comity tools diff` first. Exits with 1 if a tool was not accepted.
+
+    \b
+    Examples:
+      comity tools accept files read write
+      comity tools accept files --all
     """
-    gateway = ApiClient(url)
-    waiting: list[Answer] = gateway.get("pins", server=server)["tools"]
+    gateway = connect_gateway()
+    waiting: list[Answer] = gateway.get("definitions", server=server)["tools"]
     named = {each["tool"]: each["digest"] for each in waiting}
     if not tools and not everything:
         raise Misconfigured(
-            f"say which tools of {server} to accept, or --all; `comity tools changes {server}` "
-            "shows those that wait"
+            f"name the tools of {server} to accept, or use --all; `comity tools diff {server}` "
+            "lists those that wait"
         )
     chosen = {tool: digest for tool, digest in named.items() if everything or tool in tools}
     missing = [tool for tool in tools if tool not in named]
-    found = gateway.post("pins", "accept", body={"server": server, "tools": chosen})
-    if as_json:
-        show_json(found)
-    else:
-        told = ", ".join(found["accepted"]) or "nothing"
-        show_output(line_text(f"Accepted of {server}: {told}"))
+    found = gateway.post("definitions", "accept", body={"server": server, "tools": chosen})
+
+    def print_table() -> None:
+        accepted = ", ".join(found["accepted"]) or "nothing"
+        show_output(line_text(f"Accepted of {server}: {accepted}"))
         if missing:
             show_output(line_text(f"Not waiting to be accepted: {', '.join(missing)}"))
-    return FINE if len(found["accepted"]) == len(chosen) and not missing else SOMETHING_WRONG
+
+    show_document(found, print_table, [f"{server}/{each}" for each in found["accepted"]])
+    return DONE if len(found["accepted"]) == len(chosen) and not missing else FAILED
 
 
-@click.command("search")
+@tools_command.command("search")
 @click.argument("words", nargs=-1, required=True, metavar="QUERY")
 @click.option(
     "--strategy",
     type=click.Choice(("hybrid", "keyword", "semantic", "category")),
     default="hybrid",
     show_default=True,
-    help="By words and meaning, by one of them, or all of a category.",
+    help="Search by keywords, by meaning, by both, or list a category.",
 )
-@click.option(
-    "--most",
-    type=click.IntRange(1, 100),
-    default=8,
-    show_default=True,
-    metavar="N",
-    help="No more tools than these.",
-)
-@url_option
-@config_option
-@json_option
-def search_command(
-    words: tuple[str, ...],
-    strategy: str,
-    most: int,
-    url: str,
-    config: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Find the tools that fit what you want to do.
+@limit_option(8, 100)
+@tool_options
+def search(words: tuple[str, ...], strategy: str, limit: int) -> None:
+    """Find tools for a task in your own words.
 
-    QUERY says that in your own words, as `comity search read a file`. Only tools that you may call
-    are found.
+    The search returns only tools that you may call.
+
+    \b
+    Examples:
+      comity tools search read a file
+      comity tools search -n 3 --strategy keyword issue
     """
-    query = {"query": " ".join(words), "strategy": strategy, "most": str(most)}
-    with gateway_client(url, config, lambda _: True) as gateway:
+    query = {"query": " ".join(words), "strategy": strategy, "limit": str(limit)}
+    with tool_client(lambda _: True) as gateway:
         found = gateway.get("search", **query)
-    if as_json:
-        show_json(found)
-        return
+    show_document(found, lambda: _print_found(found), [tool["name"] for tool in found["tools"]])
+
+
+def _print_found(found: Answer) -> None:
     if found["tools"]:
-        columns = ("SCORE", "TOOL", "SERVER", "WHY", "ABOUT")
-        show_output(
-            build_table(columns, [_search_row(tool) for tool in found["tools"]], cut="ABOUT")
-        )
+        columns = ("SCORE", "TOOL", "SERVER", "REASON", "DESCRIPTION")
+        rows = [_search_row(tool) for tool in found["tools"]]
+        show_output(build_table(columns, rows, cut="DESCRIPTION"))
     else:
         callable_tools = count_noun(found["total_available"], "tool")
-        show_output(line_text(f"No tool fits, of {callable_tools} that you may call."))
+        show_output(line_text(f"No tool matches, of {callable_tools} that you may call."))
     if found["fallback_strategy"]:
-        show_output(
-            line_text("Found by words alone: meanings are not known here, or not yet.", "dim")
-        )
+        show_hint("Keyword search only: semantic search is not installed or still indexing.")
 
 
 def _search_row(tool: Answer) -> tuple[str, str, str, str, str]:
-    why = ", ".join(f"{part} {share:.2f}" for part, share in object_members(tool["why"]).items())
+    why = ", ".join(
+        f"{part} {share:.2f}" for part, share in object_members(tool["score_parts"]).items()
+    )
     about = first_line(tool["description"]) or tool["title"] or ""
     return f"{tool['relevance_score']:.2f}", tool["name"], tool["server"], why, about
 
 
-@click.group("tools", cls=DefaultListGroup)
-def tools_command() -> None:
-    """Show the tools that clients are offered."""
-
-
-tools_command.add_command(changes)
-tools_command.add_command(accept)
-
-
 @tools_command.command("list")
 @click.argument("words", nargs=-1, metavar="[WORD]...")
-@click.option(
-    "--server", metavar="NAME", shell_complete=complete_servers, help="Only of this server."
-)
-@url_option
-@config_option
-@json_option
-def list_tools(
-    words: tuple[str, ...], server: str | None, url: str, config: Path | None, *, as_json: bool
-) -> None:
-    """List the tools in whose name or description every WORD stands; the same as `comity tools`."""
+@click.option("--server", metavar="NAME", shell_complete=complete_servers, help="Only this server.")
+@limit_option()
+@tool_options
+def list_tools(words: tuple[str, ...], server: str | None, limit: int | None) -> None:
+    """List tools, or those whose text has every WORD.
+
+    \b
+    Examples:
+      comity tools list
+      comity tools list file --server github
+      comity tools list --local -c mcp.json
+    """
     query = {"search": " ".join(words)} if words else {}
     if server is not None:
         query["server"] = server
-    with gateway_client(url, config, lambda each: server in (None, each.id)) as gateway:
-        tools = list(gateway.tools(**query))
-    if as_json:
-        show_json({"tools": tools})
-    elif tools:
-        show_output(
-            build_table(
-                ("TOOL", "HINTS", "ABOUT"), [_tool_row(tool) for tool in tools], cut="ABOUT"
-            )
-        )
-    else:
-        sought = "that fit" if query else "at all"
-        show_output(
-            line_text(f"There are no tools {sought}; `comity servers` shows how the servers are.")
-        )
+    with tool_client(lambda id: server in (None, id)) as gateway:
+        tools = list(islice(gateway.tools(**query), limit))
+
+    def print_table() -> None:
+        if tools:
+            columns, rows = ("TOOL", "HINTS", "DESCRIPTION"), [_tool_row(tool) for tool in tools]
+            show_output(build_table(columns, rows, cut="DESCRIPTION"))
+        else:
+            show_output(line_text("No tool matches." if query else "There are no tools."))
+            show_hint("`comity servers` shows the state of the servers.")
+
+    show_document({"tools": tools}, print_table, [tool["name"] for tool in tools])
 
 
 def _tool_row(tool: Answer) -> tuple[str, str, str]:
@@ -231,50 +245,46 @@ def _tool_row(tool: Answer) -> tuple[str, str, str]:
 
 
 def _format_hints(annotations: object) -> str:
-    """What a server says of a tool of its own; testimony, and no proof."""
+    """Return what the server claims about its tool. It is no proof."""
     said = object_members(annotations)
     if said.get("readOnlyHint") is True:
-        return "reads"
-    return "destroys" if said.get("destructiveHint") is True else ""
-
-
-@tools_command.command("serve")
-@click.argument("module")
-def serve_functions(module: str) -> None:
-    """Offer the functions of a Python MODULE as a tool server, on stdin and stdout.
-
-    MODULE is `package.module`, `package.module:function,other` or a file, as `tools.py`. Each
-    function is a tool: its annotations are its schema, its docstring is its description.
-    """
-    # Loaded only where this process is that server.
-    from comity.sdk import module_server
-
-    module_server.serve_functions(module)
+        return "read-only"
+    return "destructive" if said.get("destructiveHint") is True else ""
 
 
 @tools_command.command("show")
 @click.argument("name", shell_complete=complete_tools)
-@url_option
-@config_option
-@json_option
-def show_tool(name: str, url: str, config: Path | None, *, as_json: bool) -> None:
-    """Show the tool NAME: what it does, what it takes, and what it gives."""
-    with gateway_client(url, config, lambda server: may_own_tool(server, name)) as gateway:
+@tool_options
+def show_tool(name: str) -> None:
+    """Show the description and schema of a tool.
+
+    \b
+    Examples:
+      comity tools show files__read
+      comity tools show files__read -o json
+    """
+    with tool_client(lambda id: may_own_tool(id, name)) as gateway:
         tool = require_tool(gateway, name)
-    if as_json:
-        show_json(tool)
-    else:
-        _print_tool(tool)
+    show_document(tool, lambda: _print_tool(tool), [tool["name"]])
+
+
+def may_own_tool(server: str, tool: str) -> bool:
+    """Return whether a tool of that name may belong to this server. Other servers need no start."""
+    return SEPARATOR not in tool or tool.startswith(server + SEPARATOR)
 
 
 def require_tool(api_client: ApiClient, name: str) -> Answer:
-    """The tool with its definition; raises Misconfigured, with what was probably meant."""
+    """Return the tool with its definition. Raises Misconfigured with a suggestion."""
     try:
         return api_client.get("tools", name)
-    except Misconfigured:
+    except Misconfigured as refusal:
+        if refusal.exit_status != NOT_FOUND:
+            raise
         names = [each["name"] for each in api_client.tools()]
-        hint = suggest_name(name, names) or "`comity tools` lists those that there are."
-        raise Misconfigured(f"there is no tool {name!r}. {hint}") from None
+        hint = suggest_name(name, names) or "`comity tools` lists the tools that you may use."
+        raise Misconfigured(
+            f"there is no tool {name!r}, or you may not use it. {hint}", NOT_FOUND
+        ) from None
 
 
 def _print_tool(tool: Answer) -> None:
@@ -286,10 +296,10 @@ def _print_tool(tool: Answer) -> None:
             show_output("", paragraph_text(said.strip()))
     hints = _format_hints(definition.get("annotations"))
     if hints:
-        show_output("", line_text(f"Its server says that it {hints}.", "dim"))
+        show_output("", line_text(f"Its server says that it is {hints}.", "dim"))
     taken = arguments_of(definition.get("inputSchema"))
-    _print_fields("Takes", taken)
-    _print_fields("Gives", arguments_of(definition.get("outputSchema")))
+    _print_fields("Arguments", taken)
+    _print_fields("Result", arguments_of(definition.get("outputSchema")))
     show_output("", line_text(f"comity call {tool['name']} {example_of(taken)}".rstrip(), "cyan"))
 
 
@@ -299,4 +309,4 @@ def _print_fields(heading: str, fields: list[CliToolArgument]) -> None:
             (line_text(each.name, "" if each.required else "dim"), each.kind, each.about)
             for each in fields
         ]
-        show_output("", build_table((heading.upper(), "TYPE", "ABOUT"), rows))
+        show_output("", build_table((heading.upper(), "TYPE", "DESCRIPTION"), rows))

@@ -94,7 +94,7 @@ class SuspicionKind(StrEnum):
     NAME = "an odd name"
     LOOKALIKE = "looks like another"
     SHADOW = "shares its name"
-    MENTION = "speaks of another"
+    MENTION = "mentions another tool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def name_finding(name: str) -> DefinitionSuspicion | None:
     """Return why a name deceives or cannot be used in patterns and paths; None for a plain name."""
     reason = ""
     if hidden_characters(name) or name != name.strip() or any(each in name for each in "\n\r\t"):
-        reason = f"it holds what nobody sees: {reveal_hidden(name)!r:.100}"
+        reason = f"it has hidden characters: {reveal_hidden(name)!r:.100}"
     elif len(name) > MAX_NAME_LENGTH:
         reason = f"{len(name)} characters"
     elif "*" in name or ".." in name:
@@ -556,7 +556,7 @@ _REFUSAL_BY_STATE: Final[Mapping[ReviewState, str]] = {
     ReviewState.DISABLED: "an operator has switched this tool off",
 }
 _REMEDY: Final = (
-    "an operator can look at it with `comity tools changes {server}` and let it be used with "
+    "an operator can look at it with `comity tools diff {server}` and let it be used with "
     "`comity tools accept {server} {tool}`"
 )
 
@@ -612,7 +612,7 @@ def refusal_for(
 ) -> Refusal | None:
     """Return why a tool in this review state cannot be called; None if it can."""
     if state is ReviewState.UNKNOWN:
-        reason = "what was accepted of this tool's server is not known just now"
+        reason = "the accepted definitions of this server are not loaded yet"
         return Refusal(POLICY_UNKNOWN, reason)
     if state is not ReviewState.ACCEPTED:
         reason = _REFUSAL_BY_STATE[state]
@@ -632,9 +632,8 @@ def _missing_permissions_refusal(server: str, missing: Mapping[str, PermissionDe
     others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     reason = (
         f"server {server!r} needs the permission {_safe_name(name)}{others} for this tool, "
-        "which is "
-        f"{first.decision}; an operator can give it with `comity permissions approve {server} "
-        f"{_safe_name(name)}`"
+        f"which is {first.decision}; an operator can give it with "
+        f"`comity servers permissions approve {server} {_safe_name(name)}`"
     )
     told = {permission: str(each.decision) for permission, each in missing.items()}
     return Refusal(PERMISSION_DENIED, reason, details={"permissions": told})
@@ -689,9 +688,9 @@ class RegistrationStore(Protocol):
 
 
 def checked_definition(found: AcceptedTool) -> AcceptedTool:
-    check_name(found.server, "a pin's server")
+    check_name(found.server, "the server of an accepted definition")
     check_name(found.tool, "a pin's tool")
-    check_name(found.digest, "a pin's digest")
+    check_name(found.digest, "the digest of an accepted definition")
     if len(found.definition) > DOCUMENT_BYTES:
         raise refused_value(f"a definition has at most {DOCUMENT_BYTES} bytes")
     return replace(
@@ -723,7 +722,7 @@ def never_reusable_reason(
     if dangerous:
         return f"it needs {dangerous[0]:.80}"
     if label is not None and label.reversible is False:
-        return "what it does cannot be undone"
+        return "its effect cannot be undone"
     is_mild = hints.is_read_only is True or hints.is_destructive is False
     is_undone = label is not None and label.reversible is True
     if risk is Risk.DANGEROUS and not (is_mild or is_undone):

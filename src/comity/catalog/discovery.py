@@ -191,7 +191,7 @@ class ToolDiscoveryMethods:
             "token_count": self.token_method,
         }
         if tools.unpinned:
-            result["set_aside"] = list(tools.unpinned)
+            result["omitted"] = list(tools.unpinned)
         return result
 
     def evict(self, call: Call, names: Sequence[str]) -> dict[str, object]:
@@ -646,7 +646,7 @@ def _target_call(
     """
     name = jsonrpc.decode_text(arguments.get("name"))
     if not name:
-        raise MalformedMessage("say in `name` which tool is called", INVALID_TOOL_ARGS)
+        raise MalformedMessage("set `name` to the tool", INVALID_TOOL_ARGS)
     if is_reserved(name):
         raise MalformedMessage(
             f"{name} is a tool of the gateway's own; call it directly", INVALID_TOOL_ARGS

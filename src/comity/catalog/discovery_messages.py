@@ -131,7 +131,7 @@ class MissingTool:
             "server_id": self.server,
             "reason": self.reason,
             "message": self.message,
-            "ask_id": self.approval_request_id,
+            "approval_id": self.approval_request_id,
         }
         return {member: value for member, value in said.items() if value}
 
@@ -145,7 +145,7 @@ def decode_search(params: Mapping[str, Raw], fault: Fault = INVALID_PARAMS) -> T
     queries = (*(() if said.query is None else (said.query,)), *said.queries)
     narrowed = said.filter
     if not queries and not narrowed.categories and said.strategy != "category":
-        raise MalformedMessage("say in `query` what the tool should do", fault)
+        raise MalformedMessage("describe in `query` what the tool should do", fault)
     if len(queries) > MAX_QUERIES:
         raise MalformedMessage(f"at most {MAX_QUERIES} queries at once", fault)
     return ToolSearchParams(
@@ -168,7 +168,7 @@ def decode_tool_request(
     said = _decode_params(params, _DiscoveryRequestParams, fault)
     needs = said.requirements
     if not needs.capabilities and not said.context.strip():
-        raise MalformedMessage("say what is lacking, in `requirements` or `context`", fault)
+        raise MalformedMessage("describe the missing tool in `requirements` or `context`", fault)
     return ToolRequestParams(
         said.reason,
         said.context,
@@ -320,18 +320,16 @@ DEFINITIONS: Final[Mapping[MetaTool, bytes]] = {
     ),
     MetaTool.REQUEST: _encode_definition(
         MetaTool.REQUEST,
-        "Say what you lack for your task, and have the best tools for it put into your list of "
-        "tools, to be called by their names.",
+        "Describe what your task needs. The best tools for it are added to your list of tools, "
+        "to be called by their names.",
         _object_schema(
             {
-                "context": _text_schema("what you are doing and what is missing"),
+                "context": _text_schema("your task, and the missing ability"),
                 "requirements": _object_schema(
                     {
-                        "capabilities": _text_list_schema(
-                            "each thing that a tool should be able to do"
-                        ),
-                        "input_types": _text_list_schema("what it is given, as csv"),
-                        "output_types": _text_list_schema("what it gives, as chart"),
+                        "capabilities": _text_list_schema("each ability that the tool needs"),
+                        "input_types": _text_list_schema("its input, such as csv"),
+                        "output_types": _text_list_schema("its output, such as chart"),
                         "preferred_risk_level": _enum_schema(Risk),
                     }
                 ),
@@ -391,11 +389,11 @@ _CATEGORIES_TEXT: Final = (
 ADVICE_BY_OUTCOME: Final[Mapping[str, str]] = {
     ToolRequestOutcome.FULFILLED: "These tools are in your list now; call them by their names.",
     ToolRequestOutcome.PARTIAL: (
-        "Some of what you want is in your list now; for the rest there is no tool."
+        "Some tools were added to your list. There is no tool for the rest."
     ),
     ToolRequestOutcome.UNAVAILABLE: "There is no tool for this that you may call. Try other words.",
     ToolRequestOutcome.PENDING_APPROVAL: (
-        "There are tools for this, and somebody has to approve their use."
+        "There are tools for this, but a person must approve their use."
     ),
     ToolRequestOutcome.CREATING: "There is no tool for this yet; you may write one.",
 }
@@ -431,7 +429,7 @@ def describe_request_result(result: Result) -> str:
     for lacking in result["tools_unavailable"]:
         what = lacking.get("name") or lacking.get("capability", "")
         why = lacking.get("message") or lacking["reason"]
-        ask = f" (ask {lacking['ask_id']})" if "ask_id" in lacking else ""
+        ask = f" (approval request {lacking['approval_id']})" if "approval_id" in lacking else ""
         lines.append(f"Not available: {what}: {why}{ask}")
     added = result["context_tokens_added"]
     were = "was" if added == 1 else "were"

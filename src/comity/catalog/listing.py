@@ -137,7 +137,7 @@ class CatalogReader:
                 offer = _make_entry(server, kind, name, entry)
                 offers.setdefault(offer.key, offer)
         for name, why in list(faults.items())[:MAX_LOGGED_FAULTS]:
-            log.warning("server %r: tool %.100r is set aside: %.300s", server, name, why)
+            log.warning("server %r: tool %.100r is quarantined: %.300s", server, name, why)
         if len(faults) > MAX_LOGGED_FAULTS:
             log.warning("server %r: and %d more", server, len(faults) - MAX_LOGGED_FAULTS)
         if kind is EntryKind.TOOL and self._tools is not None:
@@ -163,7 +163,7 @@ class CatalogReader:
             if size > MAX_LIST_BYTES or len(found) >= most:
                 break
             await asyncio.sleep(0)
-        log.warning("server %r: its list of %s has no end; cut", connection.server, kind)
+        log.warning("server %r: its list of %s is too long; truncated", connection.server, kind)
         return list(found.items())
 
     async def _read_page(
@@ -326,7 +326,7 @@ class CatalogRefresher:
                     # The server does not support the method, so a retry would not help.
                     return
             except Unavailable as error:
-                log.info("server %r: its changes are not heard: %s", self._name, error)
+                log.info("server %r: its list changes cannot be received: %s", self._name, error)
             ended += 1
             pause = draw_delay(self._backoff, ended)
             await asyncio.sleep(pause.total_seconds())

@@ -91,10 +91,14 @@ class CareApi:
             ApiRoute("GET", "/api/permissions", read, self._list_permissions, ServerQuery),
             ApiRoute("POST", "/api/permissions/approve", write, decide(Effect.ALLOW), body),
             ApiRoute("POST", "/api/permissions/deny", write, decide(Effect.DENY), body),
-            ApiRoute("POST", "/api/permissions/forget", write, decide(None), body),
-            ApiRoute("GET", "/api/pins", read, self._list_tools, DefinitionPageQuery),
-            ApiRoute("GET", "/api/pins/{server}/{tool}", read, self._compare_tool, EmptyQuery),
-            ApiRoute("POST", "/api/pins/accept", write, self._accept, DefinitionAcceptanceBody),
+            ApiRoute("POST", "/api/permissions/reset", write, decide(None), body),
+            ApiRoute("GET", "/api/definitions", read, self._list_tools, DefinitionPageQuery),
+            ApiRoute(
+                "GET", "/api/definitions/{server}/{tool}", read, self._compare_tool, EmptyQuery
+            ),
+            ApiRoute(
+                "POST", "/api/definitions/accept", write, self._accept, DefinitionAcceptanceBody
+            ),
         )
 
     async def _list_permissions(self, request: ApiRequest[ServerQuery]) -> View:
@@ -220,7 +224,7 @@ def permission_views(permissions: ServerPermissions) -> list[dict[str, object]]:
             "risk": permission_risk(name),
             "decision": each.decision,
             "by": each.by,
-            "because": each.reason,
+            "reason": each.reason,
             "expires_at": each.expires_at,
             "declared": name in permissions.declared,
         }

@@ -14,14 +14,12 @@ type DiscoveryMode = Literal["off", "on"]
 
 MAX_PINNED_ENTRIES: Final = 1000
 MAX_PINNED_TOOLS: Final = 100
-_PARTY_DESCRIPTION: Final = (
-    "for whom: a party's id or a pattern, as agent:*; everybody unless given"
-)
+_PRINCIPAL_DESCRIPTION: Final = "the principal, or a pattern such as agent:*; default: all"
 _TOOLS_DESCRIPTION: Final = "which tools, each as server/tool; the first ones first"
-_MEMBERS: Final = ("party", "tools")
+_MEMBERS: Final = ("principal", "tools")
 
 
-def _read_party(value: ConfigValue) -> str:
+def _read_principal(value: ConfigValue) -> str:
     try:
         return grants.parse_subject_pattern(value.text())
     except MalformedMessage as refused:
@@ -43,10 +41,8 @@ def _read_entry(value: ConfigValue) -> PinnedTools:
         raise value.wrong("pins nothing; name tools, as files/read_file")
     tools = tuple(_read_tool(each) for each in table["tools"].items())
     if len(tools) > MAX_PINNED_TOOLS:
-        raise table["tools"].wrong(
-            f"names more than {MAX_PINNED_TOOLS}; no budget has room for them"
-        )
-    return PinnedTools(_read_party(table["party"]) if "party" in table else "*", tools)
+        raise table["tools"].wrong(f"names more than {MAX_PINNED_TOOLS}; no budget is large enough")
+    return PinnedTools(_read_principal(table["principal"]) if "principal" in table else "*", tools)
 
 
 def _read_entries(value: ConfigValue) -> tuple[PinnedTools, ...]:
@@ -64,7 +60,7 @@ PINNED: Final = FieldType(
         "items": {
             "type": "object",
             "properties": {
-                "party": {"type": "string", "description": _PARTY_DESCRIPTION},
+                "principal": {"type": "string", "description": _PRINCIPAL_DESCRIPTION},
                 "tools": {
                     "type": "array",
                     "maxItems": MAX_PINNED_TOOLS,
@@ -104,16 +100,14 @@ class DiscoverySettings:
     cache_limit: int = setting(
         3000, "The share of them for tools that the client used or asked for.", _SHARE
     )
-    results: int = setting(
-        8, "The tools that a search gives unless it says how many.", number_type(1, MAX_RESULTS)
+    default_results: int = setting(
+        8, "The number of results of a search, by default.", number_type(1, MAX_RESULTS)
     )
-    log_searches: bool = setting(
-        True, "Whether the audit log records what was searched for and found."
-    )
+    log_searches: bool = setting(True, "Whether the audit log records searches and their results.")
     embedder: str = setting(
         "auto", "The source of vectors: `auto`, `minilm`, `none`, or the name of a plugin."
     )
-    model: str = setting(
+    model_folder: str = setting(
         "", "The folder with the weights of `minilm`, where no package brings them."
     )
-    vectors: str = setting("", "The folder for vectors; unset, beside the SQLite store.")
+    vectors_folder: str = setting("", "The folder for vectors; unset, beside the SQLite store.")

@@ -147,12 +147,12 @@ class AcceptedDefinitions:
             try:
                 await self._records.put(*some.values())
             except Unavailable as error:
-                log.warning("accepted definitions could not be written down yet: %s", error)
+                log.warning("Accepted definitions could not be stored yet: %s", error)
                 return
             except MalformedMessage as error:
                 # No store takes this record; the tool counts as seen for the first time after a
                 # restart.
-                log.warning("an accepted definition cannot be written down: %s", error)
+                log.warning("An accepted definition cannot be stored: %s", error)
             for place, pin in some.items():
                 # A newer definition may have been accepted during the write.
                 if self._unwritten.get(place) is pin:
@@ -194,7 +194,7 @@ class ToolReview:
     digest: str
     quorum: int = 1
     # Why one answer may not cover further calls; None if it may.
-    repeat_approval_reason: str | None = "nobody has looked at it"
+    repeat_approval_reason: str | None = "it has not been reviewed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,7 +485,7 @@ class ToolReviewService:
     def _accept_first_seen(
         self, entry: CatalogEntry, seen: DefinitionAnalysis, policy: ServerPolicy
     ) -> None:
-        if policy.definitions is DefinitionPolicy.FIRST_SEEN:
+        if policy.definitions is DefinitionPolicy.FIRST_USE:
             now, written = self._clock(), seen.canonical_bytes()
             pin = AcceptedTool(entry.server, entry.name, seen.digest, written, GATEWAY, now)
             self.accepted_definitions.accept(pin)

@@ -35,7 +35,7 @@ class PinnedTools:
     Each tool is given by server and name.
     """
 
-    party: str
+    principal: str
     tools: tuple[tuple[str, str], ...]
 
 
@@ -396,7 +396,9 @@ class ToolbeltService:
 
     def _entries_to_pin(self, actor: Actor) -> Iterable[CatalogEntry]:
         for entry in self.defaults.pinned:
-            for server, name in entry.tools if is_pattern_match(entry.party, actor.party) else ():
+            for server, name in (
+                entry.tools if is_pattern_match(entry.principal, actor.party) else ()
+            ):
                 offer = self._catalog_access.catalog.find_own(server, EntryKind.TOOL, name)
                 if offer is not None and self._catalog_access.is_listed(
                     actor, EntryKind.TOOL, offer

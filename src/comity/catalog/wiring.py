@@ -86,7 +86,7 @@ def build_discovery(
         server_policies.tool_reviews.review_of,
         call_gate.pipeline.limits,
         search_audit,
-        settings.discovery.results,
+        settings.discovery.default_results,
     )
     withheld = ToolsAwaitingPermission(
         call_gate.catalog,
@@ -116,7 +116,7 @@ def _toolbelt_defaults(settings: Settings) -> ToolbeltDefaults:
     )
     own = tuple(DEFINITIONS.values()) if is_discovery_on(settings) else ()
     return ToolbeltDefaults(
-        budget, settings.discovery.pinned, own, settings.limits.idle_session.total_seconds()
+        budget, settings.discovery.pinned, own, settings.limits.session_idle_timeout.total_seconds()
     )
 
 
@@ -182,9 +182,9 @@ def open_similarity(settings: Settings) -> VectorIndex | None:
     try:
         return _open_index(settings)
     except Misconfigured as missing:
-        if settings.discovery.embedder != AUTO or settings.discovery.model:
+        if settings.discovery.embedder != AUTO or settings.discovery.model_folder:
             raise
-        log.info("tools are searched by their words alone: %s", missing)
+        log.info("Keyword search only: %s", missing)
         return None
 
 
@@ -201,7 +201,7 @@ async def similarity_index(settings: Settings) -> AsyncGenerator[VectorIndex | N
 
 def _open_index(settings: Settings) -> VectorIndex:
     if settings.discovery.embedder in (AUTO, MINILM):
-        embedder = open_minilm(settings.discovery.model)
+        embedder = open_minilm(settings.discovery.model_folder)
     else:
         embedder = load_plugin_embedder(settings.discovery.embedder)
     # In discovery mode clients depend on search, so the first one should already find by meaning.
@@ -211,7 +211,7 @@ def _open_index(settings: Settings) -> VectorIndex:
 
 def vectors_folder(settings: Settings) -> Path | None:
     """Return the folder for vectors: the configured one, else beside the store, else None."""
-    if settings.discovery.vectors:
-        return Path(settings.discovery.vectors)
+    if settings.discovery.vectors_folder:
+        return Path(settings.discovery.vectors_folder)
     file = file_of(settings.store.url)
     return None if file is None else file.with_name(f"{file.name}.vectors")

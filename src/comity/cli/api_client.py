@@ -14,16 +14,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote, urlencode, urlsplit
 
-import click
-
-from comity.config.files import (
-    MGP_USER,
-    MGP_VARIABLE,
-    STATE_VARIABLE,
-    config_file_choices,
-    prepare_state_folder,
-    state_folder,
-)
+from comity.cli.exit_status import NOT_FOUND, NOT_PERMITTED, USAGE_ERROR
+from comity.config.files import STATE_VARIABLE, prepare_state_folder, state_folder
 from comity.config.secret_files import read_secret, write_secret
 from comity.errors import Misconfigured, Unavailable
 from comity.http.client.sync_client import (
@@ -69,7 +61,7 @@ def write_record(
 ) -> Path:
     """Tell other processes of this user that this process serves `config` at `url`."""
     parts, pid = urlsplit(url), os.getpid()
-    reached = url_of(parts.hostname or "", parts.port or 0)
+    reached = url_of(parts.hostname or "", parts.port or 0, parts.scheme)
     record = GatewayRecord(reached, pid, _start_time(pid), str(config.absolute()), token)
     file = prepare_folder(environ) / f"{parts.port}.json"
     try:
@@ -84,10 +76,10 @@ def record_file(record: GatewayRecord, environ: Mapping[str, str] = os.environ) 
     return state_folder(environ) / FOLDER / f"{urlsplit(record.url).port}.json"
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, scheme: str = "http") -> str:
     """Where a gateway that listens there is reached from its own machine."""
     host = _ANY_ADDRESS.get(host, host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def remove_record(file: Path) -> None:
@@ -191,9 +183,7 @@ type Answer = dict[str, Any]
 
 API_TIMEOUT: Final = timedelta(seconds=30)
 ANSWER_BYTES: Final = 64 * 1024 * 1024
-KEY: Final = "comity.key"
-"""Where a command's context holds the key that it shows."""
-
+KEY_VARIABLE: Final = "COMITY_KEY"
 _LOCAL_MODE: Final = "the operator token of this"
 """What a gateway in local mode speaks of to those who show none."""
 
@@ -209,20 +199,22 @@ def read_key(file: Path) -> str:
     return key
 
 
-def shown_key() -> str:
-    """The key that this command shows, by its option or the environment; empty for none."""
-    context = click.get_current_context(silent=True)
-    found = None if context is None else context.meta.get(KEY)
-    return str(found or os.environ.get("COMITY_KEY", "")).strip()
-
-
 class ApiClient:
-    """One gateway at its address; every question is a connection of its own."""
+    """One gateway at its address; every question is a connection of its own.
 
-    def __init__(self, url: str, timeout: timedelta = API_TIMEOUT, token: str = "") -> None:
+    Without a key it takes the one in the environment.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        timeout: timedelta = API_TIMEOUT,
+        token: str = "",
+        key: str | None = None,
+    ) -> None:
         self.url = _origin(url)
         self._timeout = timeout
-        self._key = shown_key()
+        self._key = os.environ.get(KEY_VARIABLE, "").strip() if key is None else key
         self._token = token
         if not self._key and not token:
             self._take_token()
@@ -286,27 +278,29 @@ class ApiClient:
         if is_no_http(problem):
             # What it said instead is not told: it may be anything.
             return Unavailable(
-                f"{self.url} does not answer as an HTTP server, so it is no Comity gateway; say "
-                "where yours is with --url or COMITY_URL"
+                f"{self.url} does not answer as an HTTP server, so it is no Comity gateway; name "
+                "yours with --url or --context"
             )
         return Unavailable(
             f"no gateway answers at {self.url} ({_describe_problem(problem)}); start one with "
-            "`comity serve`, or say where it is with --url or COMITY_URL"
+            "`comity serve`, or name another one with --url or --context"
         )
 
     def key_needed_error(self, text: str) -> Misconfigured:
         self.needs_key = True
         if self._key:
-            return Misconfigured(f"{self.url} does not take this key: {text}")
-        if _LOCAL_MODE in text:
-            return Misconfigured(
+            said = f"{self.url} does not accept this key: {text}"
+        elif _LOCAL_MODE in text:
+            said = (
                 f"{self.url} needs its operator token, and {state_folder()} has none for it; run "
-                f"this as the user who started it, and with the same {STATE_VARIABLE}"
+                f"this as the user who started the gateway, with the same {STATE_VARIABLE}"
             )
-        return Misconfigured(
-            f"{self.url} wants to know who asks; put a key into COMITY_KEY, or name its file with "
-            "--key-file"
-        )
+        else:
+            said = (
+                f"{self.url} requires authentication; put a key into {KEY_VARIABLE}, or name its "
+                "file with --key-file"
+            )
+        return Misconfigured(said, NOT_PERMITTED)
 
     def _understood(self, status: int, data: bytes) -> Answer:
         try:
@@ -325,14 +319,19 @@ class ApiClient:
         if status == 401:
             raise self.key_needed_error(said)
         if status < 500:
-            raise Misconfigured(said)
+            raise Misconfigured(said, exit_status_of(status))
         raise Unavailable(f"{self.url}: {said}")
 
     def _stranger(self, status: int) -> Unavailable:
         return Unavailable(
             f"what answers at {self.url} (status {status}) is no gateway of this kind; "
-            "say where yours is with --url or COMITY_URL"
+            "name yours with --url or --context"
         )
+
+
+def exit_status_of(http_status: int) -> int:
+    """Return the exit status of a command whose request was refused with this status."""
+    return {401: NOT_PERMITTED, 403: NOT_PERMITTED, 404: NOT_FOUND}.get(http_status, USAGE_ERROR)
 
 
 def _path(place: tuple[str, ...]) -> str:
@@ -360,49 +359,3 @@ def _describe_problem(problem: Exception) -> str:
     if isinstance(problem, SYNC_ERRORS):
         return "it ended the connection before its answer was whole"
     return str(problem) or type(problem).__name__
-
-
-DEFAULT_URL: Final = "http://127.0.0.1:2664"
-URL_VARIABLE: Final = "COMITY_URL"
-
-
-def find_url(config: Path | None = None) -> str:
-    """The address of the gateway to ask, where no address is given."""
-    if named := os.environ.get(URL_VARIABLE):
-        return named
-    file = config_file(config)
-    if file is None:
-        return DEFAULT_URL
-    running = find_gateway(file)
-    return _configured_url(config) if running is None else running.url
-
-
-def config_file(config: Path | None = None) -> Path | None:
-    """The configuration that is meant, by its first file; None where there is none."""
-    if config is not None:
-        return config
-    for choice in config_file_choices(os.environ.get(MGP_VARIABLE)):
-        for name in choice:
-            file = Path.home() / name if name == MGP_USER else Path(name)
-            if file.is_file():
-                return file
-    return None
-
-
-def running_gateway(config: Path | None = None) -> GatewayRecord | None:
-    """The gateway that runs with this configuration, where one has left its record."""
-    file = config_file(config)
-    return None if file is None else find_gateway(file)
-
-
-def _configured_url(config: Path | None) -> str:
-    # Loaded only now: most commands find a gateway that runs, and never need it.
-    from comity.app.settings_reader import ConfigSource
-
-    try:
-        settings = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load().settings
-    except Misconfigured:
-        # What is wrong with a file is said by the commands that need it.
-        return DEFAULT_URL
-    # Port 0 is another one at each start, which only the record tells.
-    return url_of(settings.host, settings.port) if settings.port else DEFAULT_URL

@@ -11,9 +11,8 @@ from typing import Any, Final, NoReturn, cast
 
 import click
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from comity.approvals import presentation
@@ -22,8 +21,8 @@ from comity.approvals.kinds import EXPIRES_FIELD
 from comity.approvals.model import ApprovalKind, ApprovalRequest, ApprovalState
 from comity.approvals.presentation import request_of_fields
 from comity.cli.api_client import Answer, ApiClient
-from comity.cli.output import build_table, output_width, stack_rows
-from comity.config.document import ConfigValue
+from comity.cli.arguments import parse_expiry
+from comity.cli.output import build_table, make_console, output_width, stack_rows
 from comity.errors import MalformedMessage, Misconfigured, Unavailable
 from comity.http.client.sync_client import SYNC_ERRORS, stream_sync
 from comity.mcp.framing import SseParser
@@ -31,7 +30,12 @@ from comity.toolkit.background import draw_delay
 from comity.toolkit.resilience import RetrySchedule
 
 RISKS: Final = {"dangerous": "bold red", "moderate": "yellow", "safe": "green"}
-STATES: Final = {"pending": "yellow", "deferred": "yellow", "accepted": "green", "used": "green"}
+STATES: Final = {
+    "pending": "yellow",
+    "deferred": "yellow",
+    "approved": "green",
+    "consumed": "green",
+}
 MAX_ARGUMENTS_LENGTH: Final = 1_000
 
 
@@ -47,7 +51,7 @@ def requests_table(found: Iterable[ApprovalRequest]) -> RenderableType:
     has_ended = any(not ask.is_open for ask in asks)
     rows = [_row(ask, now, ids[ask.id], has_ended) for ask in asks]
     state = ("STATE",) if has_ended else ()
-    columns = ("ID", "AGE", *state, "RISK", "EXPIRES IN", "WHO", "WHAT")
+    columns = ("ID", "AGE", *state, "RISK", "EXPIRES IN", "PRINCIPAL", "REQUEST")
     widest = [max(map(cell_len, column)) for column in zip(columns, *_texts(rows), strict=True)]
     if sum(widest) + 2 * len(widest) <= output_width():
         return build_table(columns, rows)
@@ -64,7 +68,7 @@ def _row(approval_request: ApprovalRequest, now: datetime, id: str, has_ended: b
         if has_ended
         else []
     )
-    is_live = approval_request.is_open or approval_request.state is ApprovalState.ACCEPTED
+    is_live = approval_request.is_open or approval_request.state is ApprovalState.APPROVED
     return [
         plain_text(id, "bold"),
         plain_text(presentation.format_duration(now - approval_request.created_at)),
@@ -93,9 +97,9 @@ def summarise_request(approval_request: ApprovalRequest) -> str:
     return f"call {presentation.public_tool_name(approval_request)} {shown}".rstrip()
 
 
-def in_full(approval_request: ApprovalRequest, likeness: str = "") -> list[Text | Table]:
+def in_full(approval_request: ApprovalRequest, likeness: str = "") -> list[RenderableType]:
     """Everything that somebody should have seen who answers it."""
-    found: list[Text | Table] = [
+    found: list[RenderableType] = [
         plain_text(presentation.describe_request(approval_request), "bold")
     ]
     rows = presentation.detail_rows(approval_request, datetime.now(UTC), likeness)
@@ -126,15 +130,12 @@ def answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options by which an answer says more than yes."""
     for option in (
         click.option(
-            "--expires", metavar="TIME", help="How long a permission holds, as 8h or 30d."
-        ),
-        click.option(
             "--fill",
             metavar="NAME[=VALUE]",
             multiple=True,
-            help="What to fill in; without a value you are asked for it, unseen.",
+            help="Fill a field. Without a value you are prompted.",
         ),
-        click.option("--choose", metavar="OPTION", help="Which of the options it is."),
+        click.option("--choose", metavar="OPTION", help="Choose one of the options."),
     ):
         command = option(command)
     return command
@@ -153,10 +154,8 @@ def content_of(
         content[name] = _read(_field(approval_request, name), str(said))
     if expires is not None:
         if approval_request.kind is not ApprovalKind.PERMISSION:
-            raise Misconfigured("only a permission is given for a while; leave --expires out")
-        content[EXPIRES_FIELD] = (
-            datetime.now(UTC) + ConfigValue(expires, "--expires").duration()
-        ).isoformat()
+            raise Misconfigured("--expires is for permissions only; remove it")
+        content[EXPIRES_FIELD] = parse_expiry(expires)
     return content or None
 
 
@@ -191,7 +190,7 @@ def _read(field: Mapping[str, object], text: str) -> object:
         raise Misconfigured(f"this field takes {field['type']}, and nothing else") from None
 
 
-STREAM: Final = "/api/asks/stream"
+STREAM: Final = "/api/approvals/stream"
 SILENCE: Final = timedelta(seconds=60)
 """A stream says at least every quarter of a minute that it lives."""
 
@@ -236,8 +235,8 @@ def _stream_once(gateway: ApiClient) -> Iterator[Event]:
 
 def _raise_for_status(gateway: ApiClient, status: int) -> NoReturn:
     if status == 401:
-        raise gateway.key_needed_error("show one that counts")
-    raise Unavailable(f"{gateway.url} does not tell of asks just now (status {status})")
+        raise gateway.key_needed_error("it is unknown or has expired")
+    raise Unavailable(f"{gateway.url} does not stream approval requests now (status {status})")
 
 
 def watch_requests(gateway: ApiClient, *, as_json: bool) -> None:
@@ -247,7 +246,7 @@ def watch_requests(gateway: ApiClient, *, as_json: bool) -> None:
         return
     for name, said in stream_events(gateway):
         _demand_going_on(name, said)
-        if name == "ask":
+        if name == "approval":
             text = json.dumps(said) if as_json else format_request_line(request_of_fields(said))
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
@@ -262,7 +261,7 @@ def _live(gateway: ApiClient) -> None:
     heard: queue.SimpleQueue[Event | Exception] = queue.SimpleQueue()
     threading.Thread(target=_read_events, args=(gateway, heard), daemon=True).start()
     shown: dict[str, ApprovalRequest] = {}
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+    with Live(console=make_console(), auto_refresh=False) as live:
         while True:
             for each in _next_event(heard):
                 if isinstance(each, Exception):
@@ -271,7 +270,7 @@ def _live(gateway: ApiClient) -> None:
             found = (
                 requests_table(shown.values())
                 if shown
-                else plain_text("Nothing waits for an answer.")
+                else plain_text("There are no open requests.")
             )
             live.update(found, refresh=True)
 
@@ -298,7 +297,7 @@ def _apply_event(shown: dict[str, ApprovalRequest], name: str, said: Answer) -> 
     _demand_going_on(name, said)
     if name == "lost":
         shown.clear()
-    elif name == "ask":
+    elif name == "approval":
         ask = request_of_fields(said)
         shown.pop(ask.id, None)
         if ask.is_open:

@@ -1,10 +1,12 @@
-"""Tool arguments typed as `name=value`, read by the tool's JSON Schema."""
+"""Values that the user types: tool arguments as `name=value`, and times."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+from comity.config.document import ConfigValue
 from comity.errors import Misconfigured
 from comity.toolkit.text import object_members
 
@@ -50,7 +52,7 @@ def read_arguments(pairs: Sequence[str], whole: str | None, schema: object) -> S
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.rstrip(":"):
-            raise Misconfigured(f"{pair!r:.200} is no argument; write key=value, or key:=JSON")
+            raise Misconfigured(f"{pair!r:.200} is not an argument; write key=value or key:=JSON")
         if key.endswith(":"):
             arguments[key[:-1]] = _json(key[:-1], value)
         else:
@@ -79,7 +81,11 @@ def _parse_value(key: str, value: str, kinds: set[str]) -> object:
         return json.loads(value)
     except (ValueError, RecursionError):
         wanted = " or ".join(sorted(kinds))
-        raise Misconfigured(f"{key} must be {wanted}, and {value!r:.100} is none") from None
+        raise Misconfigured(f"{key} must be {_with_article(wanted)}, got {value!r:.100}") from None
+
+
+def _with_article(kind: str) -> str:
+    return f"an {kind}" if kind[:1] in "aeio" else f"a {kind}"
 
 
 def _fields(schema: Schema, root: Schema, above: str, depth: int) -> Iterator[CliToolArgument]:
@@ -147,3 +153,15 @@ def _about(schema: Schema) -> str:
 
 def _brief(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)[:60]
+
+
+def parse_expiry(text: str | None) -> str | None:
+    """Return an ISO time for a duration such as 90d or a date such as 2027-01-31."""
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        length = ConfigValue(text, "--expires").duration()
+        return (datetime.now(UTC) + length).isoformat()
+    return (at if at.tzinfo is not None else at.astimezone()).isoformat()

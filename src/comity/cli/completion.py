@@ -7,8 +7,10 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-from comity.cli.api_client import ApiClient, find_url
+from comity.cli.api_client import ApiClient
 from comity.cli.main import COMPLETING, comity
+from comity.cli.options import CliCommand, options_in
+from comity.cli.target import connect_gateway
 from comity.clients.applications import BY_NAME
 from comity.errors import Misconfigured, Unavailable
 
@@ -42,22 +44,25 @@ def _names(
     typed: str,
 ) -> list[str]:
     try:
-        url = context.params.get("url") or find_url(context.params.get("config"))
-        found = ask(ApiClient(url, COMPLETION_TIMEOUT))
+        found = ask(connect_gateway(COMPLETION_TIMEOUT, options_in(context)))
     except (Unavailable, Misconfigured):
         return []
     return [each[key] for each in found if each[key].startswith(typed)][:MOST]
 
 
-@click.command("completion")
+@click.command("completion", cls=CliCommand)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
-    """Print the script that lets a shell complete commands and names.
+    """Print the completion script of a shell.
 
     \b
     bash:  eval "$(comity completion bash)"    in ~/.bashrc
     zsh:   eval "$(comity completion zsh)"     in ~/.zshrc
     fish:  comity completion fish | source     in ~/.config/fish/config.fish
+
+    \b
+    Examples:
+      comity completion bash
     """
     kind = get_completion_class(shell)
     assert kind is not None, "the choices are those that click has"

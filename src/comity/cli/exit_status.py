@@ -4,41 +4,30 @@ import difflib
 from collections.abc import Iterable
 from typing import Final
 
-FINE: Final = 0
-
-
-SOMETHING_WRONG: Final = 1
-
-
-OPERATORS_MISTAKE: Final = 2
-
-
+DONE: Final = 0
+FAILED: Final = 1
+USAGE_ERROR: Final = 2
 NOT_REACHABLE: Final = 3
-
-
-NOT_SIGNED: Final = 4
-
-
+NOT_PERMITTED: Final = 4
+NOT_FOUND: Final = 5
 INTERRUPTED: Final = 130
-
-
 READER_GONE: Final = 141
 
-
 EXIT_STATUSES: Final = {
-    FINE: "fine",
-    SOMETHING_WRONG: "something is wrong with what was asked about: a server that failed, a tool "
-    "that reported an error, a mistake that `check` or `doctor` found",
-    OPERATORS_MISTAKE: "the command cannot be carried out as it was given, or the configuration "
-    "cannot be used; the message says what to change",
-    NOT_REACHABLE: "no gateway answers at that address",
-    NOT_SIGNED: "`journal verify` found entries that stayed unsigned, and nothing else wrong",
+    DONE: "done",
+    FAILED: "failed: a tool reported an error, a check found a problem, or `--check` or "
+    "`--exit-code` found what it looks for",
+    USAGE_ERROR: "usage: the command or the configuration is wrong, and the message says what to "
+    "change",
+    NOT_REACHABLE: "not reachable: no gateway answers at the address",
+    NOT_PERMITTED: "not permitted: the gateway does not accept the key, or the key lacks a grant",
+    NOT_FOUND: "not found: the gateway has no entry of this name",
     INTERRUPTED: "interrupted (Ctrl-C)",
-    READER_GONE: "whoever read the output went away (`comity tools | head`)",
+    READER_GONE: "the reader of the output ended (`comity tools list | head`)",
 }
 
 
 def suggest_name(text: str, known: Iterable[str]) -> str:
-    """What was probably meant; nothing where nothing comes near."""
+    """Return a question with the name that was probably meant, or an empty text."""
     near = difflib.get_close_matches(text, list(known), n=1)
     return f"Did you mean {near[0]!r}?" if near else ""

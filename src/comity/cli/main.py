@@ -4,12 +4,11 @@ A command's module is imported when that command runs. Only a bug of ours ends i
 """
 
 import contextlib
-import importlib
 import logging
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
@@ -18,77 +17,88 @@ from click.shell_completion import CompletionItem
 from comity.cli.exit_status import (
     INTERRUPTED,
     NOT_REACHABLE,
-    OPERATORS_MISTAKE,
     READER_GONE,
+    USAGE_ERROR,
     suggest_name,
 )
+from comity.cli.options import CliGroup, gateway_options
 from comity.errors import Misconfigured, Unavailable
 
-COMMANDS: Final = {
-    "init": "Write a first configuration from the servers that your MCP clients have.",
-    "check": "Validate a configuration, and test the engines that it names.",
-    "serve": "Stand in front of the servers of a configuration.",
-    "status": "Show how a running gateway is doing.",
-    "servers": "Show the servers of a running gateway; restart, stop and start them.",
-    "tools": "Show the tools that clients are offered.",
-    "search": "Find the tools that fit what you want to do.",
-    "call": "Call a tool and print what it gives.",
-    "asks": "Show what waits for somebody's answer.",
-    "approve": "Approve the ask ID: exactly what it shows may run, once.",
-    "deny": "Deny the ask ID: it does not run.",
-    "grants": "Show and change who may do what, and explain it.",
-    "keys": "Give out API keys, replace them and take them back.",
-    "parties": "Show who takes part; add parties, and keep them out.",
-    "topic": "Talk in a topic, see who is there, and say what each may send.",
-    "turns": "Say something to a model, and show the last turns.",
-    "models": "Show which models there are, what they cost, and what was spent; try one.",
-    "state": "Show the state that servers left, and its branches; roll it back.",
-    "channels": "Show the channels of live servers, and say something in one.",
-    "pushes": "Show what was pushed, where it went, and what came of it.",
-    "webhooks": "Show where events are posted, what waits and what failed.",
-    "permissions": "Show what servers need to do their work; approve it, or deny it.",
-    "features": "Show what live servers would do by themselves; enable it, or disable it.",
-    "journal": "Show what happened, prove that it is all there, and hand it to others.",
-    "store": "Show where grants, parties and keys are kept, and bring that up to date.",
-    "doctor": "Find what is wrong, and say what to do about it.",
-    "client": "Put Comity into the configuration of an MCP client, and take it out again.",
-    "new": "Begin a project of your own: a live server with its tests.",
-    "completion": "Print the script that lets a shell complete commands and names.",
-    "example": "Run a small tool server on stdin and stdout, to try things with.",
+COMMAND_SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Start": {
+        "init": "Create a configuration from your MCP clients.",
+        "serve": "Start the gateway.",
+        "status": "Show the health of a gateway.",
+        "doctor": "Diagnose machine, configuration, servers and clients.",
+        "config": "Check and show the configuration.",
+        "context": "Manage named gateways.",
+        "clients": "Configure MCP clients to use Comity.",
+    },
+    "Servers and tools": {
+        "servers": "Manage servers and their permissions, features and state.",
+        "tools": "List, search, call and review tools.",
+        "call": "Call a tool and print its result.",
+    },
+    "Access and approvals": {
+        "principals": "Manage agents, people and servers.",
+        "keys": "Manage API keys.",
+        "grants": "Manage and explain grants.",
+        "approvals": "List and answer approval requests.",
+        "approve": "Approve an approval request.",
+        "deny": "Deny an approval request.",
+    },
+    "Records": {
+        "audit": "Search, verify and export the audit log.",
+        "webhooks": "Manage webhook subscriptions.",
+        "db": "Show and migrate the database.",
+        "nodes": "Show the nodes of a cluster.",
+    },
+    "Collaboration and models": {
+        "topics": "List and join topics, and set capabilities.",
+        "chat": "Talk to a model, and show past turns.",
+        "models": "List and test models, and show their usage.",
+        "channels": "Manage the channels of live servers.",
+        "pushes": "List and retry pushed events.",
+    },
+    "Build": {
+        "dev": "Build and try servers of your own.",
+        "completion": "Print the completion script of a shell.",
+    },
 }
-"""Every command, with what it is for."""
+"""Every command under its heading, with its summary."""
+
+COMMANDS: Final = {
+    name: about for section in COMMAND_SECTIONS.values() for name, about in section.items()
+}
 
 MODULES: Final = {
     "init": "comity.clients.commands",
-    "check": "comity.app.checks.configuration",
     "serve": "comity.app.commands",
     "status": "comity.servers.commands",
+    "doctor": "comity.app.checks.doctor",
+    "config": "comity.config.commands",
+    "context": "comity.cli.context_commands",
+    "clients": "comity.clients.commands",
     "servers": "comity.servers.commands",
     "tools": "comity.catalog.commands",
-    "search": "comity.catalog.commands",
     "call": "comity.catalog.call_command",
-    "asks": "comity.approvals.commands",
+    "principals": "comity.identity.commands",
+    "keys": "comity.identity.commands",
+    "grants": "comity.policy.commands",
+    "approvals": "comity.approvals.commands",
     "approve": "comity.approvals.commands",
     "deny": "comity.approvals.commands",
-    "grants": "comity.policy.commands",
-    "keys": "comity.identity.commands",
-    "parties": "comity.identity.commands",
-    "topic": "comity.topics.commands",
-    "turns": "comity.live.commands",
+    "audit": "comity.audit.commands",
+    "webhooks": "comity.events.commands",
+    "db": "comity.storage.commands",
+    "nodes": "comity.servers.commands",
+    "topics": "comity.topics.commands",
+    "chat": "comity.live.commands",
     "models": "comity.inference.commands",
-    "state": "comity.live.commands",
     "channels": "comity.live.commands",
     "pushes": "comity.live.commands",
-    "webhooks": "comity.events.commands",
-    "permissions": "comity.policy.commands",
-    "features": "comity.live.commands",
-    "journal": "comity.audit.commands",
-    "store": "comity.storage.commands",
-    "doctor": "comity.app.checks.doctor",
-    "client": "comity.clients.commands",
-    "new": "comity.sdk.commands",
+    "dev": "comity.sdk.commands",
     "completion": "comity.cli.completion",
-    "example": "comity.sdk.example",
 }
 """The module that defines each command, as `{command}_command`."""
 
@@ -96,18 +106,8 @@ COMPLETING: Final = "_COMITY_COMPLETE"
 """The variable by which a shell asks click for completions."""
 
 
-class LazyCommandGroup(click.Group):
-    """A group whose commands are known by name before any of them is loaded."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        # Loaded only when it runs, so that `comity --help` is quick.
-        module = importlib.import_module(MODULES[cmd_name])
-        return getattr(module, f"{cmd_name}_command")
+class RootGroup(CliGroup):
+    """The program itself. It knows the summaries of its commands before it loads any of them."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -119,8 +119,10 @@ class LazyCommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, commands in COMMAND_SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", text) for name, text in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         words = [
@@ -131,12 +133,17 @@ class LazyCommandGroup(click.Group):
         return [*words, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
-@click.group(cls=LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=RootGroup,
+    lazy_commands={name: f"{module}:{name}_command" for name, module in MODULES.items()},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(
     package_name="comity", message=f"comity %(version)s (Python {platform.python_version()})"
 )
+@gateway_options
 def comity() -> None:
-    """One MCP endpoint in front of every tool server."""
+    """Run and manage Comity, one MCP endpoint for all your servers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except click.ClickException as error:
         error.show()
-        return OPERATORS_MISTAKE
+        return USAGE_ERROR
     except (Misconfigured, Unavailable) as error:
         # A gateway that writes its log for programs does so to the end.
         is_own = isinstance(error, Misconfigured)
@@ -155,7 +162,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from comity.telemetry.logging import log_announcement
 
         log_announcement(str(error), logging.ERROR, is_own=is_own)
-        return OPERATORS_MISTAKE if is_own else NOT_REACHABLE
+        if isinstance(error, Misconfigured):
+            return error.exit_status or USAGE_ERROR
+        return NOT_REACHABLE
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):

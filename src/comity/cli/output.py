@@ -1,15 +1,15 @@
-"""Tables, lines and JSON for people and programs, and the exit statuses."""
+"""Tables and lines for people; JSON, YAML and names for programs."""
 
 import io
 import json
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -17,10 +17,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from comity.cli.options import current_options
 from comity.mcp.mgp import ServerLifecycleState, ShutdownReason
 from comity.servers.process.stderr import sanitize_line
 
 UNBOUNDED: Final = 100_000
+COLUMN_GAP: Final = 2
+MIN_LAST_COLUMN: Final = 20
+"""A last column with less room than this is unreadable."""
+
+MAX_INDENT: Final = 16
 STATE_STYLES: Final = {
     "connected": "green",
     "connecting": "yellow",
@@ -31,13 +37,38 @@ STATE_STYLES: Final = {
 _ORDERED: Final = frozenset({"", *ShutdownReason})
 """The reasons of a restart that somebody ordered; any other reason is a failure."""
 
+_PLAIN_YAML: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*", re.ASCII)
+_RESERVED_YAML: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 _REASON_ENDS: Final = re.compile(r"; | \| | \(restart_limit_exceeded")
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console that honours `--no-color`."""
+    return Console(stderr=stderr, highlight=False, no_color=current_options().no_color or None)
+
+
+def show_document(
+    document: object, print_table: Callable[[], None], names: Iterable[object] = ()
+) -> None:
+    """Print the answer of a command in the format that the user wants.
+
+    `names` is what `-o name` prints: one line for each entry, such as its id.
+    """
+    match current_options().output:
+        case "json":
+            show_json(document)
+        case "yaml":
+            _write_bytes(_escape_invisible(to_yaml(document), is_yaml=True))
+        case "name":
+            sys.stdout.write("".join(f"{line_text(name)}\n" for name in names))
+        case _:
+            print_table()
 
 
 def show_output(*things: RenderableType) -> None:
     """Print for people: within the width of the terminal, or of COLUMNS; piped, without a bound."""
-    if sys.stdout.isatty():
-        Console(highlight=False).print(*things, sep="\n")
+    if sys.stdout.isatty() and not is_wide():
+        make_console().print(*things, sep="\n")
         return
     page = io.StringIO()
     Console(file=page, highlight=False, width=output_width()).print(*things, sep="\n")
@@ -45,7 +76,19 @@ def show_output(*things: RenderableType) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
+def show_hint(text: str) -> None:
+    """Print advice for people, unless the user wants none."""
+    if not current_options().quiet:
+        show_output(line_text(text, "dim"))
+
+
+def is_wide() -> bool:
+    return current_options().output == "wide"
+
+
 def output_width() -> int:
+    if is_wide():
+        return UNBOUNDED
     if sys.stdout.isatty():
         return Console().width
     said = os.environ.get("COLUMNS", "")
@@ -55,21 +98,74 @@ def output_width() -> int:
 @contextmanager
 def show_spinner(about: str) -> Generator[None]:
     """Show on a terminal that something is under way; elsewhere nothing."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or current_options().quiet:
         yield
         return
-    with Console(stderr=True).status(line_text(about)):
+    with make_console(stderr=True).status(line_text(about)):
         yield
 
 
 def show_json(document: object) -> None:
-    """Print for programs; a terminal that shows it is not steered by what strangers wrote."""
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    # Each character that is not seen, or turns the direction of a line, is written as its escape.
-    safe = "".join(
-        each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text
+    _write_bytes(_escape_invisible(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
+
+
+def _write_bytes(text: str) -> None:
+    sys.stdout.buffer.write(text.encode())
+
+
+def _escape_invisible(text: str, *, is_yaml: bool = False) -> str:
+    """Escape characters that a terminal does not show, or that change its direction of text."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else _escape(each, is_yaml=is_yaml)
+        for each in text
     )
-    sys.stdout.buffer.write(safe.encode() + b"\n")
+
+
+def _escape(character: str, *, is_yaml: bool) -> str:
+    if is_yaml and ord(character) > 0xFFFF:
+        return f"\\U{ord(character):08x}"
+    # JSON leaves this one control character as it is.
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
+
+
+def to_yaml(value: object) -> str:
+    """Return YAML for a value that JSON can hold.
+
+    A text that is not a plain word is in double quotes, as JSON writes it. So no reader takes it
+    for a number, a date, a boolean or a mark of YAML.
+    """
+    return "\n".join(_yaml_lines(value)) + "\n"
+
+
+def _yaml_lines(value: object) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for name, each in cast("dict[str, object]", value).items():
+            yield from _yaml_entry(f"{_yaml_scalar(name)}:", each)
+    elif isinstance(value, list) and value:
+        for each in cast("list[object]", value):
+            nested = [f"  {line}" for line in _yaml_lines(each)]
+            yield f"- {nested[0][2:]}"
+            yield from nested[1:]
+    else:
+        yield _yaml_scalar(cast("object", value))
+
+
+def _yaml_entry(key: str, value: object) -> Iterator[str]:
+    if isinstance(value, dict | list) and value:
+        yield key
+        yield from (f"  {line}" for line in _yaml_lines(cast("object", value)))
+    else:
+        yield f"{key} {_yaml_scalar(cast('object', value))}"
+
+
+def _yaml_scalar(value: object) -> str:
+    if (
+        isinstance(value, str)
+        and _PLAIN_YAML.fullmatch(value)
+        and value.lower() not in _RESERVED_YAML
+    ):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def line_text(value: object, style: str = "") -> Text:
@@ -97,34 +193,47 @@ def shorten_path(path: Path) -> str:
 
 def build_table(
     columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, cut: str = ""
-) -> Table:
-    """Columns under their names, of which the last wraps, or is cut where the line ends if named.
+) -> RenderableType:
+    """Return a table whose last column wraps, or is cut at the end of the line if `cut` names it.
 
-    The others keep their width, whatever the terminal: a name that is cut names nothing.
+    The other columns keep their width, because a name that is cut names nothing. If that leaves too
+    little room for the last column, the columns that do not fit are below the others.
     """
     cells = [[each if isinstance(each, Text) else line_text(each) for each in row] for row in rows]
+    widths = [
+        max([cell_len(name), *(row[place].cell_len for row in cells)])
+        for place, name in enumerate(columns)
+    ]
+    left = output_width() - sum(widths[:-1]) - COLUMN_GAP * (len(widths) - 1)
+    if left < min(widths[-1], MIN_LAST_COLUMN):
+        return stack_rows(columns, cells, _count_that_fit(widths))
     found = Table(
         box=None,
         pad_edge=False,
-        padding=(0, 2, 0, 0),
+        padding=(0, COLUMN_GAP, 0, 0),
         header_style="bold",
         show_header=any(columns),
     )
-    left = output_width()
-    for place, column in enumerate(columns[:-1]):
-        widest = max([cell_len(column), *(row[place].cell_len for row in cells)])
-        found.add_column(column, no_wrap=True, min_width=widest)
-        left -= widest + 2
+    for name, width in zip(columns[:-1], widths[:-1], strict=True):
+        found.add_column(name, no_wrap=True, min_width=width)
     is_cut = bool(cut) and columns[-1] == cut
     found.add_column(
-        columns[-1],
-        no_wrap=is_cut,
-        overflow="ellipsis" if is_cut else "fold",
-        max_width=max(left, 20),
+        columns[-1], no_wrap=is_cut, overflow="ellipsis" if is_cut else "fold", max_width=left
     )
     for row in cells:
         found.add_row(*row)
     return found
+
+
+def _count_that_fit(widths: Sequence[int]) -> int:
+    """Return how many of the first columns fit on a line, at least one and never all."""
+    count, end = 0, -COLUMN_GAP
+    for width in widths[:-1]:
+        end += COLUMN_GAP + width
+        if end > output_width():
+            break
+        count += 1
+    return max(1, count)
 
 
 def stack_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]], first: int) -> Group:
@@ -139,8 +248,13 @@ def _stacked_row(row: Sequence[Text], widths: Sequence[int]) -> Group:
     cells = [cell.copy() for cell in row[: len(widths)]]
     for cell, size in zip(cells, widths, strict=True):
         cell.pad_right(size - cell.cell_len)
-    below = Text("  ", overflow="fold").join(row[len(widths) :])
-    return Group(Text("  ").join(cells), Padding(below, (0, 0, 0, widths[0] + 2)))
+    gap = " " * COLUMN_GAP
+    line = Text(gap).join(cells)
+    below = Text(gap, overflow="fold").join(cell for cell in row[len(widths) :] if cell.plain)
+    if not below.plain:
+        return Group(line)
+    indent = min(widths[0] + COLUMN_GAP, MAX_INDENT)
+    return Group(line, Padding(below, (0, 0, 0, indent)))
 
 
 def state_text(text: str, reason: str = "") -> Text:

@@ -1,4 +1,4 @@
-"""`comity init` and `comity client`."""
+"""`comity init` and `comity clients`."""
 
 import os
 import shutil
@@ -6,42 +6,54 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import click
 
-from comity.app.settings_reader import ConfigSource, load_settings
-from comity.cli.api_client import ApiClient, find_url
+from comity.app.administration import AdminClient
+from comity.app.settings_reader import ConfigSource, file_format_of, load_settings
+from comity.cli.api_client import ApiClient, read_key
 from comity.cli.completion import complete_clients
-from comity.cli.exit_status import FINE, SOMETHING_WRONG, suggest_name
-from comity.cli.options import DefaultListGroup, json_option
-from comity.cli.output import build_table, line_text, shorten_path, show_json, show_output
+from comity.cli.exit_status import DONE, FAILED, suggest_name
+from comity.cli.options import (
+    CliCommand,
+    CliOptions,
+    Decorator,
+    DefaultListGroup,
+    check_option,
+    current_options,
+    gateway_options,
+    output_options,
+)
+from comity.cli.output import (
+    build_table,
+    line_text,
+    shorten_path,
+    show_document,
+    show_hint,
+    show_output,
+)
+from comity.cli.target import find_target
 from comity.clients import server_import
-from comity.clients.applications import ARGS, BY_NAME, COMMAND, URL, ClientApplication
+from comity.clients.applications import BY_NAME, NAME, ClientApplication
 from comity.clients.files import (
     BACKUP,
-    NAME,
     ClientFile,
-    entries_of,
+    ClientServer,
+    ConnectPlan,
     project_files,
     read_text,
     user_files,
     write_whole,
 )
-from comity.clients.server_import import (
-    ClientImportContext,
-    ImportedServer,
-    bring_together,
-    is_comity,
-    is_server,
-)
-from comity.errors import Misconfigured
-
-type Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+from comity.clients.server_import import ImportedServer, entry_url, is_comity, is_server
+from comity.clients.takeover import ServerTakeover, add_servers, plan_takeover
+from comity.errors import Misconfigured, Unavailable
+from comity.toolkit.text import count_noun
 
 _project_option: Final[Decorator] = click.option(
-    "--project", is_flag=True, help="In this folder's file, instead of the one for all projects."
+    "--project", is_flag=True, help="Use the client's file in this folder."
 )
 
 
@@ -55,24 +67,38 @@ class ClientStatus:
     problem: str = ""
 
 
-@click.group("client", cls=DefaultListGroup)
-def client_command() -> None:
-    """Put Comity into the configuration of an MCP client, and take it out again."""
+@click.group("clients", cls=DefaultListGroup)
+def clients_command() -> None:
+    """Configure MCP clients to use Comity.
+
+    \b
+    Examples:
+      comity clients
+      comity clients connect cursor
+      comity clients disconnect cursor
+    """
 
 
-@client_command.command("list")
-@json_option
-def list_clients(as_json: bool) -> int:
-    """List the clients that Comity knows, and whether it stands in their configurations."""
+@clients_command.command("list")
+@check_option("a client has an invalid file")
+@output_options
+def list_clients(*, check: bool) -> int:
+    """List known clients and their connection to Comity.
+
+    \b
+    Examples:
+      comity clients list
+    """
     states = [_state_of(file) for file in user_files(os.environ)]
     states += [_state_of(file) for file in project_files(Path.cwd()) if file.exists]
-    if as_json:
-        show_json({"clients": [_state_view(state) for state in states]})
-    else:
-        show_output(
-            build_table(("CLIENT", "SERVERS", "COMITY", "FILE"), [_row(state) for state in states])
-        )
-    return SOMETHING_WRONG if any(state.problem for state in states) else FINE
+
+    def print_table() -> None:
+        columns = ("CLIENT", "SERVERS", "COMITY", "FILE")
+        show_output(build_table(columns, [_row(state) for state in states]))
+
+    document = {"clients": [_state_view(state) for state in states]}
+    show_document(document, print_table, [state.file.client.name for state in states])
+    return FAILED if check and any(state.problem for state in states) else DONE
 
 
 def _state_of(file: ClientFile) -> ClientStatus:
@@ -85,8 +111,7 @@ def _state_of(file: ClientFile) -> ClientStatus:
 
 
 def _reached_by(entry: dict[str, Any]) -> str:
-    url = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if entry.get(key)), None)
-    return str(url) if url else "starts it"
+    return entry_url(entry) or "stdio"
 
 
 def _row(state: ClientStatus) -> tuple[str, str, str, str]:
@@ -110,80 +135,176 @@ def _state_view(state: ClientStatus) -> dict[str, object]:
     }
 
 
-@client_command.command("connect")
+@clients_command.command("connect")
 @click.argument("name", shell_complete=complete_clients)
+@click.option("--stdio", is_flag=True, help="Let the client start `comity serve --stdio`.")
+@click.option("--replace", is_flag=True, help="Move the other servers of the client to Comity.")
 @click.option(
-    "--url",
-    metavar="URL",
-    help="Where the gateway is called; COMITY_URL, or the configuration's here, unless given.",
-)
-@click.option(
-    "--stdio", is_flag=True, help="Let the client start a program that joins it to the gateway."
-)
-@click.option(
-    "--config",
+    "--client-key-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="What that gateway serves; found as `comity serve` finds it unless given.",
+    help="Put the key in this file into the entry.",
 )
+@click.option("--create-key", is_flag=True, help="Create a key and put it into the entry.")
+@click.option("--principal", metavar="ID", help="Owner of the new key. Default: agent:NAME.")
 @_project_option
-@json_option
-def connect_client_command(
-    name: str, url: str | None, config: Path | None, *, stdio: bool, project: bool, as_json: bool
-) -> int:
-    """Write Comity into the configuration of the client NAME, in that client's own form.
+@gateway_options
+def connect_client_command(name: str, *, project: bool, **said: Any) -> None:
+    """Add Comity to the configuration of a client.
 
-    The file as it was is kept beside it, and `comity client disconnect` brings it back. A client
-    that can only start programs (Claude Desktop) gets a gateway that it starts.
+    Nothing else in the file changes. A client that can only start programs, such as Claude Desktop,
+    gets an entry for `comity serve --stdio`, which joins the same gateway.
+
+    \b
+    Examples:
+      comity clients connect cursor
+      comity clients connect vscode --project
+      comity clients connect cursor --replace
+      comity clients connect cursor --url https://comity.example.org --create-key
     """
-    if url is not None and stdio:
-        raise click.UsageError("--url and --stdio exclude each other.")
     client = _client(name)
+    _check_connect_options(client, said, project)
     file = _file(client, project)
-    started = stdio or not client.called
-    if started and url is not None:
-        raise Misconfigured(f"{client.title} can only start programs; leave --url away")
-    entry = _started(client, config) if started else _called(client, url)
-    changed = file.connect(entry)
-    if as_json:
-        show_json({"client": name, "file": str(file.path), "entry": entry, "changed": changed})
-    else:
-        _show_connected(file, changed)
-    return FINE
+    is_stdio = said["stdio"] or not client.called
+    takeover = plan_takeover([(file, file.servers())] if said["replace"] else [])
+    entry_with = _entry_maker(client, is_stdio)
+    # Planned once with a placeholder: no key is created for a file that cannot be changed.
+    wants_key = bool(said["client_key_file"] or said["create_key"])
+    file.plan_connect(entry_with("YOUR_KEY" if wants_key else ""), takeover.of(file))
+    target = _config_to_extend() if takeover.servers else None
+    key = _key_for(client, said) if wants_key else _kept_key(file, entry_with)
+    added = add_servers(target, takeover.servers, _mistakes) if target else []
+    plan = file.plan_connect(entry_with(key), takeover.of(file))
+    file.connect(plan)
+
+    def print_text() -> None:
+        _show_connected(file, plan, target)
+        _show_key_hint(said, key)
+
+    entry = client.hide_key(entry_with(key))
+    view = {"client": name, "file": str(file.path), "entry": entry, "changed": plan.is_changed}
+    show_document({**view, "moved": plan.moved, "added": added}, print_text, [name])
 
 
-def _show_connected(file: ClientFile, changed: bool) -> None:
+def _check_connect_options(
+    client: ClientApplication, said: Mapping[str, Any], project: bool
+) -> None:
+    url = current_options().url
+    has_key = said["client_key_file"] is not None
+    if url and said["stdio"]:
+        raise click.UsageError("--url and --stdio exclude each other.")
+    if has_key and said["create_key"]:
+        raise click.UsageError("--client-key-file and --create-key exclude each other.")
+    if said["principal"] and not said["create_key"]:
+        raise click.UsageError("--principal needs --create-key.")
+    if project and (has_key or said["create_key"]):
+        raise Misconfigured(
+            "everyone who has the project could read a key in its file; remove --project"
+        )
+    if not client.called and url:
+        raise Misconfigured(f"{client.title} can only start programs; remove --url")
+
+
+def _entry_maker(
+    client: ClientApplication, is_stdio: bool, options: CliOptions | None = None
+) -> Callable[[str], dict[str, Any]]:
+    """Return a function that makes Comity's entry from a key."""
+    options = options or current_options()
+    if is_stdio:
+        words = _program_words(options.config)
+        return lambda key: client.stdio_entry(words, key)
+    address = _endpoint(find_target(options).url)
+    return lambda key: client.http_entry(address, key)
+
+
+def _key_for(client: ClientApplication, said: Mapping[str, Any]) -> str:
+    if said["client_key_file"] is not None:
+        return read_key(said["client_key_file"])
+    principal = said["principal"] or f"agent:{client.name}"
+    try:
+        created = AdminClient().post("keys", principal=principal, label=client.title)
+    except Unavailable:
+        raise Unavailable(
+            "no gateway runs that could create a key; start it with `comity serve`, or give a key "
+            "with --client-key-file"
+        ) from None
+    return str(created["key"])
+
+
+def _kept_key(file: ClientFile, entry_with: Callable[[str], dict[str, Any]]) -> str:
+    """Return the key that is in the entry already, if nothing else of the entry changes."""
+    entry = file.entries().get(NAME, {})
+    key = file.client.key_of(entry)
+    return key if key and entry_with(key) == entry else ""
+
+
+def _config_to_extend() -> Path:
+    config = current_options().config
+    found = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load().files[0]
+    if file_format_of(found) == "mgp":
+        raise Misconfigured(f"{found} is shared by MGP programs, and Comity does not change it")
+    return found
+
+
+def _show_connected(file: ClientFile, plan: ConnectPlan, target: Path | None) -> None:
     title, path = file.client.title, shorten_path(file.path)
-    if not changed:
-        show_output(line_text(f"Comity stands in {path} already, just so."))
+    if not plan.is_changed:
+        show_output(line_text(f"{path} has Comity already."))
         return
-    show_output(line_text(f"Comity stands in {path} now.", "bold green"))
-    if file.backup.exists():
-        show_output(line_text(f"The file as it was: {shorten_path(file.backup)}"))
-    show_output(line_text(f"Restart {title}, or let it look for its MCP servers again."))
-    others = len(file.entries()) - 1
+    show_output(line_text(f"Added Comity to {path}.", "bold green"))
+    if plan.moved and target is not None:
+        names = ", ".join(plan.moved)
+        show_output(line_text(f"Moved to {shorten_path(target)}: {names}."))
+    show_output(line_text(f"Restart {title}, or reload its MCP servers."))
+    undo = f"comity clients disconnect {file.client.name}" + " --project" * file.in_project
+    show_hint(f"`{undo}` undoes this.")
+    others = len(
+        [name for name, entry in file.entries().items() if name != NAME and is_server(entry)]
+    )
     if others:
-        told = "one other server" if others == 1 else f"{others} other servers"
+        servers = count_noun(others, "other server")
+        show_hint(f"The client calls {servers} directly. --replace moves them to Comity.")
+
+
+def _show_key_hint(said: Mapping[str, Any], key: str) -> None:
+    options = current_options()
+    if said["create_key"]:
+        show_hint("The entry has a new key. `comity grants create` gives its principal access.")
+    elif not key and not options.url and _needs_key(options.config):
         show_output(
-            line_text(f"It has {told} beside Comity; `comity init` takes them over.", "dim")
+            line_text(
+                "This gateway requires a key: add --create-key or --client-key-file.", "yellow"
+            )
         )
 
 
-@client_command.command("disconnect")
+def _needs_key(config: Path | None) -> bool:
+    try:
+        found = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load()
+    except Misconfigured:
+        return False
+    return found.settings.identity.mode == "required"
+
+
+@clients_command.command("disconnect")
 @click.argument("name", shell_complete=complete_clients)
 @_project_option
-@json_option
-def disconnect_client_command(name: str, *, project: bool, as_json: bool) -> int:
-    """Take Comity out of the configuration of the client NAME again."""
+@output_options
+def disconnect_client_command(name: str, *, project: bool) -> None:
+    """Remove Comity from the configuration of a client.
+
+    The command puts the servers back that `connect --replace` moved.
+
+    \b
+    Examples:
+      comity clients disconnect cursor
+    """
     file = _file(_client(name), project)
     how = file.disconnect()
-    if as_json:
-        show_json({"client": name, "file": str(file.path), "changed": bool(how)})
-    elif how:
-        show_output(line_text(f"Comity is out of {shorten_path(file.path)}: {how}."))
-    else:
-        show_output(line_text(f"Comity does not stand in {shorten_path(file.path)}."))
-    return FINE
+    path = shorten_path(file.path)
+    told = f"Removed Comity from {path}: {how}." if how else f"{path} does not have Comity."
+    document = {"client": name, "file": str(file.path), "changed": bool(how)}
+    show_document(document, lambda: show_output(line_text(told)), [name])
 
 
 def _client(name: str) -> ClientApplication:
@@ -197,35 +318,37 @@ def _client(name: str) -> ClientApplication:
 def _file(client: ClientApplication, project: bool) -> ClientFile:
     if project:
         if not client.project:
-            raise Misconfigured(f"{client.title} has no file for one project; leave --project away")
+            raise Misconfigured(f"{client.title} has no file for one project; remove --project")
         return ClientFile(client, Path.cwd() / client.project, in_project=True)
     path = client.user_file(os.environ)
     if path is None:
-        raise Misconfigured(f"{client.title} does not run on this kind of machine")
+        raise Misconfigured(f"{client.title} does not run on this system")
     return ClientFile(client, path)
 
 
-def _called(client: ClientApplication, url: str | None) -> dict[str, object]:
-    url = url or find_url()
-    gateway = ApiClient(url)
+def _endpoint(url: str) -> str:
+    """Return the address for clients of a gateway: all of its servers, unless `url` names one."""
     path = urlsplit(url if "://" in url else f"http://{url}").path.rstrip("/")
-    whole = gateway.url + (path or "/mcp")
-    return {key: whole if value == URL else value for key, value in client.called.items()}
+    return ApiClient(url, key="").url + (path or "/mcp")
 
 
-def _started(client: ClientApplication, config: Path | None) -> dict[str, object]:
+def _program_words(config: Path | None) -> list[str]:
     found = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load()
     # The client starts it from some folder of its own, with some path of its own.
     program = shutil.which("comity") or str(Path(sys.argv[0]).absolute())
-    args = ["serve", "--stdio", str(found.files[0].absolute())]
-    words: dict[str, object] = {COMMAND: str(Path(program).absolute()), ARGS: args}
-    return {key: words.get(value, value) for key, value in client.started.items()}
+    return [str(Path(program).absolute()), "serve", "--stdio", "-c", str(found.files[0].absolute())]
 
 
 type Format = Literal["toml", "json"]
 
 NAMES: Final[Mapping[Format, str]] = {"toml": "comity.toml", "json": "mcp.json"}
-_KEYS: Final = {"mcpServers": "cursor", "servers": "vscode", "context_servers": "zed"}
+_KEYS: Final = {
+    "mcpServers": "cursor",
+    "servers": "vscode",
+    "context_servers": "zed",
+    "mcp": "opencode",
+    "amp.mcpServers": "amp",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,53 +356,109 @@ class ClientFileScan:
     """One file that was looked into: the servers in it, or why it could not be read."""
 
     file: ClientFile
-    entries: Mapping[str, Any]
+    servers: tuple[ClientServer, ...]
     problem: str = ""
 
 
-@click.command("init")
+@dataclass(frozen=True, slots=True)
+class ConnectResult:
+    """How one client was connected, or why it was not."""
+
+    file: ClientFile
+    moved: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@click.command("init", cls=CliCommand)
 @click.option(
     "--from",
     "source",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Take the servers of this file alone, in whichever client's form it is.",
+    help="Import the servers of this client file only.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(["toml", "json"]),
     default="toml",
-    help="Write comity.toml, or mcp.json in the form that most clients have.",
+    show_default=True,
+    help="Write comity.toml or mcp.json.",
 )
 @click.option(
-    "--to", metavar="FILE", type=click.Path(path_type=Path), help="Write another file than that."
+    "--to", metavar="FILE", type=click.Path(path_type=Path), help="Write this file instead."
 )
-@click.option("--force", is_flag=True, help="Replace the file if it is there; a backup is kept.")
-@json_option
+@click.option("--force", is_flag=True, help="Replace an existing file, and keep a backup.")
+@click.option(
+    "--connect",
+    is_flag=True,
+    help="Also move the servers out of your clients, and add Comity to each.",
+)
+@output_options
 def init_command(
-    source: Path | None, form: Format, to: Path | None, *, force: bool, as_json: bool
+    source: Path | None, form: Format, to: Path | None, *, force: bool, connect: bool
 ) -> int:
-    """Write a first configuration from the servers that your MCP clients have.
+    """Create a configuration from your MCP clients.
 
-    Looks for Claude Desktop, Claude Code, Cursor, VS Code, Windsurf, Zed, Gemini CLI, Codex, Cline
-    and LM Studio. Nothing of theirs is changed. Where there are no servers, the file has a small
-    one to start with. A file that is there already is never replaced unasked.
+    The command reads the files of the clients that `comity clients` lists. It changes them only
+    with --connect. If it finds no server, it writes a small example server. With --connect, it
+    adds missing servers to an existing configuration.
+
+    \b
+    Examples:
+      comity init
+      comity init --connect
+      comity init --from ~/.cursor/mcp.json --to cursor.toml
     """
+    if source is not None and connect:
+        raise click.UsageError("--from and --connect exclude each other.")
     target = to or Path(NAMES[form])
     looked = [_from_file(source)] if source else list(_all_client_files())
-    servers = bring_together(_found(looked))
-    text = _written(servers, form)
+    takeover = plan_takeover((each.file, each.servers) for each in looked)
+    if connect and target.exists() and not force:
+        added = add_servers(target, takeover.servers, _mistakes)
+        done = f"Added to {target}: {', '.join(added) or 'nothing, it has all these servers'}."
+    else:
+        _write_config(target, _written(list(takeover.servers), form), force)
+        done = f"Wrote {target}. Only you can read it."
+    mistakes = _mistakes(target)
+    results = [] if mistakes or not connect else _connect_all(looked, takeover, target)
+
+    def print_text() -> None:
+        _show(looked, list(takeover.servers), done, mistakes)
+        _show_next(results, looked if connect else None)
+
+    document = _import_view(looked, list(takeover.servers), target, mistakes, results)
+    show_document(document, print_text, [target])
+    return FAILED if mistakes or any(each.problem for each in results) else DONE
+
+
+def _write_config(target: Path, text: str, force: bool) -> None:
     _refuse_to_replace(target, force)
     if target.exists():
         write_whole(target.with_name(target.name + BACKUP), read_text(target))
     write_whole(target, text)
-    mistakes = _mistakes(target)
-    if as_json:
-        show_json(_import_view(looked, servers, target, mistakes))
-    else:
-        _show(looked, servers, target, mistakes)
-    return SOMETHING_WRONG if mistakes else FINE
+
+
+def _connect_all(
+    scans: list[ClientFileScan], takeover: ServerTakeover, target: Path
+) -> list[ConnectResult]:
+    """Put Comity into the user's file of each client. Files of projects are shared, and stay."""
+    results: list[ConnectResult] = []
+    for each in scans:
+        if each.file.in_project or each.problem:
+            continue
+        client = each.file.client
+        try:
+            entry_with = _entry_maker(client, not client.called, CliOptions(config=target))
+            plan = each.file.plan_connect(
+                entry_with(_kept_key(each.file, entry_with)), takeover.of(each.file)
+            )
+            each.file.connect(plan)
+            results.append(ConnectResult(each.file, tuple(plan.moved)))
+        except Misconfigured as problem:
+            results.append(ConnectResult(each.file, problem=str(problem)))
+    return results
 
 
 def _all_client_files() -> Iterator[ClientFileScan]:
@@ -294,20 +473,9 @@ def _all_client_files() -> Iterator[ClientFileScan]:
 
 def _look(file: ClientFile) -> ClientFileScan:
     try:
-        entries = file.entries()
-        if file.client.name == "claude-code" and not file.in_project:
-            entries |= _of_this_folder(file)
-        return ClientFileScan(file, entries)
+        return ClientFileScan(file, tuple(file.servers()))
     except Misconfigured as problem:
-        return ClientFileScan(file, {}, str(problem).removeprefix(f"{file.path}: "))
-
-
-def _of_this_folder(file: ClientFile) -> dict[str, Any]:
-    """Claude Code keeps what is for one folder in its user's file too."""
-    projects = entries_of(file.text(), "json", "projects")
-    here = projects.get(str(Path.cwd()))
-    found = cast("dict[str, Any]", here).get("mcpServers") if isinstance(here, dict) else None
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        return ClientFileScan(file, (), str(problem).removeprefix(f"{file.path}: "))
 
 
 def _from_file(path: Path) -> ClientFileScan:
@@ -315,32 +483,29 @@ def _from_file(path: Path) -> ClientFileScan:
     text = read_text(path)
     client = _client_of(path, text)
     file = ClientFile(client, path.absolute())
-    entries = file.entries()
-    if not entries:
-        raise Misconfigured(f"{path} names no servers; they stand in one of: {', '.join(_KEYS)}")
-    return ClientFileScan(file, entries)
+    servers = file.servers()
+    if not servers:
+        raise Misconfigured(f"{path} names no servers; they are read from: {', '.join(_KEYS)}")
+    return ClientFileScan(file, tuple(servers))
 
 
 def _client_of(path: Path, text: str) -> ClientApplication:
     if path.suffix.lower() == ".toml":
         return BY_NAME["codex"]
+    if path.suffix.lower() in (".yaml", ".yml"):
+        names = ("goose", "continue")
+        return next(
+            (BY_NAME[each] for each in names if _has_servers(BY_NAME[each], text)), BY_NAME["goose"]
+        )
     try:
-        present = [name for key, name in _KEYS.items() if entries_of(text, "json", key)]
+        present = [name for name in _KEYS.values() if _has_servers(BY_NAME[name], text)]
     except Misconfigured as problem:
         raise Misconfigured(f"{path}: {problem}") from None
     return BY_NAME[present[0] if present else "cursor"]
 
 
-def _found(
-    scans: list[ClientFileScan],
-) -> Iterator[tuple[ClientApplication, str, Mapping[str, Any], ClientImportContext]]:
-    around = ClientImportContext(str(Path.cwd()), str(Path.home()), os.environ)
-    in_project = ClientImportContext(around.folder, around.home, os.environ, in_project=True)
-    for each in scans:
-        for name, entry in each.entries.items():
-            if isinstance(entry, dict):
-                where = in_project if each.file.in_project else around
-                yield each.file.client, name, cast("dict[str, Any]", entry), where
+def _has_servers(client: ClientApplication, text: str) -> bool:
+    return bool(client.format.read(text, client.section))
 
 
 def _written(servers: list[ImportedServer], form: Format) -> str:
@@ -355,15 +520,14 @@ def _written(servers: list[ImportedServer], form: Format) -> str:
 def _example() -> dict[str, Any]:
     """How the small server that comes along is started, from wherever `serve` will run."""
     if shutil.which("comity"):
-        return {"command": "comity", "args": ["example"]}
-    return {"command": sys.executable, "args": ["-m", "comity.cli", "example"]}
+        return {"command": "comity", "args": ["dev", "example-server"]}
+    return {"command": sys.executable, "args": ["-m", "comity.cli", "dev", "example-server"]}
 
 
 def _refuse_to_replace(target: Path, force: bool) -> None:
     if target.exists() and not force:
         raise Misconfigured(
-            f"{target} is there already, and is left alone; --force replaces it and keeps a "
-            "backup, --to writes another file"
+            f"{target} exists; --force replaces it and keeps a backup, --to writes another file"
         )
 
 
@@ -376,14 +540,18 @@ def _mistakes(target: Path) -> str:
 
 
 def _import_view(
-    scans: list[ClientFileScan], servers: list[ImportedServer], target: Path, mistakes: str
+    scans: list[ClientFileScan],
+    servers: list[ImportedServer],
+    target: Path,
+    mistakes: str,
+    results: list[ConnectResult],
 ) -> dict[str, object]:
     return {
         "found": [
             {
                 "client": each.file.client.name,
                 "file": str(each.file.path),
-                "servers": list(each.entries),
+                "servers": [server.name for server in each.servers],
                 "problem": each.problem or None,
             }
             for each in scans
@@ -393,11 +561,20 @@ def _import_view(
         ],
         "written": str(target.absolute()),
         "mistakes": mistakes or None,
+        "connected": [
+            {
+                "client": each.file.client.name,
+                "file": str(each.file.path),
+                "moved": list(each.moved),
+                "problem": each.problem or None,
+            }
+            for each in results
+        ],
     }
 
 
 def _show(
-    scans: list[ClientFileScan], servers: list[ImportedServer], target: Path, mistakes: str
+    scans: list[ClientFileScan], servers: list[ImportedServer], done: str, mistakes: str
 ) -> None:
     if scans:
         rows = [
@@ -411,26 +588,55 @@ def _show(
         show_output(
             build_table(("SERVER", "FROM", "NOTES"), [_init_row(server) for server in servers]), ""
         )
-    show_output(line_text(f"Wrote {target}, which only you can read.", "bold green"))
+    show_output(line_text(done, "bold green"))
     if any(server.entry.get(key) for server in servers for key in ("env", "headers")):
-        show_output(
-            line_text("Values of variables and headers were copied into it as they are.", "yellow")
-        )
+        show_output(line_text("It contains the values of variables and headers.", "yellow"))
     if not servers:
-        show_output(line_text("It has one small server to try things with; add yours to it."))
+        show_output(line_text("It has one example server. Add your own."))
     if mistakes:
         show_output("", line_text(mistakes, "red"))
-    show_output(
-        "", line_text("Next: `comity serve`, then `comity client connect NAME` for each client.")
-    )
+
+
+def _show_next(results: list[ConnectResult], connected: list[ClientFileScan] | None) -> None:
+    """Say what to do next. `connected` is None without --connect."""
+    if connected is None:
+        show_hint(
+            "Next: `comity serve`, then `comity clients connect NAME --replace` for each client."
+        )
+        return
+    rows = [
+        (
+            each.file.client.title,
+            "no" if each.problem else "yes",
+            ", ".join(each.moved) or "none",
+        )
+        for each in results
+    ]
+    if rows:
+        show_output("", build_table(("CLIENT", "CONNECTED", "MOVED SERVERS"), rows))
+    for each in results:
+        if each.problem:
+            show_output("", line_text(each.problem, "yellow"))
+    for scan in connected:
+        if scan.file.in_project and scan.servers and NAME not in scan.file.entries():
+            name = scan.file.client.name
+            show_output(
+                line_text(
+                    f"{shorten_path(scan.file.path)} belongs to this project and was not changed; "
+                    f"`comity clients connect {name} --project --replace` changes it.",
+                    "yellow",
+                )
+            )
+    show_hint("Next: `comity serve`. `comity clients disconnect NAME` puts servers back.")
 
 
 def _counted(scan: ClientFileScan) -> str:
-    told = [name for name, entry in scan.entries.items() if is_server(entry)]
-    said = ", ".join(name for name in told if not is_comity(scan.entries[name])) or "none"
-    if any(is_comity(scan.entries[name]) for name in told):
+    servers = [each for each in scan.servers if is_server(each.entry)]
+    ours = [each for each in servers if each.name == NAME or is_comity(each.entry)]
+    said = ", ".join(each.name for each in servers if each not in ours) or "none"
+    if ours:
         said += " (Comity itself is left out)"
-    strange = ", ".join(name for name in scan.entries if name not in told)
+    strange = ", ".join(each.name for each in scan.servers if each not in servers)
     return f"{said} (without a program or an address: {strange})" if strange else said
 
 

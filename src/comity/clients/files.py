@@ -1,184 +1,122 @@
 """The configuration files of MCP clients: read, edited in place, and restored."""
 
+import hashlib
 import json
 import os
-import re
 import stat
 import tempfile
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from comity.clients.applications import CLIENTS, ClientApplication, Shape
-from comity.clients.server_import import is_comity, toml_key, toml_value
+from comity.clients.applications import CLIENTS, NAME, ClientApplication
+from comity.clients.formats import Entry, Section
+from comity.clients.server_import import is_comity, is_server
+from comity.config.files import prepare_state_folder, state_folder
+from comity.config.secret_files import write_secret
 from comity.errors import Misconfigured
 
-# Strings come first, since comment marks and commas inside them do not count. An unterminated
-# comment extends to the end of the file.
-_TEXT: Final = r'"(?:[^"\\\n]|\\.)*"'
-_COMMENT: Final = re.compile(_TEXT + r"|//[^\n]*|/\*(?:.*?\*/|.*)", re.DOTALL)
-_LAST_COMMA: Final = re.compile(_TEXT + r"|,(?=\s*[}\]])")
-
-
-def plain_json(text: str) -> str:
-    """Return the document without comments and trailing commas. Line numbers stay the same."""
-    return _LAST_COMMA.sub(_kept, _COMMENT.sub(_kept, text))
-
-
-def _kept(match: re.Match[str]) -> str:
-    token = match.group()
-    return token if token.startswith('"') else "\n" * token.count("\n") or " "
-
-
-def read_table(text: str, *, strictly: bool) -> dict[str, Any]:
-    """Return the object in a JSON text; empty for an empty text. Raises Misconfigured.
-
-    `strictly` refuses what a rewrite would lose: comments and duplicate keys. Errors drop their
-    causes, because those contain the text and so its secrets.
-    """
-    stripped = text.removeprefix("\ufeff")
-    if not stripped.strip():
-        return {}
-    try:
-        found = json.loads(
-            stripped if strictly else plain_json(stripped),
-            object_pairs_hook=_unique if strictly else dict,
-        )
-    except json.JSONDecodeError as problem:
-        if strictly and read_table(text, strictly=False):
-            raise Misconfigured("it has comments, or commas that JSON has not") from None
-        raise Misconfigured(f"it is not JSON at line {problem.lineno}: {problem.msg}") from None
-    except RecursionError:
-        raise Misconfigured("it is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise Misconfigured("it holds no table of names and values")
-    return cast("dict[str, Any]", found)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise Misconfigured("a key stands in it twice")
-    return found
-
-
-type Entry = Mapping[str, Any]
-
-
-def entries_of(text: str, shape: Shape, key: str) -> dict[str, Any]:
-    """Return the servers of a client's configuration. Raises Misconfigured if it cannot be read."""
-    document = _toml(text) if shape == "toml" else read_table(text, strictly=False)
-    found = document.get(key)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def with_entry(text: str, shape: Shape, key: str, name: str, entry: Entry) -> str:
-    """Return the text with that server added.
-
-    Raises Misconfigured if the edit would change anything else.
-    """
-    if shape == "toml":
-        kept = _without_table(text, key, name).rstrip("\n")
-        edited = (kept + "\n\n" if kept else "") + render_snippet(shape, key, name, entry)
-        _check_edit(text, edited, key, name, entry)
-        return edited
-    document = read_table(text, strictly=True)
-    section = document.setdefault(key, {})
-    if not isinstance(section, dict):
-        raise Misconfigured(f"{key} is no table in it")
-    cast("dict[str, Any]", section)[name] = dict(entry)
-    return _as_before(text, document)
-
-
-def without_entry(text: str, shape: Shape, key: str, name: str) -> str:
-    """Return the text without that server.
-
-    Raises Misconfigured if the edit would change anything else.
-    """
-    if shape == "toml":
-        edited = _without_table(text, key, name)
-        _check_edit(text, edited, key, name, None)
-        return edited
-    document = read_table(text, strictly=True)
-    section = document.get(key)
-    if isinstance(section, dict):
-        cast("dict[str, Any]", section).pop(name, None)
-    return _as_before(text, document)
-
-
-def is_empty_config(text: str, shape: Shape, key: str) -> bool:
-    """Return whether only an empty section for servers is left."""
-    if shape == "toml":
-        return not text.strip()
-    return read_table(text, strictly=True) in ({}, {key: {}})
-
-
-def render_snippet(shape: Shape, key: str, name: str, entry: Entry) -> str:
-    """Return the text that a user can paste into the file."""
-    if shape == "toml":
-        lines = [f"{each} = {toml_value(value)}" for each, value in entry.items()]
-        return "\n".join([f"[{key}.{toml_key(name)}]", *lines, ""])
-    return json.dumps({key: {name: dict(entry)}}, indent=2, ensure_ascii=False) + "\n"
-
-
-def _as_before(text: str, document: Mapping[str, Any]) -> str:
-    """Return JSON with the indent, the byte order mark and the line ends of the original text."""
-    indent = re.search(r"\n([ \t]+)\S", text)
-    written = json.dumps(document, indent=indent[1] if indent else 2, ensure_ascii=False)
-    written += "\n" if text.endswith("\n") or not text.strip() else ""
-    mark = "\ufeff" if text.startswith("\ufeff") else ""
-    return mark + (written.replace("\n", "\r\n") if "\r\n" in text else written)
-
-
-def _toml(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text.removeprefix("\ufeff"))
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        # A TOML error names the place and the kind of the problem, but not the text there.
-        raise Misconfigured(f"it is not TOML: {problem}") from None
-
-
-def _without_table(text: str, key: str, name: str) -> str:
-    """Return TOML without one table and its subtables, up to the next header."""
-    quoted = rf"(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')"
-    ours = re.compile(rf"\s*\[\s*{key}\s*\.\s*{quoted}\s*(?:\.[^\]]*)?\]")
-    kept: list[str] = []
-    inside = False
-    for line in text.splitlines(keepends=True):
-        if line.lstrip().startswith("["):
-            inside = ours.match(line) is not None
-        if not inside:
-            kept.append(line)
-    return "".join(kept)
-
-
-def _check_edit(before: str, after: str, key: str, name: str, entry: Entry | None) -> None:
-    """Compare the meaning of both texts, because the edit worked on lines.
-
-    Raises Misconfigured if anything but this server differs.
-    """
-    wanted = _toml(before)
-    section = cast("dict[str, Any]", wanted.setdefault(key, {}))
-    section.pop(name, None)
-    if entry is not None:
-        section[name] = dict(entry)
-    if not section:
-        del wanted[key]
-    found = _toml(after)
-    if not found.get(key, True):
-        del found[key]
-    if found != wanted:
-        raise Misconfigured("its servers are not written as tables of their own")
-
-
-NAME: Final = "comity"
 BACKUP: Final = ".comity-backup"
 FILE_BYTES: Final = 32 * 1024 * 1024
 FOR_ONE_PERSON: Final = 0o600
 """The mode of new files, because a configuration may hold secrets."""
+
+RECORDS: Final = "clients"
+"""The folder of the records, in the state folder. They may hold secrets, as the files do."""
+
+MAX_RECORD_BYTES: Final = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MovedServer:
+    """A server that Comity took out of a client's file, as it was written there."""
+
+    section: Section
+    name: str
+    raw: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRecord:
+    """The state of a file before Comity, and how to recognise the state after.
+
+    `before` is None if there was no file. `mode` is the mode before, if Comity tightened it because
+    of a key. `after` is the digest of what Comity wrote.
+    """
+
+    path: str
+    before: str | None
+    mode: int | None
+    after: str
+    moved: tuple[MovedServer, ...] = ()
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def find_record(path: Path) -> ClientRecord | None:
+    """Return the record of the file at this resolved path, or None if there is no valid one."""
+    try:
+        with (state_folder() / RECORDS / _file_name(path)).open("rb") as stream:
+            said: object = json.loads(stream.read(MAX_RECORD_BYTES))
+    except (OSError, ValueError, RecursionError, Misconfigured):
+        return None
+    if not isinstance(said, dict):
+        return None
+    fields = cast("dict[str, Any]", said)
+    try:
+        moved = tuple(
+            MovedServer(tuple(each["section"]), each["name"], each["raw"])
+            for each in fields.pop("moved")
+        )
+        return ClientRecord(**fields, moved=moved)
+    except (KeyError, TypeError):
+        return None
+
+
+def save_record(record: ClientRecord) -> None:
+    """Write the record, before the file itself changes. Raises Misconfigured."""
+    file = prepare_state_folder(RECORDS) / _file_name(Path(record.path))
+    try:
+        write_secret(file, json.dumps(asdict(record)).encode())
+    except OSError as problem:
+        raise Misconfigured(f"{file} cannot be written: {problem.strerror}") from None
+
+
+def delete_record(path: Path) -> None:
+    with suppress(OSError, Misconfigured):
+        (state_folder() / RECORDS / _file_name(path)).unlink()
+
+
+def _file_name(path: Path) -> str:
+    return digest_of(str(path))[:32] + ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientServer:
+    """A server in a client's file, with the section that it is in."""
+
+    section: Section
+    name: str
+    entry: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectPlan:
+    """What `connect` will write: the file before and after, and the record for `disconnect`."""
+
+    current: str | None
+    text: str
+    mode: int
+    record: ClientRecord
+    is_changed: bool
+
+    @property
+    def moved(self) -> list[str]:
+        return [each.name for each in self.record.moved]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,70 +131,171 @@ class ClientFile:
     def exists(self) -> bool:
         return self.path.is_file()
 
-    @property
-    def backup(self) -> Path:
-        real = self.path.resolve()
-        return real.with_name(real.name + BACKUP)
-
     def text(self) -> str:
         """Return the content of the file; empty if there is none. Raises Misconfigured."""
         return read_text(self.path) if self.exists else ""
 
     def entries(self) -> dict[str, Any]:
         """Return the servers by name. Raises Misconfigured if the file cannot be read."""
-        try:
-            found = entries_of(self.text(), self.client.shape, self.client.key)
-        except Misconfigured as problem:
-            raise Misconfigured(f"{self.path}: {problem}") from None
-        return {name: entry for name, entry in found.items() if isinstance(entry, dict)}
+        text = self.text()
+        return {each.name: each.entry for each in self._read(text, self._section(text))}
 
-    def connect(self, entry: Entry) -> bool:
-        """Add Comity to the file, and return whether that changed it. Raises Misconfigured."""
-        before = self.text()
-        ours = self._apply_edit(lambda: with_entry(before, *self._place, entry), entry)
-        if self.entries().get(NAME) == dict(entry):
-            return False
-        if before and not is_comity(self.entries().get(NAME, {})):
-            # A backup holds the state before Comity, so a later change must not overwrite it.
-            write_whole(self.backup, before, _mode_of(self.path))
-        write_whole(self.path, ours, _mode_of(self.path))
-        return True
+    def servers(self) -> list[ClientServer]:
+        """Return the servers of the file, and those that Comity took out of it.
+
+        Claude Code keeps the servers for one folder in its user's file too.
+        """
+        text = self.text()
+        sections = [self._section(text)]
+        if self.client.name == "claude-code" and not self.in_project:
+            sections.append(("projects", str(Path.cwd()), *self.client.section))
+        found = [each for section in sections for each in self._read(text, section)]
+        known = {(each.section, each.name) for each in found}
+        for moved in _moved_by(find_record(_resolved(self.path))):
+            if moved.section in sections and (moved.section, moved.name) not in known:
+                put_back = self.client.format.put_back("", moved.section, moved.name, moved.raw)
+                found += self._read(put_back, moved.section)
+        return found
+
+    def plan_connect(self, entry: Entry, move: Collection[ClientServer] = ()) -> ConnectPlan:
+        """Return how Comity gets into the file, and how these servers get out of it.
+
+        Servers that an earlier `connect` moved stay moved. Raises Misconfigured.
+        """
+        current = self.text() if self.exists else None
+        record = find_record(_resolved(self.path))
+        edit = self.client.format
+        try:
+            before = self._restored(current, record)
+            text = self.client.new_file if before is None else before
+            places = {(each.section, each.name): None for each in move}
+            places |= {(each.section, each.name): None for each in _moved_by(record)}
+            moved: list[MovedServer] = []
+            for section, name in places:
+                text, raw = edit.take(text, section, name)
+                if raw:
+                    moved.append(MovedServer(section, name, raw))
+            text = edit.put(text, self._section(text), NAME, entry)
+        except Misconfigured as problem:
+            raise self._by_hand(problem, entry) from None
+        mode = record.mode if record and record.mode is not None else _mode_of(self.path)
+        tightened = mode if self.client.key_of(entry) else None
+        real = str(_resolved(self.path))
+        new = ClientRecord(real, before, tightened, digest_of(text), tuple(moved))
+        is_same = self.entries().get(NAME) == dict(entry) and len(moved) == len(_moved_by(record))
+        written = FOR_ONE_PERSON if mode is None or self.client.key_of(entry) else mode
+        return ConnectPlan(current, text, written, new, not is_same)
+
+    def connect(self, plan: ConnectPlan) -> None:
+        """Write what was planned. Raises Misconfigured, also if the file changed meanwhile."""
+        if not plan.is_changed:
+            return
+        if (self.text() if self.exists else None) != plan.current:
+            raise Misconfigured(f"{self.path} was changed by another program; run this again")
+        save_record(plan.record)
+        write_whole(self.path, plan.text, plan.mode)
 
     def disconnect(self) -> str:
         """Remove Comity from the file, and return a description of what was done.
 
         The result is empty if the file has no such entry. Raises Misconfigured.
         """
-        now, entry = self.text(), self.entries().get(NAME)
-        if entry is None:
+        current = self.text() if self.exists else None
+        real = _resolved(self.path)
+        record = find_record(real)
+        if current is None:
             return ""
-        with suppress(OSError, Misconfigured):
-            before = read_text(self.backup)
-            if with_entry(before, *self._place, entry) == now:
-                write_whole(self.path, before, _mode_of(self.path))
-                self.backup.unlink()
-                return "it is as it was before"
-        rest = self._apply_edit(lambda: without_entry(now, *self._place), entry)
-        if not self.backup.exists() and is_empty_config(rest, self.client.shape, self.client.key):
-            self.path.resolve().unlink()
-            return "the file held nothing else, and is gone"
-        write_whole(self.path, rest, _mode_of(self.path))
-        kept = f"; the backup {self.backup.name} is kept" if self.backup.exists() else ""
-        return f"the entry is gone, and the rest is as it stands now{kept}"
-
-    @property
-    def _place(self) -> tuple[Shape, str, str]:
-        return self.client.shape, self.client.key, NAME
-
-    def _apply_edit(self, edit: Callable[[], str], entry: Entry) -> str:
+        missing = [
+            each.name
+            for each in _moved_by(record)
+            if each.name not in self._parse(current, each.section)
+        ]
+        if NAME not in self.entries() and not missing:
+            return ""
         try:
-            return edit()
+            rest = self._restored(current, record, leaves=True)
         except Misconfigured as problem:
-            pasted = render_snippet(self.client.shape, self.client.key, NAME, entry)
-            raise Misconfigured(
-                f"{self.path} is left alone, because it could not be kept as you wrote it "
-                f"({problem}). Change it by hand; this is the entry:\n\n{pasted}"
-            ) from None
+            raise self._by_hand(problem, self.entries().get(NAME, {})) from None
+        was_missing = record is None or record.before is None
+        if rest is None or (was_missing and self._is_unused(rest)):
+            real.unlink()
+            done = "Comity had created the file, and it is deleted"
+        else:
+            mode = record.mode if record and record.mode is not None else file_mode(self.path)
+            write_whole(self.path, rest, mode)
+            done = _describe_rest(record, current, missing)
+        delete_record(real)
+        return done
+
+    def _is_unused(self, text: str) -> bool:
+        rest = text.removeprefix(self.client.new_file) if self.client.new_file else text
+        return self.client.format.is_empty(rest, self._section(text))
+
+    def _restored(
+        self, current: str | None, record: ClientRecord | None, *, leaves: bool = False
+    ) -> str | None:
+        """Return the text without Comity and with the servers that Comity moved.
+
+        That is the text before Comity, unless the file was changed since. Another server that is
+        named as Comity stays, unless `leaves` says that it has to go.
+        """
+        if current is None:
+            return None
+        if record is not None and record.after == digest_of(current):
+            return record.before
+        edit, text, section = self.client.format, current, self._section(current)
+        entry = edit.read(text, section).get(NAME)
+        is_ours = leaves or record is not None
+        if is_ours or (isinstance(entry, dict) and is_comity(cast("Entry", entry))):
+            text, _ = edit.take(text, section, NAME)
+        for moved in _moved_by(record):
+            if moved.name not in edit.read(text, moved.section):
+                text = edit.put_back(text, moved.section, moved.name, moved.raw)
+        return text
+
+    def _section(self, text: str) -> Section:
+        """Return where the servers are in this text."""
+        other = self.client.other_section
+        if other:
+            found = self._parse(text, other[:-1]).get(other[-1])
+            if isinstance(found, dict) and not is_server(cast("Entry", found)):
+                return other
+        return self.client.section
+
+    def _read(self, text: str, section: Section) -> list[ClientServer]:
+        return [
+            ClientServer(section, name, cast("dict[str, Any]", entry))
+            for name, entry in self._parse(text, section).items()
+            if isinstance(entry, dict)
+        ]
+
+    def _parse(self, text: str, section: Section) -> dict[str, Any]:
+        try:
+            return self.client.format.read(text, section)
+        except Misconfigured as problem:
+            raise Misconfigured(f"{self.path}: {problem}") from None
+
+    def _by_hand(self, problem: Misconfigured, entry: Entry) -> Misconfigured:
+        reason = str(problem).removeprefix(f"{self.path}: ")
+        shown = self.client.hide_key(entry)
+        pasted = self.client.format.render(self.client.section, NAME, shown)
+        return Misconfigured(
+            f"Comity did not change {self.path}, because it could not keep the rest of the file "
+            f"({reason}). Change the file by hand; this is the entry:\n\n{pasted}"
+        )
+
+
+def _moved_by(record: ClientRecord | None) -> tuple[MovedServer, ...]:
+    return record.moved if record else ()
+
+
+def _describe_rest(record: ClientRecord | None, current: str, put_back: list[str]) -> str:
+    if record is None:
+        return "only its entry was removed, because there is no record of the file before"
+    if record.after == digest_of(current):
+        return "it is exactly as it was before"
+    back = f", and put back: {', '.join(put_back)}" if put_back else ""
+    return f"the file was changed since, so only its entry was removed{back}"
 
 
 def user_files(environ: Mapping[str, str]) -> Iterator[ClientFile]:
@@ -293,13 +332,15 @@ def write_whole(path: Path, text: str, mode: int = FOR_ONE_PERSON) -> None:
     A symbolic link stays, and its target is written, because many users keep settings in a
     repository. Raises Misconfigured.
     """
-    real = path.resolve()
+    real = _resolved(path)
+    if real.exists() and not real.is_file():
+        raise Misconfigured(f"{path} is no regular file, and is not changed")
     try:
         data = text.encode()
         real.parent.mkdir(parents=True, exist_ok=True)
         handle, beside = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
     except UnicodeEncodeError:
-        raise Misconfigured(f"{path} would not be UTF-8, and is left alone") from None
+        raise Misconfigured(f"{path} would not be UTF-8, and is not changed") from None
     except OSError as problem:
         raise Misconfigured(f"{path} cannot be written: {problem.strerror}") from None
     try:
@@ -311,12 +352,28 @@ def write_whole(path: Path, text: str, mode: int = FOR_ONE_PERSON) -> None:
         Path(beside).chmod(mode)
         Path(beside).replace(real)
     except OSError as problem:
-        Path(beside).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(beside).unlink(missing_ok=True)
         raise Misconfigured(f"{path} cannot be written: {problem.strerror}") from None
 
 
-def _mode_of(path: Path) -> int:
+def file_mode(path: Path) -> int:
+    """Return the mode that the file has, or the one for new files."""
+    mode = _mode_of(path)
+    return FOR_ONE_PERSON if mode is None else mode
+
+
+def _resolved(path: Path) -> Path:
+    """Return the file behind all links. Raises Misconfigured if they lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        raise Misconfigured(f"the links of {path} lead in a circle") from None
+
+
+def _mode_of(path: Path) -> int | None:
+    """Return the mode of the file; None if there is none."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        return FOR_ONE_PERSON
+        return None

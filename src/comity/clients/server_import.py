@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from comity.clients.applications import ClientApplication
+from comity.clients.applications import NAME, ClientApplication
+from comity.clients.formats import toml_key, toml_text, toml_value
 from comity.mcp.protocol import derived_id
 from comity.toolkit.text import object_members
 
@@ -15,6 +16,7 @@ type Entry = dict[str, Any]
 
 # Matches everything that Comity could take for a variable.
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)\}?")
+_OPENCODE_VARIABLE: Final = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?")
 
 
@@ -38,24 +40,34 @@ class ImportedServer:
     notes: list[str] = field(default_factory=list[str])
 
 
-_URLS: Final = ("httpUrl", "serverUrl", "url")
+_URLS: Final = ("httpUrl", "serverUrl", "url", "uri")
+
+
+def entry_url(entry: Mapping[str, Any]) -> str:
+    """Return the address in an entry of any client; empty if it has none."""
+    return next((entry[key] for key in _URLS if entry.get(key) and isinstance(entry[key], str)), "")
+
+
+def entry_words(entry: Mapping[str, Any]) -> list[str]:
+    """Return the program in an entry of any client and its arguments; empty if it has none."""
+    command = entry.get("command") or entry.get("cmd")
+    words = [*(_items(command) or [command]), *_items(entry.get("args"))]
+    return [word for word in words if isinstance(word, str)] if command else []
 
 
 def is_server(entry: Mapping[str, Any]) -> bool:
     """Return whether an entry names a program or a URL. Zed's extensions name neither."""
-    return any(entry.get(key) for key in ("command", *_URLS))
+    return any(entry.get(key) for key in ("command", "cmd", *_URLS))
 
 
 def is_comity(entry: Mapping[str, Any]) -> bool:
     """Return whether an entry is Comity itself, which must not become its own server."""
-    words = [entry.get("command"), *_items(entry.get("args"))]
-    texts = [each for each in words if isinstance(each, str)]
+    texts = entry_words(entry)
     programs = {text.replace("\\", "/").rpartition("/")[2].removesuffix(".exe") for text in texts}
     if programs & {"comity", "comity.cli"} and "serve" in texts:
         return True
-    url = next((entry[key] for key in _URLS if key in entry), "")
     try:
-        parts = urlsplit(url if isinstance(url, str) else "")
+        parts = urlsplit(entry_url(entry))
         near = parts.hostname in ("127.0.0.1", "localhost", "::1")
         return near and parts.port == 2664
     except ValueError:
@@ -73,13 +85,13 @@ def bring_together(
     for client, name, raw, around in found:
         notes: list[str] = []
         entry = _understood(client, raw, around, notes)
-        if not entry or is_comity(entry):
+        if not entry or name == NAME or is_comity(entry):
             continue
         same = known.get(json.dumps(entry, sort_keys=True))
         if same is not None:
             same.sources.append(client.title if same.id == name else f"{client.title} (as {name})")
             continue
-        free = _free_id(derived_id(name), {each.id.casefold() for each in known.values()})
+        free = free_id(derived_id(name), {each.id.casefold() for each in known.values()})
         if free != derived_id(name):
             notes.append(f"another server is named {derived_id(name)} already")
         server = ImportedServer(free, entry, [client.title], notes)
@@ -87,7 +99,7 @@ def bring_together(
     return list(known.values())
 
 
-def _free_id(wanted: str, taken: Collection[str]) -> str:
+def free_id(wanted: str, taken: Collection[str]) -> str:
     name, number = wanted, 2
     while name.casefold() in taken:
         name = f"{wanted[:60].rstrip('_.-')}-{number}"
@@ -102,11 +114,7 @@ def _understood(
     notes: list[str],
 ) -> Entry:
     """Return the entry with the keys that most clients share; empty if it names no server."""
-    entry = _from_toml(raw) if client.shape == "toml" else dict(raw)
-    inner = entry.get("command")
-    if isinstance(inner, dict):  # Zed's older form
-        told = cast("Entry", inner)
-        entry |= {"command": told.get("path"), "args": told.get("args"), "env": told.get("env")}
+    entry = _common_form(client, raw, notes)
     url = next((entry[key] for key in _URLS if entry.get(key)), None)
     found: Entry = {}
     if isinstance(entry.get("command"), str) and entry["command"].strip():
@@ -124,6 +132,43 @@ def _understood(
     if "envFile" in entry and found:
         notes.append("its envFile is not read; set what it needs in env")
     return cast("Entry", _convert_variables(found, context, notes))
+
+
+def _common_form(client: ClientApplication, raw: Mapping[str, Any], notes: list[str]) -> Entry:
+    """Return the entry with the keys of most clients for the command, variables and headers."""
+    entry = _from_toml(raw) if client.shape == "toml" else dict(raw)
+    if client.env != "env":
+        entry["env"] = raw.get(client.env)
+    for key in client.headers[:-1]:
+        entry |= {"headers": object_members(raw.get(key)).get("headers")}
+    if client.name == "goose":
+        entry["command"] = raw.get("cmd")
+        kept = [name for name in _items(raw.get("env_keys")) if isinstance(name, str)]
+        if kept:
+            entry["env"] = {name: f"${{{name}}}" for name in kept} | object_members(entry["env"])
+            notes.append(f"Goose keeps secrets for it ({', '.join(kept)}); set these variables")
+    inner = entry.get("command")
+    if isinstance(inner, dict):  # Zed's older form
+        told = cast("Entry", inner)
+        entry |= {"command": told.get("path"), "args": told.get("args"), "env": told.get("env")}
+    elif isinstance(inner, list) and inner:
+        words = cast("list[object]", inner)
+        entry |= {"command": words[0], "args": words[1:]}
+    if client.name == "opencode":
+        return cast("Entry", _rewrite(entry, _OPENCODE_VARIABLE, r"${\1}"))
+    return entry
+
+
+def _rewrite(value: object, pattern: re.Pattern[str], written: str) -> object:
+    """Return the value with a replacement in all its texts."""
+    if isinstance(value, str):
+        return pattern.sub(written, value)
+    if isinstance(value, list):
+        return [_rewrite(each, pattern, written) for each in cast("list[object]", value)]
+    if isinstance(value, dict):
+        pairs = cast("Entry", value).items()
+        return {name: _rewrite(each, pattern, written) for name, each in pairs}
+    return value
 
 
 def _texts(value: object) -> object:
@@ -205,20 +250,19 @@ def _items(value: object) -> list[object]:
 type Servers = Mapping[str, Mapping[str, Any]]
 
 HEAD: Final = """\
-# Comity stands in front of these servers: `comity serve` starts it, `comity check` looks this over.
-# Any text may hold ${VARIABLE}, or ${VARIABLE:-what stands for it if it is not set}.
+# The configuration of Comity. `comity serve` starts the gateway with it; `comity config check`
+# validates it. A text may hold ${VARIABLE} or ${VARIABLE:-default}.
 """
 
 POLICY: Final = """\
 [policy]
-# Have calls that may destroy something wait for your approval (`comity approve`). Tools that say
-# that they only read, or destroy nothing, still run at once. Comity believes this of the servers in
-# this file, unless one has `trust = "standard"` in its [servers.policy].
-# require_approval = "destructive"
+# Calls that may destroy something wait for your approval (`comity approvals list`). Tools that
+# declare themselves read-only or not destructive run at once. Comity trusts these declarations of
+# the servers in this file, unless a server has `trust = "standard"` in its [servers.policy].
+require_approval = "destructive"
 
-# Whether a person with the grant of everything (verb * on *) may approve its own requests. It
-# matters once clients show keys ([identity] mode = "required"): with false, a single operator could
-# not approve the calls that it makes itself. Set it to false when another person can approve them.
+# A person who may do everything (verb * on *) may approve their own requests. This matters once
+# clients need keys ([identity] mode = "required"). Set it to false when you have a second approver.
 approve_own = true
 """
 
@@ -244,7 +288,9 @@ _TABLES: Final = ("env", "headers")
 
 def as_toml(servers: Servers) -> str:
     """Return a comity.toml with these servers, each under its id."""
-    return "\n".join([HEAD, POLICY, *(_table(name, entry) for name, entry in servers.items())])
+    return "\n".join(
+        [HEAD, POLICY, *(render_table(name, entry) for name, entry in servers.items())]
+    )
 
 
 def as_json(servers: Servers) -> str:
@@ -256,36 +302,10 @@ def as_json(servers: Servers) -> str:
 def render_starter_config(example: Mapping[str, Any]) -> str:
     """Return a first comity.toml, with one example server and commented examples."""
     told = "# A small server that comes with Comity, to try things with.\n"
-    return "\n".join([HEAD, POLICY, told + _table("example", example)]) + EXAMPLES
+    return "\n".join([HEAD, POLICY, told + render_table("example", example)]) + EXAMPLES
 
 
-def toml_value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml_value(each) for each in cast("list[object]", value)) + "]"
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[str, object]", value).items()
-        inner = ", ".join(f"{toml_key(name)} = {toml_value(each)}" for name, each in pairs)
-        return f"{{ {inner} }}" if inner else "{}"
-    return toml_text(str(value))
-
-
-def toml_text(text: str) -> str:
-    """Return a quoted TOML string.
-
-    TOML's escapes are those of JSON, but TOML requires an escape for U+007F too.
-    """
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_text(name)
-
-
-def _table(name: str, entry: Mapping[str, Any]) -> str:
+def render_table(name: str, entry: Mapping[str, Any]) -> str:
     lines = ["[[servers]]", f"id = {toml_text(name)}"]
     lines += [f"{key} = {toml_value(entry[key])}" for key in _ORDER if key in entry]
     for key in _TABLES:

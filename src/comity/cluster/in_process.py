@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 8 * 1024 * 1024
 _AROUND: Final = 64
-_CUT_OFF_MESSAGE: Final = "this node is cut off, and reaches no other: try again soon"
+_CUT_OFF_MESSAGE: Final = "this node cannot reach other nodes; try again soon"
 _TOO_MUCH: Final = "too much waits to go to another node: try again in a moment"
 
 
@@ -145,7 +145,7 @@ class MemoryBus:
                 try:
                     hear(heard)
                 except Exception:
-                    log.exception("what was heard on the bus could not be taken in")
+                    log.exception("A message from the bus could not be processed")
         if self._queue:
             asyncio.get_running_loop().call_soon(self._deliver_queued)
 
@@ -256,4 +256,4 @@ class MemoryLeases:
 
     def _reach(self) -> None:
         if self._bus is not None and not self._bus.is_connected:
-            raise Unavailable("this node is cut off, and reaches no other", UPSTREAM_DOWN)
+            raise Unavailable("this node cannot reach other nodes", UPSTREAM_DOWN)

@@ -65,7 +65,7 @@ class ServerLocation:
         """Raise Unavailable unless this is still the lease by which the server runs here."""
         if self.lease is not lease or not self.is_here:
             raise Unavailable(
-                f"this node may not run server {self.server!r} any more", SERVER_NOT_READY, SOON
+                f"this node may no longer run server {self.server!r}", SERVER_NOT_READY, SOON
             )
 
     def set_held(self, lease: Lease, asked_at: float) -> bool:
@@ -175,7 +175,11 @@ class ServerPlacement:
             self._peers.doubt("")
         except (Unavailable, TimeoutError) as error:
             self._peers.doubt(_UNKNOWN)
-            log.info("the lease of %r is in doubt: %s", location.server, error or "no answer came")
+            log.info(
+                "The lease of %r could not be confirmed: %s",
+                location.server,
+                error or "no answer came",
+            )
             is_new = held is not None and not location.is_here and location.set_other_holder(None)
         if is_new:
             self._publish_runs(location, held)
@@ -212,12 +216,12 @@ class ServerPlacement:
         if location.lease is not None:
             self._peers.runs[location.server] = location.lease.token
             log.info(
-                "server %r is run by this node, by lease %d", location.server, location.lease.token
+                "This node runs server %r, with lease %d", location.server, location.lease.token
             )
         else:
             self._peers.runs.pop(location.server, None)
             if before is not None:
-                log.warning("server %r is not run by this node any more", location.server)
+                log.warning("This node no longer runs server %r", location.server)
 
     def _start_loop(self, server: str) -> None:
         background_tasks = self._tasks_by_server[server] = BackgroundTasks(
@@ -256,7 +260,9 @@ class ServerPlacement:
             async with asyncio.timeout(SOON.total_seconds()):
                 await self._leases.release(lease)
         except (Unavailable, TimeoutError) as error:
-            log.info("the lease of %r ends by itself: %s", location.server, error)
+            log.info(
+                "The lease of %r could not be released and will expire: %s", location.server, error
+            )
 
     def _on_peer_changed(self, node: str, is_alive: bool) -> None:
         """Query the leases of a dead node soon, because they expire shortly."""

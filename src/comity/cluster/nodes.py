@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -26,6 +26,8 @@ class Node:
 
     name: str
     epoch: str
+    version: str = ""
+    started_at: str = ""
 
     @property
     def id(self) -> str:
@@ -36,10 +38,10 @@ class Node:
         return self.epoch + secret.hex()
 
 
-def new_node(name: str, secret: bytes) -> Node:
+def new_node(name: str, secret: bytes, version: str = "") -> Node:
     """Return a new node of that name. Characters that a subject cannot hold become dashes."""
     plain = _NOT_IN_A_SUBJECT.sub("-", name)[:32].strip("-") or "node"
-    return Node(plain, secret.hex())
+    return Node(plain, secret.hex(), version, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def epoch_in(session_id: str) -> str | None:
@@ -59,6 +61,8 @@ class NodeHeartbeat(msgspec.Struct, frozen=True):
     asks: bool = False
     # The fencing token of each server that only this node may run.
     runs: Mapping[str, int] = {}
+    version: str = ""
+    started_at: str = ""
 
 
 _decoder = msgspec.msgpack.Decoder(NodeHeartbeat)
@@ -199,11 +203,20 @@ class ClusterMembers:
     def require(self) -> None:
         """Raise Unavailable unless the others can be reached."""
         if reason := self.cut_off or ("" if self._is_there else "the bus is away"):
-            raise Unavailable(f"this node is cut off from the others: {reason}", CUT_OFF, SOON)
+            raise Unavailable(f"this node cannot reach the other nodes: {reason}", CUT_OFF, SOON)
 
     def beat(self, *, asks: bool = False) -> None:
         """Send a heartbeat."""
-        self._say(NodeHeartbeat(self.me.name, self.me.epoch, asks=asks, runs=dict(self.runs)))
+        self._say(
+            NodeHeartbeat(
+                self.me.name,
+                self.me.epoch,
+                asks=asks,
+                runs=dict(self.runs),
+                version=self.me.version,
+                started_at=self.me.started_at,
+            )
+        )
 
     def look(self) -> None:
         """Find the nodes that have fallen silent, and report their death."""
@@ -212,7 +225,7 @@ class ClusterMembers:
         horizon = self._now() - self.rhythm.dead_after.total_seconds()
         for id, peer in list(self._alive.items()):
             if peer.heard < horizon:
-                log.warning("node %s has fallen silent, and counts as dead", id)
+                log.warning("Node %s sent no heartbeat and counts as dead", id)
                 self._bury(id)
                 self._silent[id] = peer.node.name
                 if len(self._silent) > MAX_REMEMBERED:
@@ -234,7 +247,7 @@ class ClusterMembers:
                 peer.heard = self._since
             self.beat(asks=True)
         else:
-            log.warning("the bus between the nodes is away")
+            log.warning("The bus between the nodes is unavailable")
 
     def _say(self, heartbeat: NodeHeartbeat) -> None:
         try:
@@ -248,7 +261,7 @@ class ClusterMembers:
         except MalformedMessage as error:
             log.warning("%s", error)
             return
-        node = Node(beat.name, beat.epoch)
+        node = Node(beat.name, beat.epoch, beat.version, beat.started_at)
         if node.id == self.me.id or node.id in self._left:
             return
         if beat.leaves:
@@ -260,7 +273,7 @@ class ClusterMembers:
         is_new = node.id not in self._alive
         self._alive[node.id] = PeerNode(node, self._now(), beat.runs)
         if is_new:
-            log.info("node %s is there", node.id)
+            log.info("Node %s joined", node.id)
             self._silent = {id: name for id, name in self._silent.items() if name != node.name}
             self._tell(node.id, True)
         if beat.asks:
@@ -275,4 +288,4 @@ class ClusterMembers:
             try:
                 watcher(id, is_alive)
             except Exception:
-                log.exception("a watcher of the nodes failed")
+                log.exception("A listener for nodes failed")

@@ -11,7 +11,6 @@ from comity.config.fields import FieldType, UrlField, setting
 _NODE: Final = r"(nats|tls)://[^,\s]+"
 CLUSTER_URL: Final = UrlField(
     "[cluster]",
-    "COMITY_CLUSTER_URL",
     rf"^({_NODE}(,{_NODE})*)?$",
     "must be as nats://host:4222, or several of them with commas between",
 )
@@ -40,8 +39,8 @@ class ClusterSettings:
         is_secret=True,
     )
     credentials_file: str = setting("", "The file with the NATS credentials of this deployment.")
-    authority_file: str = setting(
-        "", "The CA certificate for `tls://` servers; unset, the certificates of the system count."
+    ca_file: str = setting(
+        "", "The CA certificate for `tls://` NATS servers; default: the certificates of the system."
     )
     allow_open_nats: bool = setting(
         False, "Whether Comity uses NATS servers on other machines that need no login."
@@ -50,11 +49,18 @@ class ClusterSettings:
     name: str = setting(
         "comity", "The name of the deployment; it is the same on every node.", NODE_NAME
     )
-    heartbeat: timedelta = setting(timedelta(seconds=1), "How often a node sends a heartbeat.")
+    heartbeat_interval: timedelta = setting(
+        timedelta(seconds=1), "How often a node sends a heartbeat."
+    )
     dead_after: timedelta = setting(
         timedelta(seconds=5), "How long a node may be silent before it counts as dead."
     )
-    lease: timedelta = setting(
+    lease_ttl: timedelta = setting(
         timedelta(seconds=10),
-        'How long a server with `placement = "one"` stays with a node that is silent.',
+        'How long a server with `replicas = "single"` stays with a node that is silent.',
+    )
+    single_replica: bool = setting(
+        False,
+        'Whether each server with a command counts as `replicas = "single"`, '
+        'unless it has `process_per = "session"`.',
     )

@@ -277,7 +277,7 @@ class ClusterStreamReader(StreamCounters):
         """Stop reading, and cancel the other end unless it has already ended."""
         if not self._final:
             self._say(StreamAction.CANCEL, 0)
-            self.end(error or Unavailable("nobody reads it any more"))
+            self.end(error or Unavailable("its reader is gone"))
         if error is None:
             self._queue.clear()
 
@@ -304,7 +304,7 @@ class ClusterStreamReader(StreamCounters):
 
     def _premature(self, whole: list[bytes]) -> Exception:
         if whole:
-            return Unavailable("the other node ended amid a message", CUT_OFF)
+            return Unavailable("the other node stopped during a message", CUT_OFF)
         return StopAsyncIteration()
 
     async def _wait(self) -> None:
@@ -365,7 +365,7 @@ class ClusterStreamWriter(StreamCounters):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self._is_unread:
-            raise Unavailable("nobody reads it any more")
+            raise Unavailable("its reader is gone")
         self._sent += size
 
     def _wake(self) -> None:
@@ -462,7 +462,7 @@ class ClusterStreams:
     def look(self) -> None:
         """Send every peer the number of frames on each stream, so that it can detect a loss."""
         if self._peers.cut_off:
-            self.let_go(f"this node is cut off from the others: {self._peers.cut_off}")
+            self.let_go(f"this node cannot reach the other nodes: {self._peers.cut_off}")
         by_peer: dict[str, list[StreamCount]] = {}
         for number, stream in self._opened.items():
             by_peer.setdefault(stream.peer, []).append(StreamCount(number, True, stream.said))
@@ -513,7 +513,7 @@ class ClusterStreams:
                 peer, StreamFrame(action, self._peers.me.id, number, own, count, False, data)
             )
         except (Unavailable, MalformedMessage) as error:
-            log.debug("node %s was not told: %s", peer, error)
+            log.debug("Node %s could not be notified: %s", peer, error)
 
     async def _send(
         self,
@@ -603,7 +603,7 @@ class ClusterStreams:
         except TimeoutError:
             self._refuse(key, Unavailable("the time for it is over", TIMEOUT))
         except Exception:
-            log.exception("answering another node ended in a bug")
+            log.exception("Answering another node failed")
             self._refuse(key, Unavailable("the other node failed; see its log"))
         finally:
             self._served.pop(key, None)
@@ -653,8 +653,8 @@ class _ClusterReplyWriter:
 
 
 async def _unknown(head: bytes, body: bytes, reply: StreamReplyWriter) -> None:
-    raise MalformedMessage("this node does not know how to do that", METHOD_NOT_FOUND)
+    raise MalformedMessage("this node does not support the request", METHOD_NOT_FOUND)
 
 
 def _lost() -> Unavailable:
-    return Unavailable("a part of what two nodes said to each other was lost", CUT_OFF, SOON)
+    return Unavailable("a message between two nodes was lost", CUT_OFF, SOON)

@@ -362,7 +362,7 @@ class ConfigValue:
     def unknown_among(self, known: Iterable[str]) -> Misconfigured:
         names = sorted(known)
         near = nearest_name(str(self.place[-1]), names)
-        hint = f"did you mean {near!r}?" if near else f"known are: {', '.join(names)}"
+        hint = f"did you mean {near!r}?" if near else f"known keys: {', '.join(names)}"
         return self.wrong(f"there is no such key; {hint}")
 
 
@@ -402,8 +402,8 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
         return whole[1:]
     if match.string.startswith("input:", match.start() + 2):
         raise Misconfigured(
-            "an ${input:...} is asked for by an editor, and nobody can be asked here; "
-            "write ${NAME} and set that variable"
+            "an ${input:...} is a prompt of an editor, which Comity cannot show; write ${NAME} "
+            "and set that variable"
         )
     name: str | None = match[1]
     default: str | None = match[2]
@@ -411,8 +411,8 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
         raise Misconfigured(
             "a ${...} that is no variable; write ${NAME}, ${NAME:-default}, or $${ for a plain ${"
         )
-    value = variables.get(name, "")
-    if value or (default is None and name in variables):
+    value = variables.get(name)
+    if value or (default is None and value is not None):
         return value
     if default is None:
         raise Misconfigured(

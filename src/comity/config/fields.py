@@ -98,10 +98,9 @@ def to_config_value(value: Any) -> object:
 
 @dataclass(frozen=True, slots=True)
 class UrlField:
-    """The `url` of one table: its pattern, its description, and the variable that overrides it."""
+    """The `url` of one table: its pattern and the rule that an error tells."""
 
     table: str
-    variable: str
     shape: str
     rule: str
 
@@ -116,10 +115,10 @@ class UrlField:
         return text
 
     def resolve(self, told: str, environ: Mapping[str, str], mistakes: ConfigErrors) -> str:
-        """Return the URL from the environment, or else from the file, with variables replaced."""
+        """Return the URL of a file with its variables replaced."""
         named = ConfigValue(None, self.table, ("url",))
         try:
-            url = environ.get(self.variable) or expand_variables(told, environ)
+            url = expand_variables(told, environ)
         except Misconfigured as problem:
             mistakes.add(named.wrong(str(problem)))
             return ""

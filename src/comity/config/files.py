@@ -1,7 +1,8 @@
 """The names of configuration files, and the state folder of a user."""
 
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,15 +12,52 @@ OWN: Final = "comity.toml"
 CLIENTS: Final = ("mcp.json", ".mcp.json")
 MGP_LOCAL: Final = "mgp.toml"
 MGP_USER: Final = ".config/mgp/servers.toml"
-"""The only file that Comity looks for in the home folder, not in the current folder."""
-
 MGP_VARIABLE: Final = "MGP_CONFIG_PATH"
+SYSTEM_FILE: Final = Path("/etc/comity") / OWN
 
 
-def config_file_choices(override: str | None) -> tuple[tuple[str, ...], ...]:
-    """Return the candidates. Comity reads all files of the first candidate that has one."""
-    own = tuple((name,) for name in (OWN, *CLIENTS))
-    return (*own, (override,)) if override else (*own, (MGP_LOCAL, MGP_USER))
+def config_file_choices(
+    cwd: Path, home: Path, environ: Mapping[str, str]
+) -> tuple[tuple[Path, ...], ...]:
+    """Return the candidates in order. Comity reads the first one whose first file exists.
+
+    It reads the other files of that candidate together with the first one. The file that
+    MGP_CONFIG_PATH names counts as existing, so that an error can name it.
+    """
+    user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "comity" / OWN
+    here = tuple((cwd / name,) for name in (OWN, *CLIENTS))
+    own = ((user,), (SYSTEM_FILE,))
+    if override := environ.get(MGP_VARIABLE):
+        return (*here, (cwd / override,), *own)
+    shared = home / MGP_USER
+    return (*here, (cwd / MGP_LOCAL, shared), *own, (shared,))
+
+
+def existing_choices(
+    choices: Iterable[tuple[Path, ...]], named: Path | None
+) -> list[tuple[Path, ...]]:
+    """Return the candidates that count, without the files that do not exist.
+
+    `named` is a file that the user named. It counts even if it is missing.
+    """
+    return [
+        (choice[0], *filter(_exists, choice[1:]))
+        for choice in choices
+        if choice[0] == named or _exists(choice[0])
+    ]
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def config_id(config: Path) -> str:
+    """Return a file name for the state of one configuration."""
+    digest = hashlib.sha256(str(config.absolute()).encode()).hexdigest()[:16]
+    return f"{config.stem}-{digest}"
 
 
 STATE_VARIABLE: Final = "COMITY_STATE_DIR"
@@ -54,6 +92,15 @@ def prepare_state_folder(*names: str, environ: Mapping[str, str] = os.environ) -
             f"name another one in {STATE_VARIABLE}"
         ) from None
     return folder
+
+
+def prepare_state_file(file: Path) -> None:
+    """Create the folder of a file if it belongs into the state folder."""
+    try:
+        inner = file.absolute().parent.relative_to(state_folder())
+    except (ValueError, Misconfigured):
+        return
+    prepare_state_folder(*inner.parts)
 
 
 def _make_private(folder: Path) -> None:

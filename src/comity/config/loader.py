@@ -51,7 +51,7 @@ def _text(path: Path) -> str:
         with path.open("rb") as stream:
             data = stream.read(FILE_BYTES + 1)
     except FileNotFoundError:
-        raise file.wrong("there is no such file; check the path, or write it") from None
+        raise file.wrong("there is no such file; check the path, or create the file") from None
     except (OSError, ValueError) as problem:
         why = problem.strerror if isinstance(problem, OSError) else problem
         raise file.wrong(f"cannot be read ({why}); check the path") from None
@@ -106,7 +106,7 @@ def _from_json(file: str, text: str) -> ConfigValue:
     if repeated:
         lines = {place[-1]: line for place, line in positions_in_json(text).repeated.items()}
         problem = (
-            f"the key {format_key_path((repeated[0],))!r} stands twice in one object; remove one"
+            f"the key {format_key_path((repeated[0],))!r} appears twice in one object; remove one"
         )
         raise _at(file, lines.get(repeated[0]), problem)
     return ConfigValue(document, file)

@@ -3,7 +3,7 @@
 import os
 import secrets
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,12 @@ from typing import Final
 from comity.errors import Misconfigured
 
 MAX_SECRET_BYTES: Final = 64 * 1024
+MOUNTED_SECRETS: Final = (Path("/run/secrets"), Path("/run/credentials"))
+"""Where container engines and systemd put secrets.
+
+They choose the mode of these files. A file of Compose has the mode that it has on the host.
+Kubernetes and systemd let a group read it. Only root can create these folders.
+"""
 
 
 def read_secret(
@@ -19,7 +25,8 @@ def read_secret(
     """Return the content of the file, without surrounding white space.
 
     `name` is the setting, for the message. Raises Misconfigured if the file cannot be read, is too
-    long, or is readable for other users of this machine. `may_be_shared` allows the latter.
+    long, or is readable for other users of this machine. `may_be_shared` allows the latter, and so
+    do the folders in MOUNTED_SECRETS.
     `must_be_own` also refuses a link and a file of another user, for files that Comity wrote.
     """
     file = Path(path).expanduser()
@@ -34,11 +41,55 @@ def read_secret(
         raise Misconfigured(f"{name}: {file} cannot be read: {reason}") from None
     if must_be_own and (about.st_uid != os.getuid() or not stat.S_ISREG(about.st_mode)):
         raise Misconfigured(f"{name}: {file} belongs to another user, or is no regular file")
-    if about.st_mode & 0o077 and not may_be_shared:
+    is_mounted = any(file.is_relative_to(folder) for folder in MOUNTED_SECRETS)
+    if about.st_mode & 0o077 and not may_be_shared and not is_mounted:
         raise Misconfigured(f"{name}: other users can read {file}; run `chmod 600 {file}`")
     if len(found) > MAX_SECRET_BYTES:
         raise Misconfigured(f"{name}: {file} is too long for a secret")
     return found.strip()
+
+
+FILE_SUFFIX: Final = "_FILE"
+
+
+def variable_text(name: str, environ: Mapping[str, str]) -> str | None:
+    """Return the value of a variable, or the content of the file that NAME_FILE names.
+
+    Container engines and service managers give secrets as files. Raises Misconfigured if both are
+    set, or if the file cannot be read.
+    """
+    text, file = environ.get(name), environ.get(name + FILE_SUFFIX)
+    if not file:
+        return text
+    variable = name + FILE_SUFFIX
+    if text:
+        raise Misconfigured(f"{variable}: {name} is set too; unset one of them")
+    try:
+        return read_secret(file, variable).decode()
+    except UnicodeDecodeError:
+        raise Misconfigured(f"{variable}: the file is not UTF-8") from None
+
+
+class FileVariables(Mapping[str, str]):
+    """Environment variables, of which each may be in the file that NAME_FILE names.
+
+    Reading one raises Misconfigured as `variable_text` does.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def __getitem__(self, name: str) -> str:
+        text = variable_text(name, self._environ)
+        if text is None:
+            raise KeyError(name)
+        return text
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._environ)
+
+    def __len__(self) -> int:
+        return len(self._environ)
 
 
 def write_secret(file: Path, content: bytes, *, keep_existing: bool = False) -> None:

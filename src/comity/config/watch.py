@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Final
 
+from comity.toolkit.background import aligned_time
+
 LOOK_EVERY_SECONDS: Final = 1.0
 
 type Look = tuple[tuple[int, int, int] | None, ...]
@@ -34,7 +36,7 @@ async def file_changes(
 
 async def _asked_within(asked: asyncio.Event, seconds: float) -> bool:
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout_at(aligned_time(seconds)):
             await asked.wait()
     except TimeoutError:
         return False

@@ -26,7 +26,7 @@ class WebhooksApi:
             ApiRoute("GET", "/api/webhooks", read, self._list_webhooks, CursorQuery),
             ApiRoute("GET", one, read, self._show_webhook, EmptyQuery),
             ApiRoute("POST", f"{one}/retry", write, self._retry, EmptyBody),
-            ApiRoute("POST", f"{one}/remove", write, self._remove, EmptyBody),
+            ApiRoute("POST", f"{one}/delete", write, self._remove, EmptyBody),
         )
 
     async def _list_webhooks(self, request: ApiRequest[CursorQuery]) -> View:
@@ -64,7 +64,7 @@ class WebhooksApi:
         where = self._webhooks.target_of(subscription)
         return {
             "id": subscription.id,
-            "party": subscription.party,
+            "principal": subscription.party,
             "place": None if where is None else where.origin,
             "event": subscription.name,
             "min_severity": subscription.least,

@@ -45,7 +45,7 @@ MOST_BYTES: Final = 1024 * 1024
 
 def is_published(event: AuditEvent) -> bool:
     """Whether others receive an event. The claims of servers are only in the audit log."""
-    return event.type != AuditType.TESTIMONY
+    return event.type != AuditType.SERVER_REPORT
 
 
 def notice_params(event: AuditEvent, missed: int = 0) -> dict[str, object]:
@@ -206,8 +206,8 @@ class AuditServerFeed:
         link = link_of(server)
         if link is None:
             log.warning(
-                "server %r is to hear all that happens, but did not agree on the MGP extension "
-                "audit; it hears nothing",
+                "Server %r is an audit server, but did not negotiate the MGP extension audit. "
+                "It receives no events.",
                 server.name,
             )
             return
@@ -279,7 +279,7 @@ class _ServerAuditQueue:
                 else:
                     await self._link.request(protocol.PING)
         except (Unavailable, TimeoutError) as error:
-            log.info("server %r hears too slowly what happens: %s", self._link.server, error)
+            log.info("Server %r reads audit events too slowly: %s", self._link.server, error)
             await asyncio.sleep(PAUSE_SECONDS)
 
 
@@ -289,7 +289,7 @@ MAX_WORD_LENGTH: Final = 200
 ENDED_CALL_RETENTION: Final = timedelta(seconds=60)
 MAX_REMEMBERED: Final = 10_000
 CLAIMED: Final = "claimed_trace_id"
-_ENDINGS: Final = frozenset({AuditType.TOOL_EXECUTED, AuditType.OFFER_USED})
+_ENDINGS: Final = frozenset({AuditType.TOOL_EXECUTED, AuditType.CATALOG_ENTRY_USED})
 
 type Redact = Callable[[object], object]
 
@@ -407,7 +407,7 @@ class ServerAuditReports:
         if said.trace_id and not is_known:
             untrusted[CLAIMED] = said.trace_id
         self._audit_log.record(
-            AuditType.TESTIMONY,
+            AuditType.SERVER_REPORT,
             f"{SERVER_SUBJECT_PREFIX}{server}",
             server=server,
             result=AuditResult.UNKNOWN,

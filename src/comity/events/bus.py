@@ -183,7 +183,7 @@ class EventBus:
                     for name in names:
                         told.setdefault(name, []).append(server)
         others = [
-            EventChannel(name, f"Told by {', '.join(sorted(set(servers)))}.")
+            EventChannel(name, f"Sent by {', '.join(sorted(set(servers)))}.")
             for name, servers in sorted(told.items())
             if name not in STANDARD
         ]
@@ -277,4 +277,4 @@ def _deliver(subscriber: EventSubscriber, event: GatewayEvent) -> None:
         if subscriber.is_open:
             subscriber.handler(event)
     except Exception:
-        log.exception("one who follows events failed")
+        log.exception("An event subscriber failed")

@@ -93,7 +93,7 @@ def decode_event(data: bytes) -> ClusterEventMessage:
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessage(f"a node says what no node says: {error}") from None
+        raise MalformedMessage(f"invalid message from a node: {error}") from None
 
 
 log = logging.getLogger(__name__)
@@ -171,14 +171,14 @@ class ClusterEvents:
             inbox = self._bus.inbox()
             interest = await self._bus.subscribe(inbox, hear)
         except Unavailable as error:
-            log.info("other nodes cannot be asked for channels: %s", error)
+            log.info("Event channels of other nodes could not be read: %s", error)
             return
         try:
             self._announce(inbox)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await all_here.wait()
         except (TimeoutError, Unavailable) as error:
-            log.info("not all nodes say which channels they have: %s", error or "in time")
+            log.info("Not all nodes report their event channels: %s", error or "in time")
         finally:
             await interest.close()
 
@@ -208,7 +208,7 @@ class ClusterEvents:
             self._announce()
         except Unavailable as error:
             # It is sent again as soon as the bus is connected.
-            log.debug("other nodes do not hear what is followed here: %s", error)
+            log.debug("Other nodes do not know the subscriptions of this node: %s", error)
 
     def _announce(self, reply: str = "") -> None:
         names = self._names()

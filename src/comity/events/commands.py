@@ -4,9 +4,17 @@ import click
 from rich.text import Text
 
 from comity.cli.api_client import Answer, ApiClient
-from comity.cli.exit_status import FINE, SOMETHING_WRONG
-from comity.cli.options import DefaultListGroup, json_option, url_option
-from comity.cli.output import build_table, describe_age, line_text, show_json, show_output
+from comity.cli.exit_status import DONE, FAILED
+from comity.cli.options import (
+    DefaultListGroup,
+    check_option,
+    confirm,
+    gateway_options,
+    limit_option,
+    yes_option,
+)
+from comity.cli.output import build_table, describe_age, line_text, show_document, show_output
+from comity.cli.target import connect_gateway
 from comity.toolkit.text import count_noun
 
 WEBHOOKS_PATH = "webhooks"
@@ -14,40 +22,49 @@ WEBHOOKS_PATH = "webhooks"
 
 @click.group("webhooks", cls=DefaultListGroup)
 def webhooks_command() -> None:
-    """Show where events are posted, what waits and what failed.
+    """Manage webhook subscriptions.
 
-    Clients subscribe with events/subscribe; who may is a grant of events/subscribe on
-    webhooks/HOST.
+    Clients subscribe with events/subscribe. They need a grant of events/subscribe on webhooks/HOST.
+
+    \b
+    Examples:
+      comity webhooks
+      comity webhooks show 06gu44bi
+      comity webhooks retry 06gu44bi
     """
 
 
 @webhooks_command.command("list")
-@url_option
-@json_option
-def list_webhooks(url: str, *, as_json: bool) -> int:
-    """List every webhook; the same as `comity webhooks`.
+@check_option("a webhook has undelivered events")
+@limit_option()
+@gateway_options
+def list_webhooks(limit: int | None, *, check: bool) -> int:
+    """List webhooks with their state.
 
-    The exit status is 1 if something was not delivered to one of them.
+    \b
+    Examples:
+      comity webhooks list
+      comity webhooks list --check
     """
-    found = _all(ApiClient(url))
-    if as_json:
-        show_json({"webhooks": found})
-    elif found:
-        show_output(build_table(_COLUMNS, [_row(each) for each in found]))
-    else:
-        show_output(
-            line_text("No events are posted anywhere; clients subscribe with events/subscribe.")
-        )
-    return SOMETHING_WRONG if any(_is_wrong(each) for each in found) else FINE
+    found = _all(connect_gateway())[:limit]
+
+    def print_table() -> None:
+        if found:
+            show_output(build_table(_COLUMNS, [_row(each) for each in found]))
+        else:
+            show_output(line_text("There are no webhooks."))
+
+    show_document({"webhooks": found}, print_table, [each["id"] for each in found])
+    return FAILED if check and any(_is_wrong(each) for each in found) else DONE
 
 
 _COLUMNS = (
     "ID",
-    "PARTY",
-    "PLACE",
+    "PRINCIPAL",
+    "URL",
     "EVENT",
     "STATE",
-    "WAITING",
+    "QUEUED",
     "FAILED",
     "LAST ERROR",
     "DELIVERED",
@@ -56,49 +73,57 @@ _COLUMNS = (
 
 @webhooks_command.command("show")
 @click.argument("id")
-@url_option
-@json_option
-def show_webhook(id: str, url: str, *, as_json: bool) -> int:
-    """Show the webhook ID, and each event that waits for it or has failed."""
-    one = ApiClient(url).get(WEBHOOKS_PATH, id)
-    if as_json:
-        show_json(one)
-        return SOMETHING_WRONG if _is_wrong(one) else FINE
-    show_output(build_table(_COLUMNS, [_row(one)]))
-    if one["posts"]:
-        columns = ("EVENT", "STATE", "TRIES", "NEXT TRY", "LAST ERROR")
-        show_output(build_table(columns, [_post_row(each) for each in one["posts"]]))
-    return SOMETHING_WRONG if _is_wrong(one) else FINE
+@gateway_options
+def show_webhook(id: str) -> None:
+    """Show a webhook with its queued and failed events.
+
+    \b
+    Examples:
+      comity webhooks show 06gu44bi
+    """
+    one = connect_gateway().get(WEBHOOKS_PATH, id)
+
+    def print_table() -> None:
+        show_output(build_table(_COLUMNS, [_row(one)]))
+        if one["posts"]:
+            columns = ("EVENT", "STATE", "ATTEMPTS", "NEXT ATTEMPT", "LAST ERROR")
+            show_output("", build_table(columns, [_post_row(each) for each in one["posts"]]))
+
+    show_document(one, print_table, [one["id"]])
 
 
 @webhooks_command.command("retry")
 @click.argument("id")
-@url_option
-@json_option
-def retry(id: str, url: str, *, as_json: bool) -> int:
-    """Post to the webhook ID again, and all that failed; also where it was disabled."""
-    done = ApiClient(url).post(WEBHOOKS_PATH, id, "retry")
-    if as_json:
-        show_json(done)
-    else:
-        failed = count_noun(done["retried"], "failed event")
-        show_output(line_text(f"{id} is active, and Comity posts {failed} again.", "green"))
-    return FINE
+@gateway_options
+def retry(id: str) -> None:
+    """Enable a webhook and send its failed events again.
+
+    \b
+    Examples:
+      comity webhooks retry 06gu44bi
+    """
+    done = connect_gateway().post(WEBHOOKS_PATH, id, "retry")
+    failed = count_noun(done["retried"], "failed event")
+    told = line_text(f"{id} is active. Comity sends {failed} again.", "green")
+    show_document(done, lambda: show_output(told), [id])
 
 
-@webhooks_command.command("remove")
+@webhooks_command.command("delete")
 @click.argument("id")
-@url_option
-@json_option
-def remove(id: str, url: str, *, as_json: bool) -> int:
-    """End the webhook ID; what waits for it is not posted."""
-    done = ApiClient(url).post(WEBHOOKS_PATH, id, "remove")
-    if as_json:
-        show_json(done)
-    else:
-        lost = count_noun(done["waiting"] + done["failed"], "undelivered event")
-        show_output(line_text(f"{id} is gone, with {lost}.", "green"))
-    return FINE
+@yes_option
+@gateway_options
+def delete(id: str, *, yes: bool) -> None:
+    """Delete a webhook with its queued events.
+
+    \b
+    Examples:
+      comity webhooks delete 06gu44bi
+    """
+    confirm(f"Delete webhook {id} with its queued events?", yes=yes)
+    done = connect_gateway().post(WEBHOOKS_PATH, id, "delete")
+    lost = count_noun(done["waiting"] + done["failed"], "undelivered event")
+    told = line_text(f"Deleted {id} with {lost}.", "green")
+    show_document(done, lambda: show_output(told), [id])
 
 
 def _all(gateway: ApiClient) -> list[Answer]:
@@ -118,7 +143,7 @@ def _is_wrong(one: Answer) -> bool:
 
 def _row(one: Answer) -> tuple[str | Text, ...]:
     return (
-        *(one["id"], one["party"], one["place"] or "(not allowed)", one["event"]),
+        *(one["id"], one["principal"], one["place"] or "(not permitted)", one["event"]),
         line_text(one["state"], "green" if one["state"] == "active" else "red"),
         *(str(one["waiting"]), str(one["failed"]), one["last_error"] or ""),
         describe_age(one["delivered_at"]),

@@ -46,7 +46,7 @@ MOST_BYTES: Final = 1024 * 1024
 """The limit of waiting events for one client. Further events are lost, but no other messages."""
 
 _LISTEN_HINT: Final = (
-    f"in this era there is no stream beside a request: name the channels in {protocol.LISTEN}, "
+    f"this MCP version has no separate stream: name the channels in {protocol.LISTEN}, "
     f'as {{"notifications": {{"{LISTENED}": {{"channels": [...]}}}}}}'
 )
 
@@ -248,7 +248,7 @@ class McpEventMethods:
     async def _unsubscribe(self, request: MethodRequest) -> Mapping[str, object]:
         named, url = event_messages.decode_unsubscribe_params(request.params)
         if not await self._subscriptions.unsubscribe(request.actor, named, url):
-            raise MalformedMessage("there is no such subscription of yours", EVENT_NOT_FOUND)
+            raise MalformedMessage("you have no such subscription", EVENT_NOT_FOUND)
         return {}
 
     @method("events/poll")

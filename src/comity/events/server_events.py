@@ -84,16 +84,20 @@ class ServerSubscription:
                     if not await (self._listen() if self._is_modern else self._subscribe()):
                         return
                 except (Unavailable, TimeoutError) as error:
-                    log.info("server %r: its events are not heard: %s", self._link.server, error)
+                    log.info(
+                        "server %r: its events cannot be received: %s", self._link.server, error
+                    )
                 except MalformedMessage as error:
                     # The server has no such channel, so another attempt would not help.
-                    log.info("server %r agrees to no events: %s", self._link.server, error)
+                    log.info(
+                        "Server %r refused the event subscription: %s", self._link.server, error
+                    )
                     return
                 self.id, ended = "", ended + 1
                 pause = draw_delay(RetrySchedule(), ended)
                 await asyncio.sleep(pause.total_seconds())
         except Exception:
-            log.exception("hearing the events of server %r ended in a bug", self._link.server)
+            log.exception("Reading the events of server %r failed", self._link.server)
         finally:
             self._is_settled.set()
 
@@ -143,7 +147,7 @@ class ServerSubscription:
             agreed = jsonrpc.decode_members(frame.parameters.get("notifications", b"{}"))
             self._agree(*subscribed_in(agreed.get(LISTENED, UNSET)))
         except MalformedMessage as error:
-            log.info("server %r agrees to no events: %s", self._link.server, error)
+            log.info("Server %r refused the event subscription: %s", self._link.server, error)
             self.close()
 
     def _agree(self, subscription: str, channels: tuple[str, ...]) -> None:
@@ -220,7 +224,7 @@ class ServerEventSources:
         self._remote_interest = ChannelInterest[str](most_of_party=MAX_WANTED)
         self.is_only_here: Callable[[str], bool] = is_only_here
         self._sources: dict[str, _ServerEventSource] = {}
-        self._background_tasks = BackgroundTasks("what servers tell")
+        self._background_tasks = BackgroundTasks("events of servers")
         servers.watch(self._on_server_state)
         events.other_sources.append(self)
 
@@ -338,7 +342,7 @@ class ServerEventSources:
             log.info("server %r: %s", link.server, error)
             return
         if told.channel in STANDARD or not source.hears(told):
-            log.info("server %r tells of %s unasked", link.server, told.channel)
+            log.info("Server %r sent %s without a subscription", link.server, told.channel)
             return
         at, severity = told.at(self._events.clock()), severity_of(told.severity)
         name, server = id_of(told), link.server

@@ -58,7 +58,7 @@ def _channel(
 
 _INFO, _WARNING, _ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 _ACTOR_FIELDS: Final = ("actor", "server_id", "trace_id")
-_APPROVAL_FIELDS: Final = (*_CALL_FIELDS, "ask", "kind")
+_APPROVAL_FIELDS: Final = (*_CALL_FIELDS, "approval", "kind")
 
 STANDARD: Final[Mapping[str, EventChannel]] = {
     channel.name: channel
@@ -72,15 +72,15 @@ STANDARD: Final[Mapping[str, EventChannel]] = {
         _channel(
             "tool.requested",
             _INFO,
-            "Somebody lacks tools; some were found, perhaps.",
+            "A client requested tools.",
             ("actor", "trace_id", "status", "loaded"),
         ),
         _channel("tool.retried", _INFO, "A call is made again.", (*_CALL_FIELDS, "attempt")),
         _channel(
-            "tool.outcome_unknown", _ERROR, "Whether a call ran is not known.", (*_CALL_FIELDS,)
+            "tool.outcome_unknown", _ERROR, "It is unknown whether a call ran.", (*_CALL_FIELDS,)
         ),
         _channel(
-            "security.access_denied", _WARNING, "Somebody may not.", (*_CALL_FIELDS, "outcome")
+            "security.access_denied", _WARNING, "Access was denied.", (*_CALL_FIELDS, "outcome")
         ),
         _channel(
             "security.validation_failed",
@@ -117,13 +117,21 @@ STANDARD: Final[Mapping[str, EventChannel]] = {
             "security.key_changed",
             _INFO,
             "A key was issued, or counts no more.",
-            (*_ACTOR_FIELDS, "change", "key", "party", "expires_at", "replaces", "counts_until"),
+            (
+                *_ACTOR_FIELDS,
+                "change",
+                "key",
+                "principal",
+                "expires_at",
+                "replaces",
+                "counts_until",
+            ),
         ),
         _channel(
-            "security.party_changed",
+            "security.principal_changed",
             _INFO,
-            "A party was changed.",
-            (*_ACTOR_FIELDS, "party", "change"),
+            "A principal was changed.",
+            (*_ACTOR_FIELDS, "principal", "change"),
         ),
         _channel(
             "security.definition_changed",
@@ -134,26 +142,31 @@ STANDARD: Final[Mapping[str, EventChannel]] = {
         _channel(
             "security.definition_accepted",
             _INFO,
-            "What a server says of its tools was accepted.",
+            "Tool definitions were accepted.",
             (*_ACTOR_FIELDS, "number", "tools"),
         ),
         _channel(
-            "security.ask_opened",
+            "security.approval_requested",
             _INFO,
-            "Somebody has to be asked.",
+            "An approval was requested.",
             (*_APPROVAL_FIELDS, "expires_at"),
         ),
         _channel(
-            "security.ask_answered",
+            "security.approval_answered",
             _INFO,
-            "An ask was answered.",
+            "An approval request was answered.",
             (*_APPROVAL_FIELDS, "verdict", "state"),
         ),
-        _channel("security.ask_ended", _INFO, "An ask is over.", (*_APPROVAL_FIELDS, "state")),
+        _channel(
+            "security.approval_ended",
+            _INFO,
+            "An approval request ended.",
+            (*_APPROVAL_FIELDS, "state"),
+        ),
         _channel(
             "security.webhook_changed",
             _INFO,
-            "Who is told elsewhere has changed.",
+            "A webhook subscription was changed.",
             (*_ACTOR_FIELDS, "change"),
         ),
         _channel(
@@ -171,18 +184,18 @@ STANDARD: Final[Mapping[str, EventChannel]] = {
         _channel(
             "system.overload",
             _WARNING,
-            "A call was refused for want of room, or by a limit.",
+            "A call was refused because of a limit.",
             (*_CALL_FIELDS, "outcome"),
         ),
         _channel(
             "system.error",
             _ERROR,
-            "What must be known or written down cannot be, so calls are refused.",
+            "Permissions or the audit log are unavailable, so calls are refused.",
             (*_CALL_FIELDS, "outcome"),
         ),
         _channel(CONFIG_CHANGED, _INFO, "The settings were read anew.", ("servers",)),
         _channel(
-            CUT_OFF, _WARNING, "A server told too much: its events are not heard.", ("server_id",)
+            CUT_OFF, _WARNING, "A server sent too many events; they are dropped.", ("server_id",)
         ),
         _channel(
             BUDGET,
@@ -215,18 +228,18 @@ _CHANNELS_BY_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
     AuditType.ACCESS_REVOKED: ("security.grant_changed",),
     AuditType.KEY_ISSUED: ("security.key_changed",),
     AuditType.KEY_REVOKED: ("security.key_changed",),
-    AuditType.PARTY_CHANGED: ("security.party_changed",),
+    AuditType.PRINCIPAL_CHANGED: ("security.principal_changed",),
     AuditType.DEFINITION_CHANGED: ("security.definition_changed",),
     AuditType.DEFINITION_ACCEPTED: ("security.definition_accepted",),
     AuditType.TOOLS_REQUESTED: ("tool.requested",),
     AuditType.SERVER_REGISTERED: ("system.server_registered",),
     AuditType.SERVER_DEREGISTERED: ("system.server_registered",),
     AuditType.WEBHOOK_SUBSCRIBED: ("security.webhook_changed",),
-    AuditType.WEBHOOK_REMOVED: ("security.webhook_changed",),
+    AuditType.WEBHOOK_DELETED: ("security.webhook_changed",),
     AuditType.WEBHOOK_DISABLED: ("security.webhook_changed",),
-    AuditType.ASK_OPENED: ("security.ask_opened",),
-    AuditType.ASK_ANSWERED: ("security.ask_answered",),
-    AuditType.ASK_ENDED: ("security.ask_ended",),
+    AuditType.APPROVAL_REQUESTED: ("security.approval_requested",),
+    AuditType.APPROVAL_ANSWERED: ("security.approval_answered",),
+    AuditType.APPROVAL_ENDED: ("security.approval_ended",),
 }
 _CHANGE: Final[Mapping[str, str]] = {
     AuditType.ACCESS_GRANTED: "granted",
@@ -236,12 +249,12 @@ _CHANGE: Final[Mapping[str, str]] = {
     AuditType.SERVER_REGISTERED: "registered",
     AuditType.SERVER_DEREGISTERED: "deregistered",
     AuditType.WEBHOOK_SUBSCRIBED: "subscribed",
-    AuditType.WEBHOOK_REMOVED: "removed",
+    AuditType.WEBHOOK_DELETED: "removed",
     AuditType.WEBHOOK_DISABLED: "disabled",
 }
 _ATTEMPTS: Final = frozenset(
     {
-        *(AuditType.ACCESS_GRANTED, AuditType.ACCESS_REVOKED, AuditType.ASK_ANSWERED),
+        *(AuditType.ACCESS_GRANTED, AuditType.ACCESS_REVOKED, AuditType.APPROVAL_ANSWERED),
         *(AuditType.PERMISSION_GRANTED, AuditType.PERMISSION_DENIED, AuditType.PERMISSION_REVOKED),
         *(AuditType.SERVER_REGISTERED, AuditType.SERVER_DEREGISTERED),
     }
@@ -259,8 +272,18 @@ _CHANNELS_BY_OUTCOME: Final[Mapping[str, str]] = {
 }
 _FROM_DETAILS: Final = (
     *("outcome", "duration_ms", "risk_level", "outcome_known", "attempt", "permission"),
-    *("decision", "expired", "subject", "verb", "target", "expires_at", "key", "party"),
-    *("replaces", "counts_until", "change", "number", "tools", "ask", "kind", "verdict", "state"),
+    *("decision", "expired", "subject", "verb", "target", "expires_at", "key", "principal"),
+    *(
+        "replaces",
+        "counts_until",
+        "change",
+        "number",
+        "tools",
+        "approval",
+        "kind",
+        "verdict",
+        "state",
+    ),
     *("status", "loaded"),
 )
 """The members of an audit event's details that a channel event includes."""
@@ -278,7 +301,7 @@ def channels_of(event: events.AuditEvent) -> tuple[str, ...]:
         return (_DENIED,)
     also = _CHANNELS_BY_OUTCOME.get(str(event.details.get("outcome")))
     more = () if also is None or event.result != AuditResult.BLOCKED else (also,)
-    if event.type == AuditType.OFFER_USED:
+    if event.type == AuditType.CATALOG_ENTRY_USED:
         return more
     if event.type == AuditType.TOOL_EXECUTED:
         return ("tool.completed" if event.result == AuditResult.SUCCESS else "tool.failed",)

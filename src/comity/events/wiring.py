@@ -136,7 +136,7 @@ def build_webhooks(
     # Delivery starts as soon as a message is stored.
     intake = WebhookOutbox(hooks, audit_log, delivery.runner.wakeup)
     subscribing = WebhookSubscriptions(hooks, poster, sealer)
-    rereading = BackgroundTasks("what is known of webhooks")
+    rereading = BackgroundTasks("webhook subscriptions")
 
     async def reread(id: str) -> None:
         try:
@@ -153,7 +153,7 @@ def build_webhooks(
 
 
 def sender_of(settings: Settings) -> WebhookSender:
-    seconds = settings.webhooks.deadline.total_seconds()
+    seconds = settings.webhooks.timeout.total_seconds()
     resolve, deadlines = Resolver(time.monotonic).resolve, WebhookTimeouts(seconds / 2, seconds)
     return HttpWebhookSender(resolve, deadlines, proxies=proxies_of(settings))
 

@@ -65,7 +65,7 @@ def decode_grant(params: Mapping[str, Raw]) -> Grant:
     """Return the grant that `mgp/access/grant` creates. Raises MalformedMessage."""
     said = _decode_params(params, _AccessGrantParams)
     if said.expires_at is not None and said.expires_at.tzinfo is None:
-        raise MalformedMessage("expires_at must say its time zone", INVALID_PARAMS)
+        raise MalformedMessage("expires_at needs a time zone", INVALID_PARAMS)
     return Grant(
         _checked_name(said.agent_id, "agent_id"),
         CALL,
@@ -168,5 +168,5 @@ class AccessControlMethods:
 def _require_client(request: MethodRequest) -> Actor:
     """Return the actor of a request. Raises MalformedMessage if the actor is a server."""
     if request.actor.kind is PrincipalKind.SERVER:
-        raise MalformedMessage("a server has no say in who may do what", ACCESS_DENIED)
+        raise MalformedMessage("servers cannot change grants", ACCESS_DENIED)
     return request.actor

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from comity.approvals.pending_calls import GoOn
 from comity.catalog.catalog import UNKNOWN_CURSOR_TEXT
 from comity.catalog.discovery import OwnTools
 from comity.catalog.listing import KIND_OF_LIST
@@ -15,8 +16,15 @@ from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MalformedMessage, Un
 from comity.events.webhooks import model
 from comity.gateway.era_bridge import EraBridge
 from comity.gateway.mgp_methods import ServerStatusMethods, with_mgp
-from comity.gateway.one_server import URI_METHODS, track_resource_subscription, with_name
-from comity.gateway.pipeline import CallGate, enforce_outcome
+from comity.gateway.one_server import (
+    URI_METHODS,
+    await_sent,
+    finish_sending,
+    tool_name_in,
+    track_resource_subscription,
+    with_name,
+)
+from comity.gateway.pipeline import CallGate, Outcome, may_be_sent
 from comity.gateway.retries import RetryActions
 from comity.gateway.subscriptions import ListSubscriptions
 from comity.mcp import eras, jsonrpc, protocol
@@ -108,11 +116,11 @@ def publish_task_ids(call: Call, server: str, task_ids: eras.TaskIds) -> None:
 
 async def modern_connection(server: UpstreamServer) -> UpstreamConnection:
     if Era.MODERN not in server.connections.eras:
-        raise MalformedMessage("this server has no tasks of this era", METHOD_NOT_FOUND)
+        raise MalformedMessage("this server has no tasks of this MCP version", METHOD_NOT_FOUND)
     return server.connections.modern_connection()
 
 
-KIND_BY_METHOD: Final = {protocol.CALL_TOOL: EntryKind.TOOL, protocol.GET_PROMPT: EntryKind.PROMPT}
+NAMED_METHODS: Final = frozenset({protocol.CALL_TOOL, protocol.GET_PROMPT})
 type Route = tuple[CatalogEntry, Frame]
 
 
@@ -156,8 +164,19 @@ class AllServersEndpoint:
     async def handle_request(
         self, session: Session, frame: Frame, client_stream: ClientStream
     ) -> Call:
+        started = self.start_request(session, frame, client_stream)
+        return started if isinstance(started, Call) else await started
+
+    def start_request(
+        self, session: Session, frame: Frame, client_stream: ClientStream
+    ) -> Call | Coroutine[Any, Any, Call]:
         call = self._active_calls.begin(frame, client_stream, session)
         call.is_for_all_servers = True
+        if call.method == protocol.CALL_TOOL:
+            return self._start_tool_call(call, frame, session)
+        return self._handle_other_request(session, call, frame)
+
+    async def _handle_other_request(self, session: Session, call: Call, frame: Frame) -> Call:
         if self.call_gate.refuse_over_limit(call):
             return call
         try:
@@ -193,12 +212,24 @@ class AllServersEndpoint:
     async def handle_modern_request(
         self, frame: Frame, client_stream: ClientStream, headers: Headers
     ) -> Call:
+        started = self.start_modern_request(frame, client_stream, headers)
+        return started if isinstance(started, Call) else await started
+
+    def start_modern_request(
+        self, frame: Frame, client_stream: ClientStream, headers: Headers
+    ) -> Call | Coroutine[Any, Any, Call]:
         call = self._active_calls.begin(frame, client_stream, None)
         call.is_for_all_servers = True
+        if call.method == protocol.CALL_TOOL:
+            return self._start_tool_call(call, frame, headers)
+        return self._handle_other_modern_request(call, frame, headers)
+
+    async def _handle_other_modern_request(
+        self, call: Call, frame: Frame, headers: Headers
+    ) -> Call:
         if self.call_gate.refuse_over_limit(call):
             return call
         try:
-            frame = self.call_gate.pipeline.strip_gateway_parts(call, frame)
             if call.method == protocol.DISCOVER:
                 call.deliver_answer(
                     jsonrpc.make_result(call.client_request_id, self._discover_result(frame))
@@ -235,11 +266,88 @@ class AllServersEndpoint:
             )
             request.call.deliver_answer(jsonrpc.make_result(request.call.client_request_id, told))
 
-    def _is_own_tool(self, call: Call, params: dict[str, Raw]) -> bool:
-        own = self.own_tools
-        if own is None or call.method != protocol.CALL_TOOL:
-            return False
-        return own.has_tool(jsonrpc.decode_text(params.get("name")))
+    def _start_tool_call(
+        self, call: Call, frame: Frame, context: Session | Headers
+    ) -> Call | Coroutine[Any, Any, Call]:
+        """Check a tool call and send it, at once if no check and no connection must wait."""
+        gate = self.call_gate
+        if gate.refuse_over_limit(call):
+            return call
+        try:
+            if call.client is None and frame.tool is None:
+                frame = gate.pipeline.strip_gateway_parts(call, frame)
+            name = tool_name_in(frame)
+            if self.own_tools is not None and self.own_tools.has_tool(name):
+                return await_sent(call, self._call_own_tool(call, frame, context))
+            waiting = self._route_tool_call(call, name, frame, context)
+            if waiting is not None:
+                return await_sent(call, waiting)
+        except (Unavailable, MalformedMessage) as error:
+            call.fail(error)
+        return call
+
+    async def _call_own_tool(self, call: Call, frame: Frame, context: Session | Headers) -> None:
+        """Let the gateway answer a call of its own tool, or send the call that it stands for."""
+        session = context if isinstance(context, Session) else None
+        aimed = await self._target_call(call, session, frame)
+        if aimed is not None:
+            # The headers name the gateway's tool. The server needs headers that name its own tool.
+            await self._reroute(call, aimed, () if session is None else session)
+
+    async def _reroute(self, call: Call, frame: Frame, context: Session | Headers) -> None:
+        await finish_sending(self._route_tool_call(call, tool_name_in(frame), frame, context))
+
+    def _route_tool_call(
+        self, call: Call, name: str | None, frame: Frame, context: Session | Headers
+    ) -> Coroutine[Any, Any, None] | None:
+        """Check a call of a server's tool and send it. The result is what remains to be awaited."""
+        plan = self.call_gate.plan_for(call, "", name)
+        entry, renamed = plan.entry, jsonrpc.with_tool_name(frame, plan.entry.name)
+        if renamed.tool is None and "task" in frame.parameters:
+            publish_task_ids(call, entry.server, self.tasks)
+        server = self.server_of(call, entry)
+        if self.own_tools is not None:
+            self.own_tools.note_use(call, entry)
+
+        async def go_on() -> None:
+            await finish_sending(self._send_checked(call, entry, server, renamed, context))
+
+        outcome = self.call_gate.pipeline.run(call, plan, frame)
+        if outcome is None:
+            return self._send_checked(call, entry, server, renamed, context)
+        if isinstance(outcome, Awaitable):
+            return _finish_checks(call, outcome, go_on)
+        may_be_sent(call, outcome, go_on)
+        return None
+
+    def _send_checked(
+        self,
+        call: Call,
+        entry: CatalogEntry,
+        server: UpstreamServer,
+        outgoing: Frame,
+        context: Session | Headers,
+    ) -> Coroutine[Any, Any, None] | None:
+        """Send a call that passed the pipeline. The result is what remains to be awaited."""
+        if self.call_gate.retries.is_enabled:
+            self._register_retries(call, entry, outgoing, context)
+        return self._forward(call, server, outgoing, context)
+
+    def _register_retries(
+        self, call: Call, entry: CatalogEntry, outgoing: Frame, context: Session | Headers
+    ) -> None:
+        """Register a tool call for retries, if the operator allows them for its tool."""
+        if not self.call_gate.retries.plan_of(entry):
+            return
+        server = self.server_of(call, entry)
+
+        async def again() -> None:
+            await finish_sending(self._forward(call, server, outgoing, context))
+
+        means = RetryActions(
+            again, lambda other, made: self._reroute(other, made, context), is_for_all_servers=True
+        )
+        self.call_gate.retries.watch_call(call, entry, outgoing, means)
 
     async def _target_call(self, call: Call, session: Session | None, frame: Frame) -> Frame | None:
         """Return the request that a call of a gateway tool stands for.
@@ -319,48 +427,29 @@ class AllServersEndpoint:
         return self.servers.get(server) is not None
 
     async def _route_in_session(self, session: Session, call: Call, frame: Frame) -> None:
-        params = frame.parameters
-        if self._is_own_tool(call, params):
-            aimed = await self._target_call(call, session, frame)
-            if aimed is None:
-                return
-            frame, params = aimed, aimed.parameters
-        offer, renamed = self._find_entry(call, frame, params)
-        server = self.server_of(call, offer)
-        if call.method != protocol.CALL_TOOL:
-            await self._forward(session, call, server, renamed)
-            return
+        offer, renamed = self._find_entry(call, frame, frame.parameters)
+        await finish_sending(self._forward(call, self.server_of(call, offer), renamed, session))
 
-        async def go_on() -> None:
-            if self.call_gate.retries.is_enabled and self.call_gate.retries.plan_of(offer):
-                means = RetryActions(
-                    lambda: self._forward(session, call, server, renamed),
-                    lambda other, made: self._route_in_session(session, other, made),
-                    is_for_all_servers=True,
-                )
-                self.call_gate.retries.watch_call(call, offer, frame, means)
-            await self._forward(session, call, server, renamed)
-
-        if self.own_tools is not None:
-            self.own_tools.note_use(call, offer)
-        outcome = self.call_gate.pipeline.examine(call, offer, frame)
-        if outcome is None or await enforce_outcome(call, outcome, go_on):
-            await go_on()
-
-    async def _forward(
-        self, session: Session, call: Call, server: UpstreamServer, outgoing: Frame
-    ) -> None:
-        """Send a request that passed the pipeline, in the protocol version of its server."""
+    def _forward(
+        self, call: Call, server: UpstreamServer, outgoing: Frame, context: Session | Headers
+    ) -> Coroutine[Any, Any, None] | None:
+        """Send a request at once if its connection is open. Otherwise return what opens it."""
+        if not isinstance(context, Session):
+            return self._forward_modern(call, server.connections, outgoing, context)
         outgoing = detach_request(outgoing) if call.is_detached else outgoing
         if Era.HANDSHAKE not in server.connections.eras:
-            await self._bridge.send_to_modern(server.connections, session, call, outgoing)
-            return
-        link = session.own_connections.get(server.name) or session.shared_connections.get(
+            return self._bridge.send_to_modern(server.connections, context, call, outgoing)
+        link = context.own_connections.get(server.name) or context.shared_connections.get(
             server.name
         )
-        if link is not None and link.is_open and call.method in KIND_BY_METHOD:
-            link.send_call(call, outgoing)
-            return
+        if link is None or not link.is_open or call.method not in NAMED_METHODS:
+            return self._connect_and_send(context, call, server, outgoing)
+        link.send_call(call, outgoing)
+        return None
+
+    async def _connect_and_send(
+        self, session: Session, call: Call, server: UpstreamServer, outgoing: Frame
+    ) -> None:
         link, sharers = await server.connections.connection_for(session, is_initialized=True)
         if sharers is not None and call.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):
             track_resource_subscription(session, call, outgoing, link, sharers)
@@ -369,7 +458,7 @@ class AllServersEndpoint:
 
     async def _connection_for(self, session: Session, server: UpstreamServer) -> UpstreamConnection:
         if Era.HANDSHAKE not in server.connections.eras:
-            raise MalformedMessage("this server has no tasks of this era", METHOD_NOT_FOUND)
+            raise MalformedMessage("this server has no tasks of this MCP version", METHOD_NOT_FOUND)
         return (await server.connections.connection_for(session, is_initialized=True))[0]
 
     async def _route_task(
@@ -391,7 +480,7 @@ class AllServersEndpoint:
         name, task = self.tasks.decode(party, jsonrpc.decode_text(params.get("taskId")))
         server = self.servers.get(name)
         if server is None:
-            raise MalformedMessage("no such task", INVALID_PARAMS)
+            raise MalformedMessage("unknown task", INVALID_PARAMS)
         call.counters = self._active_calls.metrics.at(name)
         publish_task_ids(call, name, self.tasks)
         link = await connect(server)
@@ -399,50 +488,28 @@ class AllServersEndpoint:
         link.send_call(call, renamed, with_name(headers, task))
 
     async def _route_modern(self, call: Call, frame: Frame, headers: Headers) -> None:
-        params = frame.parameters
-        if self._is_own_tool(call, params):
-            aimed = await self._target_call(call, None, frame)
-            if aimed is None:
-                return
-            # The headers name the gateway's tool. The server needs headers that name its own tool.
-            frame, params, headers = aimed, aimed.parameters, ()
-        offer, renamed = self._find_entry(call, frame, params)
-        reached = self.server_of(call, offer).connections
-        if call.method != protocol.CALL_TOOL:
-            await self.forward_modern(call, reached, renamed, headers)
-            return
-
-        async def go_on() -> None:
-            self.register_retries(call, offer, renamed, headers)
-            await self.forward_modern(call, reached, renamed, headers)
-
-        if self.own_tools is not None:
-            self.own_tools.note_use(call, offer)
-        outcome = self.call_gate.pipeline.examine(call, offer, frame)
-        if outcome is None or await enforce_outcome(call, outcome, go_on):
-            await go_on()
+        offer, renamed = self._find_entry(call, frame, frame.parameters)
+        await self.forward_modern(call, self.server_of(call, offer).connections, renamed, headers)
 
     def register_retries(
         self, call: Call, entry: CatalogEntry, outgoing: Frame, headers: Headers
     ) -> None:
         """Register a modern tool call for retries, if the operator allows them for its tool."""
-        if self.call_gate.retries.is_enabled and self.call_gate.retries.plan_of(entry):
-            reached = self.server_of(call, entry).connections
-            means = RetryActions(
-                lambda: self.forward_modern(call, reached, outgoing, headers),
-                lambda other, made: self._route_modern(other, made, headers),
-                is_for_all_servers=True,
-            )
-            self.call_gate.retries.watch_call(call, entry, outgoing, means)
+        if self.call_gate.retries.is_enabled:
+            self._register_retries(call, entry, outgoing, headers)
 
     async def forward_modern(
         self, call: Call, connections: ServerConnections, outgoing: Frame, headers: Headers
     ) -> None:
         """Send a modern request that passed the pipeline, in the protocol version of its server."""
+        await finish_sending(self._forward_modern(call, connections, outgoing, headers))
+
+    def _forward_modern(
+        self, call: Call, connections: ServerConnections, outgoing: Frame, headers: Headers
+    ) -> Coroutine[Any, Any, None] | None:
         outgoing = detach_request(outgoing) if call.is_detached else outgoing
         if Era.MODERN not in connections.eras:
-            await self._bridge.send_to_legacy(connections, call, outgoing, headers)
-            return
+            return self._bridge.send_to_legacy(connections, call, outgoing, headers)
         if any(name == protocol.NAME_HEADER for name, _ in headers):
             headers = with_name(headers, _name_header(outgoing, call.method))
         else:
@@ -452,18 +519,17 @@ class AllServersEndpoint:
         if outgoing.params is not UNSET and eras.EXTENSION in bytes(outgoing.params):
             publish_task_ids(call, connections.name, self.tasks)
         link.send_call(call, strip_mgp_request(outgoing), headers)
+        return None
 
     def _find_entry(self, call: Call, frame: Frame, params: dict[str, Raw]) -> Route:
         """Return the catalog entry of a request, and the request with the server's own name.
 
         Raises MalformedMessage if the entry is unknown or the method is not routed here.
         """
-        kind = KIND_BY_METHOD.get(call.method)
-        if kind is not None:
-            offer = self.call_gate.find(call, kind, jsonrpc.decode_text(params.get("name")))
+        if call.method == protocol.GET_PROMPT:
+            name = jsonrpc.decode_text(params.get("name"))
+            offer = self.call_gate.find(call, EntryKind.PROMPT, name)
             renamed = jsonrpc.to_raw({**params, "name": offer.name})
-            if "task" in params:
-                publish_task_ids(call, offer.server, self.tasks)
             return offer, jsonrpc.with_params(frame, renamed)
         if call.method in URI_METHODS:
             return self.call_gate.find_resource(call, jsonrpc.decode_text(params.get("uri"))), frame
@@ -497,6 +563,11 @@ class AllServersEndpoint:
         return server
 
 
+async def _finish_checks(call: Call, checking: Awaitable[Outcome], go_on: GoOn) -> None:
+    if may_be_sent(call, await checking, go_on):
+        await go_on()
+
+
 async def _update_log_level(session: Session, server: UpstreamServer) -> None:
     """Set a server's log level to the lowest level that its sessions request."""
     with contextlib.suppress(Unavailable):
@@ -506,5 +577,7 @@ async def _update_log_level(session: Session, server: UpstreamServer) -> None:
 
 def _name_header(frame: Frame, method: str) -> str | None:
     """Return what the name header repeats: a tool, a prompt or the URI of a resource."""
+    if frame.tool is not None:
+        return frame.tool.name
     member = protocol.NAME_PARAM_OF.get(method)
     return None if member is None else jsonrpc.decode_text(frame.parameters.get(member))

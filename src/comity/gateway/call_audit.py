@@ -1,10 +1,11 @@
-"""Records calls in the audit log: the intent before a call is sent, the outcome after it."""
+"""Records calls in the audit log, each as its class says."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from comity.approvals.model import arguments_digest
 from comity.audit.events import AuditEvent, AuditResult, AuditType
@@ -50,6 +51,7 @@ _QUEUE_FULL_REFUSAL: Final = Refusal(
 )
 
 _INTENT_KIND: Final = (AuditType.CALL_INTENDED, AuditResult.PENDING)
+_SUCCESS_KIND: Final = (AuditType.TOOL_EXECUTED, AuditResult.SUCCESS)
 _WITHDRAWN_REFUSAL: Final = Refusal(TIMEOUT, "the client withdrew its call before it left")
 
 type Known = Callable[[str, str], tuple[Risk, Sequence[str]] | None]
@@ -57,6 +59,26 @@ type Known = Callable[[str, str], tuple[Risk, Sequence[str]] | None]
 
 def _unknown_tool(server: str, tool: str) -> None:
     """Return None, which stands for an unknown tool."""
+
+
+class AuditClass(StrEnum):
+    """When the entries of a call are on disk.
+
+    A deferred call has one entry, its outcome, which is on disk within a moment. A durable call has
+    two: the intent is on disk before the call is sent, and the outcome before the client has the
+    answer. A call without entries is one that the gateway sent; its refusals are always recorded.
+    """
+
+    OFF = "off"
+    DEFERRED = "deferred"
+    DURABLE = "durable"
+
+
+DEFAULT_CLASSES: Final[Mapping[Risk, AuditClass]] = {
+    Risk.SAFE: AuditClass.DEFERRED,
+    Risk.MODERATE: AuditClass.DEFERRED,
+    Risk.DANGEROUS: AuditClass.DURABLE,
+}
 
 
 class ArgumentAuditLevel(StrEnum):
@@ -67,25 +89,32 @@ class ArgumentAuditLevel(StrEnum):
     ALL = "all"
 
 
-@dataclass(slots=True)
-class CallRecord:
+_SAFE_LEVELS: Final = (ArgumentAuditLevel.ALL,)
+_RISKY_LEVELS: Final = (ArgumentAuditLevel.RISKY, ArgumentAuditLevel.ALL)
+
+
+class CallRecord(Struct):
     """What the audit log says of a call that may be sent."""
 
     id: str
     server: str
     tool: str
-    risk: Risk
-    details: dict[str, object] = field(default_factory=dict[str, object])
+    audit_class: AuditClass
+    details: dict[str, object]
     was_sent: bool = False
-    must_be_durable: bool = True
+
+
+class _ToolFacts(Struct):
+    """What all calls of a tool have in common, until its review changes."""
+
+    review: ToolReviewStatus
+    audit_class: AuditClass
+    is_risky: bool
+    details: dict[str, object]
 
 
 class CallAudit:
-    """Records each call: its intent, its retries and its outcome.
-
-    The intent of a risky call is durable before the call is sent, and its outcome before the
-    client has the answer.
-    """
+    """Records each call as its class says: its intent, its retries and its outcome."""
 
     def __init__(
         self,
@@ -93,6 +122,7 @@ class CallAudit:
         arguments: ArgumentAuditLevel,
         key: bytes = b"",
         *,
+        classes: Mapping[Risk, AuditClass] = DEFAULT_CLASSES,
         known_tool: Known | None = None,
         must_await: Callable[[AuditEvent], bool] = lambda _: False,
     ) -> None:
@@ -100,15 +130,14 @@ class CallAudit:
         self._arguments = arguments
         # Digests are keyed: without the key, an argument cannot be guessed from its digest.
         self._key = key
+        self._classes = classes
         # The risk of a tool and its validators, if they are known.
         self._known_tool = known_tool or _unknown_tool
         # Called for each call that is sent; None while there is no subscriber.
         self.on_call_sent: Callable[[AuditEvent], None] | None = None
         # Whether a durable subscription needs the event: then it is durable before the answer.
         self._must_await = must_await
-        self._details_by_tool: dict[
-            tuple[str, str], tuple[ToolReviewStatus, Mapping[str, object]]
-        ] = {}
+        self._tools: dict[tuple[str, str], _ToolFacts] = {}
         self._run_name = ""
         self._call_count = 0
 
@@ -119,63 +148,55 @@ class CallAudit:
     def record_intent(
         self, call: Call, entry: CatalogEntry, review: ToolReviewStatus, arguments: object
     ) -> Refusal | Awaitable[Refusal | None] | None:
-        if not self._audit_log.has_room:
-            return _QUEUE_FULL_REFUSAL
-        record = self._create_record(call, entry, review, arguments)
-        if not (record.must_be_durable and self._audit_log.is_durable):
-            record.was_sent = True
-            if record.must_be_durable:
-                self._audit_log.enqueue(
-                    self._make_event(call, record, _INTENT_KIND, record.details)
-                )
-            if self.on_call_sent is not None:
-                self.on_call_sent(self._make_event(call, record, _INTENT_KIND, {}))
-            return None
-        return self._await_durable(call, record)
+        """Begin the record of a call. A durable intent is on disk before the call is sent."""
+        tool = self._tools.get((entry.server, entry.name))
+        if tool is None or tool.review is not review:
+            tool = self._add_tool(entry, review)
+        audit_log, details = self._audit_log, dict[str, object]()
+        # A call that a person approved runs at most once, however harmless it is.
+        audit_class = AuditClass.DURABLE if call.permitted_by else tool.audit_class
+        if audit_class is not AuditClass.OFF:
+            if audit_log.uncommitted_count >= audit_log.most_waiting:
+                return _QUEUE_FULL_REFUSAL
+            details = tool.details.copy()
+            is_risky = tool.is_risky or bool(call.permitted_by)
+            details["arguments_digest"] = arguments_digest(arguments, self._key)
+            if self._arguments in (_RISKY_LEVELS if is_risky else _SAFE_LEVELS):
+                details["arguments"] = audit_log.redact(arguments)
+            if is_risky and call.decision is not None and call.decision.grant is not None:
+                # The timeline of a call names the grant that allowed it.
+                grant = call.decision.grant
+                details["grant"] = f"{grant.effect} {grant.subject} {grant.verb} {grant.target}"
+        self._call_count += 1
+        name = f"{self._run_name}-{self._call_count:x}"
+        record = CallRecord(name, entry.server, entry.name, audit_class, details)
+        call.record = record
+        if audit_class is AuditClass.DURABLE:
+            if audit_log.is_durable:
+                return self._await_durable(call, record)
+            audit_log.enqueue(self._make_event(call, record, _INTENT_KIND, details))
+        record.was_sent = True
+        if self.on_call_sent is not None:
+            self.on_call_sent(self._make_event(call, record, _INTENT_KIND, {}))
+        return None
+
+    def _add_tool(self, entry: CatalogEntry, review: ToolReviewStatus) -> _ToolFacts:
+        place, risk = (entry.server, entry.name), review.risk
+        details = {**_mgp_details(self._known_tool(*place)), "risk_level": risk}
+        if len(self._tools) >= MAX_CACHED_TOOLS:
+            self._tools.clear()
+        tool = _ToolFacts(review, self._classes[risk], risk is not Risk.SAFE, details)
+        self._tools[place] = tool
+        return tool
 
     def record_not_sent(self, call: Call) -> None:
         """Record that a call was not sent after its intent; the call starts over."""
         record, call.record = call.record, None
-        if isinstance(record, CallRecord) and record.must_be_durable:
+        if isinstance(record, CallRecord) and record.audit_class is AuditClass.DURABLE:
             said = {"outcome": "not_run", "reason": "another call used the approval"}
             self._audit_log.enqueue(
                 self._make_event(call, record, (AuditType.TOOL_BLOCKED, AuditResult.BLOCKED), said)
             )
-
-    def _create_record(
-        self, call: Call, entry: CatalogEntry, review: ToolReviewStatus, arguments: object
-    ) -> CallRecord:
-        """The record of a call, with an id of its own."""
-        self._call_count += 1
-        name, risk = f"{self._run_name}-{self._call_count:x}", review.risk
-        record = CallRecord(name, entry.server, entry.name, risk)
-        # A call that a person approved runs at most once, however harmless it is.
-        record.must_be_durable = risk is not Risk.SAFE or bool(call.permitted_by)
-        record.details |= self._tool_details(entry, review)
-        record.details["arguments_digest"] = arguments_digest(arguments, self._key)
-        if self._arguments is ArgumentAuditLevel.ALL or (
-            record.must_be_durable and self._arguments is ArgumentAuditLevel.RISKY
-        ):
-            record.details["arguments"] = self._audit_log.redact(arguments)
-        if record.must_be_durable and call.decision is not None and call.decision.grant is not None:
-            # The timeline of a call names the grant that allowed it.
-            grant = call.decision.grant
-            said = (grant.effect, grant.subject, grant.verb, grant.target)
-            record.details["grant"] = " ".join(said)
-        call.record = record
-        return record
-
-    def _tool_details(self, entry: CatalogEntry, review: ToolReviewStatus) -> Mapping[str, object]:
-        """The details that all calls of a tool have, until its review changes."""
-        place = (entry.server, entry.name)
-        held = self._details_by_tool.get(place)
-        if held is not None and held[0] is review:
-            return held[1]
-        said = {**_mgp_details(self._known_tool(*place)), "risk_level": review.risk}
-        if len(self._details_by_tool) >= MAX_CACHED_TOOLS:
-            self._details_by_tool.clear()
-        self._details_by_tool[place] = (review, said)
-        return said
 
     async def _await_durable(self, call: Call, record: CallRecord) -> Refusal | None:
         event = self._make_event(call, record, _INTENT_KIND, record.details)
@@ -199,54 +220,66 @@ class CallAudit:
         self, call: Call, outcome: str, refusal: Refusal | None, reply: Callable[[], None]
     ) -> None:
         """Record the outcome of a call, and send its answer once that is durable if it must be."""
+        record = call.record if isinstance(call.record, CallRecord) else None
+        audit_class = AuditClass.DEFERRED if record is None else record.audit_class
         if call.method not in RECORDED_METHODS or call.is_recorded:
             reply()
             return
         call.is_recorded = True
-        record = call.record if isinstance(call.record, CallRecord) else None
-        event = self._outcome_event(call, record, outcome, refusal)
-        waits = self._audit_log.is_durable and record is not None and record.must_be_durable
-        if not (waits and record is not None and record.was_sent):
-            if self._must_await(event):
-                self._audit_log.insist(event).add_done_callback(
-                    lambda kept: _reply_when_durable(kept, reply)
-                )
-                return
-            self._audit_log.enqueue(event)
+        if audit_class is AuditClass.OFF:
             reply()
             return
-        self._audit_log.write(event).add_done_callback(lambda _: reply())
+        event = self._outcome_event(call, record, outcome, refusal)
+        audit_log = self._audit_log
+        if (
+            audit_class is AuditClass.DURABLE
+            and audit_log.is_durable
+            and record is not None
+            and record.was_sent
+        ):
+            audit_log.write(event).add_done_callback(lambda _: reply())
+        elif self._must_await(event):
+            audit_log.insist(event).add_done_callback(lambda kept: _reply_when_durable(kept, reply))
+        else:
+            audit_log.enqueue(event)
+            reply()
 
     def _outcome_event(
         self, call: Call, record: CallRecord | None, outcome: str, refusal: Refusal | None
     ) -> AuditEvent:
-        has_left = record is not None and record.was_sent
-        kind = _outcome_kind(call, outcome, refusal, has_left=has_left)
-        details: dict[str, object] = {"outcome": outcome}
-        if record is not None:
-            details |= record.details
-        elif call.target is not None:
-            details |= _mgp_details(self._known_tool(*call.target))
-        if refusal is not None:
-            details |= _validator_details(refusal) | {
-                "reason": self._audit_log.redact(refusal.reason)
-            }
-        if call.stream is not None:
-            details |= call.stream.summary()
+        if record is None:
+            details = {} if call.target is None else _mgp_details(self._known_tool(*call.target))
+        elif record.audit_class is AuditClass.DURABLE:
+            # The intent may not be encoded yet.
+            details = record.details.copy()
+        else:
+            details = record.details
+        details["outcome"] = outcome
         if call.active_calls is not None:
             details["duration_ms"] = round((call.active_calls.now() - call.started_at) * 1000, 3)
-        is_uncertain = refusal is not None and refusal.fault in _UNCERTAIN_FAULTS
-        if has_left and (outcome == CANCELLED or is_uncertain):
-            details["outcome_known"] = False
+        if call.stream is not None:
+            details |= call.stream.summary()
+        if refusal is None and outcome == OK and call.method == protocol.CALL_TOOL:
+            kind = _SUCCESS_KIND
+        else:
+            has_left = record is not None and record.was_sent
+            kind = _outcome_kind(call, outcome, refusal, has_left=has_left)
+            if refusal is not None:
+                details |= _validator_details(refusal)
+                details["reason"] = self._audit_log.redact(refusal.reason)
+            is_uncertain = refusal is not None and refusal.fault in _UNCERTAIN_FAULTS
+            if has_left and (outcome == CANCELLED or is_uncertain):
+                details["outcome_known"] = False
         return self._make_event(call, record, kind, details)
 
     def record_retry(self, call: Call, attempt: int, reason: str) -> None:
         """Record that a call is sent again."""
         record = call.record if isinstance(call.record, CallRecord) else None
-        said = {"attempt": attempt, "reason": reason}
-        self._audit_log.enqueue(
-            self._make_event(call, record, (AuditType.CALL_RETRIED, AuditResult.PENDING), said)
-        )
+        if record is None or record.audit_class is not AuditClass.OFF:
+            said = {"attempt": attempt, "reason": reason}
+            self._audit_log.enqueue(
+                self._make_event(call, record, (AuditType.CALL_RETRIED, AuditResult.PENDING), said)
+            )
 
     def _make_event(
         self,
@@ -256,19 +289,21 @@ class CallAudit:
         details: Mapping[str, object],
     ) -> AuditEvent:
         actor = call.client_stream.actor
-        server, tool = _target(call) if record is None else (record.server, record.tool)
+        server, tool = target_of(call) if record is None else (record.server, record.tool)
         if call.permitted_by:
             # The approval that the call consumed, or the grant that answered for it.
             details = {**details, "answered_by": call.permitted_by}
-        return self._audit_log.event(
+        return AuditEvent(
             kind[0],
-            actor,
-            server=server,
-            tool=tool,
-            result=kind[1],
-            trace=call.trace or call.ensure_trace_id(),
-            call="" if record is None else record.id,
-            details=details,
+            actor.party,
+            self._audit_log.clock(),
+            actor.kind,
+            server,
+            tool,
+            kind[1],
+            call.trace or call.ensure_trace_id(),
+            "" if record is None else record.id,
+            details,
         )
 
 
@@ -287,7 +322,7 @@ def _outcome_kind(
             if refusal is not None and call.connection is None
             else AuditResult.FAILURE
         )
-        return AuditType.OFFER_USED, AuditResult.SUCCESS if outcome == OK else failed
+        return AuditType.CATALOG_ENTRY_USED, AuditResult.SUCCESS if outcome == OK else failed
     if refusal is not None and not (has_left and refusal.fault in _UNCERTAIN_FAULTS):
         return _TYPE_BY_FAULT.get(refusal.fault, AuditType.TOOL_BLOCKED), AuditResult.BLOCKED
     if outcome == CANCELLED and not has_left:
@@ -310,7 +345,8 @@ def _validator_details(refusal: Refusal) -> dict[str, object]:
     return {} if named is None else {"validator_applied": named}
 
 
-def _target(call: Call) -> tuple[str, str]:
+def target_of(call: Call) -> tuple[str, str]:
+    """Return the server and the tool of a call, as far as they are known."""
     if call.target is not None:
         return call.target
     server = "" if call.counters is None else call.counters.server

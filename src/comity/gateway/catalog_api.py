@@ -27,7 +27,7 @@ class ToolSearchQuery(RequestQuery, frozen=True):
 
     query: str = ""
     strategy: SearchStrategy = SearchStrategy.HYBRID
-    most: Annotated[int, Meta(ge=1, le=MAX_RESULTS)] = DEFAULT_RESULTS
+    limit: Annotated[int, Meta(ge=1, le=MAX_RESULTS)] = DEFAULT_RESULTS
     category: str | None = None
     risk_level_max: Risk | None = None
     status: str | None = None
@@ -35,11 +35,11 @@ class ToolSearchQuery(RequestQuery, frozen=True):
 
     def to_search(self) -> SearchQuery:
         if not self.query.strip() and self.category is None:
-            raise MalformedMessage("say what is sought, as ?query=read+a+file", INVALID_PARAMS)
+            raise MalformedMessage("add a query, such as ?query=read+a+file", INVALID_PARAMS)
         return SearchQuery(
             self.query,
             self.strategy,
-            self.most,
+            self.limit,
             _split_names(self.category or ""),
             self.risk_level_max,
             self.status,
@@ -94,7 +94,7 @@ class SearchApi:
             "server": found.entry.server,
             "tool": found.entry.name,
             "relevance_score": found.score,
-            "why": found.score_parts,
+            "score_parts": found.score_parts,
             "title": known.searchable.title,
             "description": known.searchable.description[:MAX_DESCRIPTION_LETTERS],
             "categories": known.searchable.categories,

@@ -127,10 +127,10 @@ class BridgedCall(Call):
             try:
                 self.current_call.deliver_notification(frame)
             except MalformedMessage as error:
-                log.info("server %r: a notice is lost: %s", self._route.server, error)
+                log.info("server %r: a notification is lost: %s", self._route.server, error)
 
     def deliver_request(self, server_request: ServerRequest, frame: Frame) -> None:
-        server_request.refuse(METHOD_NOT_FOUND, "there are no requests to clients in this era")
+        server_request.refuse(METHOD_NOT_FOUND, "this MCP version has no requests to clients")
 
     def fail(self, error: Unavailable | MalformedMessage) -> None:
         if self.current_call is not None:
@@ -290,7 +290,7 @@ class ParkedCalls:
             place.continuation.expire_parked()
 
 
-NO_ANSWER_TEXT: Final = "nobody answered in time"
+NO_ANSWER_TEXT: Final = "it was not answered in time"
 MAX_PARKED_BYTES: Final = LIMITS.frame_bytes
 """The limit for open questions, because one answer to the client holds all of them."""
 
@@ -548,10 +548,12 @@ class LegacyToModernCall(BridgedCall):
     def _begin_round(self, input_required: InputRequiredResult, client_call: Call) -> None:
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
-            raise Unavailable("the server asks without end")
+            raise Unavailable("the server asks for input too often")
         lacking = eras.missing_capability_reason(self._session.capabilities, input_required)
         if lacking is not None:
-            client_call.refuse(MISSING_CAPABILITY, f"the server asks in vain: {lacking}")
+            client_call.refuse(
+                MISSING_CAPABILITY, f"the client cannot answer the server: {lacking}"
+            )
         elif input_required.requests:
             self._ask_client(input_required, client_call)
         else:
@@ -718,6 +720,8 @@ class EraBridge:
         ).start()
 
     def _entry_of(self, server: ServerConnections, frame: Frame) -> CatalogEntry | None:
+        if frame.tool is not None:
+            return self._catalog.find_own(server.name, EntryKind.TOOL, frame.tool.name)
         name = jsonrpc.decode_text(frame.parameters.get("name"))
         return self._catalog.find_own(server.name, EntryKind.TOOL, name or "")
 

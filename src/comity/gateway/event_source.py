@@ -57,7 +57,7 @@ class GatewayEventSource:
         try:
             self._events.publish(to_channel_event(event, STARTED, self._events.mint()))
         except Exception:
-            log.exception("that a call has begun could not be told")
+            log.exception("The start of a call could not be published")
 
     def on_transition(self, transition: ServerTransition) -> None:
         """Publish that a server changed its state."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import re
+from collections.abc import Coroutine
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from comity.gateway import streams
 from comity.gateway.one_server import McpEndpoint
 from comity.http import asgi
 from comity.http.asgi import ACTOR, UNSHOWN, HeaderList, Receive, Scope, Send
-from comity.http.fast_path import Continuation, FastPathRequest
+from comity.http.fast_path import Continuation, FastPathRequest, RequestHead
 from comity.identity.http_auth import AuthMember
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.actors import ANONYMOUS, Actor
@@ -29,60 +30,62 @@ from comity.mcp.protocol import Era
 from comity.sessions.calls import Call
 from comity.sessions.client_streams import ClientStream, parse_event_id
 from comity.sessions.sessions import Session, SessionStore
-from comity.telemetry.tracing import PARENT_HEADER, trace_context_in
+from comity.telemetry.tracing import PARENT_HEADER, Headers, trace_context_in
 
 log = logging.getLogger(__name__)
-
-type Continue = Callable[[Call], Continuation]
-"""Returns the continuation that writes a reply of more than one message."""
 
 
 class McpHttpReply:
     """The reply to one HTTP request on the fast path, and the call that the request became."""
 
-    __slots__ = ("_call", "_client_stream", "_continue", "_ends_with_client", "_request")
+    __slots__ = ("_call", "_client_stream", "_endpoint", "_request", "_session")
 
     def __init__(
-        self, request: FastPathRequest, client_stream: ClientStream, continue_with: Continue
+        self,
+        endpoint: "McpHttp",
+        request: FastPathRequest,
+        client_stream: ClientStream,
+        session: Session | None,
     ) -> None:
+        self._endpoint = endpoint
         self._request = request
         self._client_stream = client_stream
-        self._continue = continue_with
+        self._session = session
         self._call: Call | None = None
-        self._ends_with_client = False
 
-    def start_call(
-        self, call_coroutine: Coroutine[Any, Any, Call], *, ends_with_client: bool = False
-    ) -> None:
-        """Start the call. In most cases it is already sent to its server when this returns."""
-        self._ends_with_client = ends_with_client
-        task = asyncio.Task(call_coroutine, loop=asyncio.get_running_loop(), eager_start=True)
+    def wait_for(self, starting: Coroutine[Any, Any, Call]) -> None:
+        """Reply to a call that waits for something before it is sent."""
+        task = asyncio.Task(starting, loop=asyncio.get_running_loop(), eager_start=True)
         if task.done():
-            self._on_call_started(task)
+            self._on_task_done(task)
         else:
             _starting_calls.add(task)
-            task.add_done_callback(self._on_call_started)
+            task.add_done_callback(self._on_task_done)
 
-    def _on_call_started(self, task: "asyncio.Task[Call]") -> None:
+    def _on_task_done(self, task: "asyncio.Task[Call]") -> None:
         _starting_calls.discard(task)
         try:
-            call = self._call = task.result()
+            call = task.result()
         except (MalformedMessage, Unavailable) as error:
             self._request.answer(*asgi.encode_refusal(error))
-            return
         except (Exception, asyncio.CancelledError):
-            log.exception("a request ended in a bug of ours")
+            log.exception("A request failed because of an internal error")
             self._request.answer(500, asgi.encode_internal_error())
-            return
-        client_stream = self._client_stream
+        else:
+            self.on_started(call)
+            # The client may have disconnected while the call was in the pipeline.
+            if self._request.on_lost is not None and self._request.is_over:
+                self._on_disconnect()
+
+    def on_started(self, call: Call) -> None:
+        """Reply to a call that is on its way, or already answered."""
+        self._call, client_stream = call, self._client_stream
         if client_stream.is_final or client_stream.is_streaming or client_stream.frames:
             self._on_ready()
             return
         client_stream.on_ready = self._on_ready
-        if self._ends_with_client and self._request.is_over:
-            # The client disconnected while the call was in the pipeline.
-            self._on_disconnect()
-        elif self._ends_with_client:
+        if self._session is None:
+            # Closing the stream of a modern request cancels it.
             call.on_first_check = self._go_on
             self._request.on_lost = self._on_disconnect
 
@@ -104,7 +107,7 @@ class McpHttpReply:
         assert call is not None
         self._client_stream.on_ready = call.on_first_check = None
         self._request.on_lost = None
-        self._request.hand_over(self._continue(call))
+        self._request.hand_over(self._endpoint.continuation_of(call, self._session))
 
     def _on_disconnect(self) -> None:
         """Withdraw the call, because closing the stream cancels it. (2026-07-28)"""
@@ -123,13 +126,57 @@ PRIMING_VERSION: Final = "2025-11-25"
 """The first protocol version whose streams begin with an empty event that carries an id."""
 _COMMON_HEADERS: Final = frozenset(
     b"host accept accept-encoding accept-language content-type content-length user-agent "
-    b"connection cache-control authorization origin traceparent tracestate mcp-protocol-version "
-    b"mcp-method mcp-name mcp-session-id".split()
+    b"connection cache-control authorization x-api-key origin traceparent tracestate "
+    b"mcp-protocol-version mcp-method mcp-name mcp-session-id".split()
 )
 """Common headers. If a request has no others, it has no Mcp-Param headers to search for."""
 
 _ALLOW_POST: Final = ((b"allow", b"POST"),)
 _ALLOW_SESSION_METHODS: Final = ((b"allow", b"GET, POST, DELETE"),)
+
+
+_PROGRESS_TOKEN: Final = re.compile(rb'(?<="progressToken":)(?:-?\d{1,15}|"[\w.-]{1,64}")(?=[,}])')
+"""A progress token. A quote within a string has a backslash, so this is a member's value."""
+
+
+class HeadFacts:
+    """What the head of a request says of all requests that have the same head."""
+
+    __slots__ = ("_checked", "_head", "era", "has_trace", "passed_on", "wants_stream")
+
+    def __init__(self, head: RequestHead) -> None:
+        """Read a head. Raises MalformedMessage if its media types are not supported."""
+        headers = head.headers
+        stated = headers.get(protocol.VERSION_HEADER)
+        accepted = _checked_accept(
+            headers.get(b"content-type", b""), headers.get(b"accept", b"*/*")
+        )
+        self._head = head
+        # The name and the metadata of the last request that the headers repeat as they must.
+        self._checked: tuple[str, bytes] | None = None
+        self.era = era_of(stated if stated is None else stated.strip())
+        self.wants_stream = accepted.startswith(b"text/event-stream")
+        self.has_trace = PARENT_HEADER in headers
+        self.passed_on: Headers = ()
+
+    def fits(self, frame: Frame) -> bool:
+        """Return whether a frame is a plain request that the headers repeat as they must."""
+        tool = frame.tool
+        said = None
+        if tool is not None and tool.meta is not UNSET:
+            meta = bytes(tool.meta)
+            if b"progressToken" in meta:
+                # The headers do not repeat the token, and most requests have another one.
+                meta = _PROGRESS_TOKEN.sub(b"", meta)
+            said = (tool.name, meta)
+            if said == self._checked:
+                return True
+        head = self._head
+        if not _is_plain_call(frame) or _header_refusal(frame, head.listed, head.headers):
+            return False
+        self.passed_on = _repeated_headers(head.headers, head.listed)
+        self._checked = said
+        return True
 
 
 class McpHttp:
@@ -204,40 +251,45 @@ class McpHttp:
 
         The method leaves an invalid request to the slower path, which sends the refusal.
         """
-        headers = request.headers
-        stated = headers.get(protocol.VERSION_HEADER)
-        era = era_of(stated if stated is None else stated.strip())
+        head, session = request.head, None
+        facts = head.facts
         try:
-            accept = headers.get(b"accept", b"*/*")
-            accepted = _checked_accept(headers.get(b"content-type", b""), accept)
+            if type(facts) is not HeadFacts:
+                facts = head.facts = HeadFacts(head)
             frame = jsonrpc.decode_frame(request.body, self._limits)
-            if not _is_plain_call(frame):
+            if facts.era is Era.MODERN:
+                if not facts.fits(frame):
+                    return False
+            elif not _is_plain_call(frame) or facts.wants_stream:
                 return False
-            if era is Era.MODERN:
-                return self._serve_modern(request, frame, actor)
-            session = self._find_session(headers, actor)
+            else:
+                session = self._find_session(head.headers, actor)
         except MalformedMessage:
             return False
-        if accepted.startswith(b"text/event-stream"):
-            return False
-        client_stream = _make_client_stream(headers, actor)
-        reply = McpHttpReply(
-            request, client_stream, lambda call: partial(self._reply, session, call, accepted)
-        )
-        reply.start_call(self._endpoint.handle_request(session, frame, client_stream))
+        client_stream = ClientStream()
+        client_stream.actor = actor
+        if facts.has_trace:
+            client_stream.trace = trace_context_in(head.headers)
+        reply = McpHttpReply(self, request, client_stream, session)
+        try:
+            if session is None:
+                started = self._endpoint.start_modern_request(frame, client_stream, facts.passed_on)
+            else:
+                started = self._endpoint.start_request(session, frame, client_stream)
+        except (MalformedMessage, Unavailable) as error:
+            request.answer(*asgi.encode_refusal(error))
+            return True
+        if isinstance(started, Call):
+            reply.on_started(started)
+        else:
+            reply.wait_for(started)
         return True
 
-    def _serve_modern(self, request: FastPathRequest, frame: Frame, actor: Actor) -> bool:
-        if _header_refusal(frame, request.listed, request.headers) is not None:
-            return False
-        client_stream = _make_client_stream(request.headers, actor)
-        reply = McpHttpReply(request, client_stream, lambda call: partial(self._reply_modern, call))
-        passed_on = _repeated_headers(request.headers, request.listed)
-        reply.start_call(
-            self._endpoint.handle_modern_request(frame, client_stream, passed_on),
-            ends_with_client=True,
-        )
-        return True
+    def continuation_of(self, call: Call, session: Session | None) -> Continuation:
+        """Return what replies to a call on the ordinary path, with more than one message."""
+        if session is None:
+            return partial(self._reply_modern, call)
+        return partial(self._reply, session, call, b"")
 
     async def _initialize(
         self,

@@ -87,7 +87,7 @@ class GatewayControl:
         """Record the shutdown, and begin it after the current answer is sent."""
         assert self.on_shutdown is not None
         self.reason = reason
-        log.warning("%s ends the gateway: %s", actor.party, reason)
+        log.warning("%s stops the gateway: %s", actor.party, reason)
         details = {"reason": reason}
         self._audit_log.record(AuditType.GATEWAY_SHUTDOWN, actor, trace=trace, details=details)
         asyncio.get_running_loop().call_soon(self.on_shutdown)

@@ -1,7 +1,7 @@
 """The endpoint `/servers/{id}/mcp`, in front of one server."""
 
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -10,7 +10,7 @@ from comity.catalog.access import Sees
 from comity.catalog.listing import KIND_OF_LIST, NAME_MEMBER_BY_KIND
 from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MalformedMessage, Unavailable
 from comity.gateway.era_bridge import EraBridge
-from comity.gateway.pipeline import CallGate, enforce_outcome
+from comity.gateway.pipeline import CallGate, CallPlan, Outcome, may_be_sent
 from comity.gateway.retries import RetryActions, RetryService
 from comity.gateway.subscriptions import ListSubscriptions, narrow_listen_request
 from comity.mcp import eras, jsonrpc, mcpl, protocol
@@ -58,15 +58,24 @@ _list_of_objects = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
 class McpEndpoint(Protocol):
-    """The methods by which transports pass a client's messages to an endpoint, in both versions."""
+    """The methods by which transports pass a client's messages to an endpoint, in both versions.
+
+    The `start` methods return a coroutine only if something must be waited for.
+    """
 
     async def handle_request(
         self, session: Session, frame: Frame, client_stream: ClientStream
     ) -> Call: ...
+    def start_request(
+        self, session: Session, frame: Frame, client_stream: ClientStream
+    ) -> Call | Coroutine[Any, Any, Call]: ...
     def handle_message(self, session: Session, frame: Frame) -> None: ...
     async def handle_modern_request(
         self, frame: Frame, client_stream: ClientStream, headers: Headers
     ) -> Call: ...
+    def start_modern_request(
+        self, frame: Frame, client_stream: ClientStream, headers: Headers
+    ) -> Call | Coroutine[Any, Any, Call]: ...
     def is_visible_to(self, actor: Actor) -> bool: ...
 
 
@@ -96,18 +105,26 @@ class ServerEndpoint:
         self, session: Session, frame: Frame, client_stream: ClientStream
     ) -> Call:
         """Start a request. Its answer or its error arrives in the client stream `client_stream`."""
+        started = self.start_request(session, frame, client_stream)
+        return started if isinstance(started, Call) else await started
+
+    def start_request(
+        self, session: Session, frame: Frame, client_stream: ClientStream
+    ) -> Call | Coroutine[Any, Any, Call]:
+        """Start a request. The result is a coroutine only if something must be waited for."""
         call = self._active_calls.begin(frame, client_stream, session, self._counters)
+        if call.method == protocol.CALL_TOOL:
+            return self._start_tool_call(call, frame, session)
+        return self._handle_other_request(session, call, frame)
+
+    async def _handle_other_request(self, session: Session, call: Call, frame: Frame) -> Call:
         if self._call_gate.refuse_over_limit(call):
             return call
         try:
             if call.method in eras.METHODS and self._call_gate.pipeline.answers_task(call, frame):
                 return call
-            if call.method not in UNCHECKED_METHODS and not await self._may_be_sent(
-                call, frame, session
-            ):
+            if call.method not in UNCHECKED_METHODS and not self._may_be_sent(call, frame):
                 return call
-            if self._call_gate.retries.is_enabled and call.method == protocol.CALL_TOOL:
-                self._register_retries(self._call_gate.retries, call, frame, session)
             link = self._open_connection(session, call.method)
             if link is not None:
                 self._filter_list_result(call)
@@ -135,19 +152,28 @@ class ServerEndpoint:
     async def handle_modern_request(
         self, frame: Frame, client_stream: ClientStream, headers: Headers
     ) -> Call:
+        started = self.start_modern_request(frame, client_stream, headers)
+        return started if isinstance(started, Call) else await started
+
+    def start_modern_request(
+        self, frame: Frame, client_stream: ClientStream, headers: Headers
+    ) -> Call | Coroutine[Any, Any, Call]:
+        """Start a request. The result is a coroutine only if something must be waited for."""
         call = self._active_calls.begin(frame, client_stream, None, self._counters)
+        if call.method == protocol.CALL_TOOL:
+            return self._start_tool_call(call, frame, headers)
+        return self._handle_other_modern_request(call, frame, headers)
+
+    async def _handle_other_modern_request(
+        self, call: Call, frame: Frame, headers: Headers
+    ) -> Call:
         if self._call_gate.refuse_over_limit(call):
             return call
         try:
-            frame = self._call_gate.pipeline.strip_gateway_parts(call, frame)
             if call.method in eras.METHODS and self._call_gate.pipeline.answers_task(call, frame):
                 return call
-            if call.method not in UNCHECKED_METHODS and not await self._may_be_sent(
-                call, frame, headers
-            ):
+            if call.method not in UNCHECKED_METHODS and not self._may_be_sent(call, frame):
                 return call
-            if self._call_gate.retries.is_enabled and call.method == protocol.CALL_TOOL:
-                self._register_retries(self._call_gate.retries, call, frame, headers)
             if self._server.connections.own_modern_connection is None:
                 await self._send_to_legacy(call, frame, headers)
             else:
@@ -155,7 +181,7 @@ class ServerEndpoint:
                     frame = narrow_listen_request(
                         call,
                         frame,
-                        self._call_gate.uri_filter(client_stream.actor, self._server.name),
+                        self._call_gate.uri_filter(call.client_stream.actor, self._server.name),
                     )
                 self._filter_list_result(call)
                 self._server.connections.modern_connection().send_call(call, frame, headers)
@@ -163,42 +189,99 @@ class ServerEndpoint:
             call.fail(error)
         return call
 
+    def _start_tool_call(
+        self, call: Call, frame: Frame, context: Session | Headers
+    ) -> Call | Coroutine[Any, Any, Call]:
+        """Check a tool call and send it, at once if no check and no connection must wait."""
+        gate, tool, actor = self._call_gate, frame.tool, call.client_stream.actor
+        if (
+            call.exceeded_shares is not None
+            or actor.requests_per_minute is not None
+            or actor.requests_per_hour is not None
+        ) and gate.refuse_over_limit(call):
+            return call
+        try:
+            if call.client is None and tool is None:
+                frame = gate.pipeline.strip_gateway_parts(call, frame)
+            name = tool_name_in(frame) if tool is None else tool.name
+            plan = gate.plan_for(call, self._server.name, name)
+            outcome = gate.pipeline.run(call, plan, frame)
+            if outcome is not None:
+                return self._apply_outcome(outcome, call, plan, frame, context)
+            if gate.retries.is_enabled:
+                self._register_retries(gate.retries, call, plan, frame, context)
+            waiting = self._forward(call, frame, context)
+            if waiting is not None:
+                return await_sent(call, waiting)
+        except (Unavailable, MalformedMessage) as error:
+            call.fail(error)
+        return call
+
+    def _apply_outcome(
+        self,
+        outcome: Outcome | Awaitable[Outcome],
+        call: Call,
+        plan: CallPlan,
+        frame: Frame,
+        context: Session | Headers,
+    ) -> Call | Coroutine[Any, Any, Call]:
+        """Refuse or hold a call, or continue it once a check that waits has ended."""
+
+        async def finish(waiting: Awaitable[Outcome]) -> None:
+            if may_be_sent(call, await waiting, lambda: self._send(call, frame, context)):
+                if self._call_gate.retries.is_enabled:
+                    self._register_retries(self._call_gate.retries, call, plan, frame, context)
+                await finish_sending(self._forward(call, frame, context))
+
+        if isinstance(outcome, Awaitable):
+            return await_sent(call, finish(outcome))
+        may_be_sent(call, outcome, lambda: self._send(call, frame, context))
+        return call
+
     def _register_retries(
-        self, retries: RetryService, call: Call, frame: Frame, context: Session | Headers
+        self,
+        retries: RetryService,
+        call: Call,
+        plan: CallPlan,
+        frame: Frame,
+        context: Session | Headers,
     ) -> None:
         """Register the call for retries, if the operator allows them for its tool."""
 
         async def instead(other: Call, asked: Frame) -> None:
-            if await self._may_be_sent(other, asked, context):
+            plan = self._call_gate.plan_for(other, self._server.name, tool_name_in(asked))
+            found = self._call_gate.pipeline.run(other, plan, asked)
+            outcome = await found if isinstance(found, Awaitable) else found
+            if may_be_sent(other, outcome, lambda: self._send(other, asked, context)):
                 await self._send(other, asked, context)
 
-        named = jsonrpc.decode_text(frame.parameters.get("name"))
-        offer = self._call_gate.find_tool(call, self._server.name, named)
         means = RetryActions(
             lambda: self._send(call, frame, context), instead, is_for_all_servers=False
         )
-        retries.watch_call(call, offer, frame, means)
+        retries.watch_call(call, plan.entry, frame, means)
 
     async def _send(self, call: Call, frame: Frame, context: Session | Headers) -> None:
-        """Send a call that passed the pipeline, for the first time or as a retry."""
+        """Send a call that a person approved, or a retry, which may be of another tool."""
         frame = detach_request(frame) if call.is_detached else frame
+        if not isinstance(context, Session) and context:
+            # At stdio there are no headers. At HTTP they repeat the name of the tool.
+            context = with_name(context, tool_name_in(frame))
+        await finish_sending(self._forward(call, frame, context))
+
+    def _forward(
+        self, call: Call, frame: Frame, context: Session | Headers
+    ) -> Coroutine[Any, Any, None] | None:
+        """Send a tool call at once if its connection is open. Otherwise return what opens it."""
         if isinstance(context, Session):
             link = self._open_connection(context, call.method)
-            if link is not None:
-                link.send_call(call, frame)
-            else:
-                await self._connect_and_send(context, call, frame)
-            return
-        # At stdio there are no headers. At HTTP they repeat the name of the tool.
-        headers = (
-            with_name(context, jsonrpc.decode_text(frame.parameters.get("name")))
-            if context
-            else context
-        )
+            if link is None:
+                return self._connect_and_send(context, call, frame)
+            link.send_call(call, frame)
+            return None
         if self._server.connections.own_modern_connection is None:
-            await self._send_to_legacy(call, frame, headers)
-        else:
-            self._server.connections.modern_connection().send_call(call, frame, headers)
+            return self._send_to_legacy(call, frame, context)
+        self._server.connections.modern_connection().send_call(call, frame, context)
+        return None
 
     def is_visible_to(self, actor: Actor) -> bool:
         return self._call_gate.may_know_server(actor, self._server.name)
@@ -216,20 +299,12 @@ class ServerEndpoint:
         reached = self._server.connections
         return initialize_result(reached.initialize_result or reached.discover_result, version)
 
-    async def _may_be_sent(self, call: Call, frame: Frame, context: Session | Headers) -> bool:
-        """Check access for a request and return whether it may be sent.
+    def _may_be_sent(self, call: Call, frame: Frame) -> bool:
+        """Check access for a request that calls no tool, and return whether it may be sent.
 
-        The pipeline answers a tool call that it refuses. Raises MalformedMessage for other
-        refusals.
+        Raises MalformedMessage for refusals.
         """
         server = self._server.name
-        if call.method == protocol.CALL_TOOL:
-            named = jsonrpc.decode_text(frame.parameters.get("name"))
-            entry = self._call_gate.find_tool(call, server, named)
-            outcome = self._call_gate.pipeline.examine(call, entry, frame)
-            if outcome is None:
-                return True
-            return await enforce_outcome(call, outcome, lambda: self._send(call, frame, context))
         if call.method == protocol.GET_PROMPT:
             named = jsonrpc.decode_text(frame.parameters.get("name"))
             self._call_gate.require_entry(call, EntryKind.PROMPT, server, named)
@@ -394,6 +469,28 @@ class ServerEndpoint:
         else:
             self._filter_list_result(call)
             connection.send_call(call, frame)
+
+
+async def finish_sending(waiting: Awaitable[None] | None) -> None:
+    """Await what remains to be done before a request is sent, if it was not sent at once."""
+    if waiting is not None:
+        await waiting
+
+
+async def await_sent(call: Call, waiting: Awaitable[None]) -> Call:
+    """Return a call once what it waited for has ended. A failure answers it."""
+    try:
+        await waiting
+    except (Unavailable, MalformedMessage) as error:
+        call.fail(error)
+    return call
+
+
+def tool_name_in(frame: Frame) -> str | None:
+    """Return the name of the tool that a request calls."""
+    if frame.tool is not None:
+        return frame.tool.name
+    return jsonrpc.decode_text(frame.parameters.get("name"))
 
 
 def with_name(headers: Headers, name: str | None) -> Headers:

@@ -1,36 +1,38 @@
 """The call pipeline: the checks that every tool call passes before the gateway sends it."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
-
-from msgspec import Raw
 
 from comity.approvals.pending_calls import CallHold, CallIntentRecorder, GoOn
 from comity.catalog.access import CatalogAccess, ToolReviewSource, ToolReviewStatus
 from comity.catalog.catalog import Catalog
-from comity.errors import APPROVAL_REQUIRED, INVALID_TOOL_ARGS, MalformedMessage
+from comity.catalog.definitions import UNLISTED_DEFINITION
+from comity.errors import APPROVAL_REQUIRED
 from comity.gateway.retries import RetryService
-from comity.mcp import jsonrpc
 from comity.mcp.actors import Actor
-from comity.mcp.entries import CatalogEntry
+from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.protocol import CALL_TOOL
 from comity.mcp.refusals import Refusal
-from comity.policy.grants import Effect, Grant, TargetSpecificity
+from comity.policy.grants import Decision, Effect, Grant, TargetSpecificity
 from comity.policy.limits import CallLimiter
-from comity.policy.snapshot import PolicyEngine
+from comity.policy.snapshot import PolicyEngine, PolicyGeneration
 from comity.sessions.calls import Call
 
 type Outcome = Refusal | CallHold | None
 """The result of the checks: a refusal, a hold until a person decides, or None to continue."""
 
 
-class CallArgumentChecker(Protocol):
-    """Checks the arguments of a call, at once or in an awaitable."""
+type ArgumentCheck = Callable[[object], Refusal | Awaitable[Refusal | None] | None]
+"""Checks the arguments of one tool, at once or in an awaitable."""
 
-    def check_arguments(
-        self, entry: CatalogEntry, arguments: object
-    ) -> Refusal | Awaitable[Refusal | None] | None: ...
+
+class CallArgumentChecker(Protocol):
+    """Checks the arguments of calls."""
+
+    def check_for(self, entry: CatalogEntry) -> ArgumentCheck:
+        """Return the check for a tool, which holds until its definition or its rules change."""
+        ...
 
 
 class StandingAnswerSource(Protocol):
@@ -75,6 +77,7 @@ class PipelineApprovals(Protocol):
 class CallScopeChecker[Beyond](Protocol):
     """Checks the scope of a tool call and creates approval requests for calls that exceed it."""
 
+    def applies_to(self, entry: CatalogEntry) -> bool: ...
     def check_scope(
         self, call: Call, entry: CatalogEntry, arguments: object
     ) -> Refusal | Beyond | None: ...
@@ -92,6 +95,34 @@ class OwnTasks(Protocol):
     """Answers requests about tasks that the gateway itself holds while they wait for approval."""
 
     def answer_task_request(self, call: Call, frame: Frame) -> bool: ...
+
+
+class CallPlan:
+    """All that the checks of a call need and that does not depend on its arguments.
+
+    Calls of one tool by one principal share it until the generation of the policy grows.
+    """
+
+    __slots__ = ("check", "decision", "entry", "generation", "review", "stages", "target")
+
+    def __init__(
+        self,
+        entry: CatalogEntry,
+        decision: Decision | None,
+        review: ToolReviewStatus | None,
+        check: ArgumentCheck | None,
+    ) -> None:
+        self.entry = entry
+        self.decision = decision
+        self.review = review
+        self.check = check
+        self.target = (entry.server, entry.name)
+        self.stages: tuple[Stage, ...] = ()
+        self.generation = -1
+
+
+type Stage = Callable[[Call, CallPlan, Frame], Outcome | Awaitable[Outcome]]
+"""One check: None lets the call continue."""
 
 
 class CallPipeline:
@@ -134,79 +165,101 @@ class CallPipeline:
         """
         return self.own_tasks is not None and self.own_tasks.answer_task_request(call, frame)
 
+    def make_plan(self, entry: CatalogEntry, decision: Decision | None) -> CallPlan:
+        """Return the plan for calls of a tool that were decided in this way."""
+        review = None if self.tools is None else self.tools.review_of(entry)
+        checker = self.argument_checker
+        plan = CallPlan(
+            entry, decision, review, None if checker is None else checker.check_for(entry)
+        )
+        plan.stages = self._stages_of(plan, has_reply=False)
+        return plan
+
+    def _stages_of(self, plan: CallPlan, *, has_reply: bool) -> tuple[Stage, ...]:
+        """Return the stages that apply. This is the order in which every call passes them."""
+        scopes, review = self.scope_checker, plan.review
+        asks = has_reply or _needs_confirmation(plan.decision, review)
+        stages: tuple[tuple[Stage, bool], ...] = (
+            (self._review, review is not None and review.refusal is not None),
+            (self._count, self.limits is not None and self.limits.has_limits),
+            (self._validate, plan.check is not None),
+            (self._approve, asks or (scopes is not None and scopes.applies_to(plan.entry))),
+            (self._record, self.intent_recorder is not None and review is not None),
+        )
+        return tuple(stage for stage, applies in stages if applies)
+
     def examine(
         self, call: Call, entry: CatalogEntry, frame: Frame
     ) -> Outcome | Awaitable[Outcome]:
-        """Check a call of a tool that its actor may use, with the arguments in `frame`.
+        """Check a call of a tool that its actor may use, with a plan made for this call."""
+        return self.run(call, self.make_plan(entry, call.decision), frame)
 
-        The order is: tool review, rate limits, arguments, scope, approval, audit record. Raises
-        MalformedMessage if the arguments are not an object.
+    def run(self, call: Call, plan: CallPlan, frame: Frame) -> Outcome | Awaitable[Outcome]:
+        """Check a call with the arguments in `frame`.
+
+        Raises MalformedMessage if the arguments are not an object.
         """
-        call.target = (entry.server, entry.name)
-        standing = None if self.tools is None else self.tools.review_of(entry)
-        refusal = None if standing is None else standing.refusal
-        if refusal is None and self.limits is not None:
-            cost = 1 if standing is None else standing.cost
-            refusal = self.limits.count_call(
-                call.client_stream.actor, entry.server, entry.name, cost
-            )
-        if refusal is not None:
-            return refusal
-        if (
-            self._has_no_checks
-            and call.prompt_reply is None
-            and not _needs_confirmation(call, standing)
-        ):
-            return None
-        arguments = arguments_in(frame)
-        found = (
-            None
-            if self.argument_checker is None
-            else self.argument_checker.check_arguments(entry, arguments)
-        )
-        if found is None:
-            return self._check_approval(call, entry, standing, arguments, frame)
-        return (
-            found
-            if isinstance(found, Refusal)
-            else self._finish_examination(found, call, entry, frame)
-        )
+        call.target = plan.target
+        stages = plan.stages if call.prompt_reply is None else self._stages_for(call, plan)
+        for stage in stages:
+            found = stage(call, plan, frame)
+            if found is not None:
+                if isinstance(found, Refusal) or not isinstance(found, Awaitable):
+                    return found
+                return self._finish(found, stage, call, plan, frame)
+        return None
 
-    @property
-    def _has_no_checks(self) -> bool:
-        return (
-            self.argument_checker is None
-            and self.intent_recorder is None
-            and self.scope_checker is None
-        )
+    def _stages_for(self, call: Call, plan: CallPlan) -> tuple[Stage, ...]:
+        if call.prompt_reply is None:
+            return plan.stages
+        return self._stages_of(plan, has_reply=True)
 
-    async def _finish_examination(
-        self, found: Awaitable[Refusal | None], call: Call, entry: CatalogEntry, frame: Frame
+    async def _finish(
+        self, waiting: Awaitable[Outcome], stage: Stage, call: Call, plan: CallPlan, frame: Frame
     ) -> Outcome:
-        refusal = await found
-        if refusal is not None:
-            return refusal
-        # The review status of the tool may have changed during the await.
-        standing = None if self.tools is None else self.tools.review_of(entry)
-        if standing is not None and standing.refusal is not None:
-            return standing.refusal
-        outcome = self._check_approval(call, entry, standing, arguments_in(frame), frame)
-        return await outcome if isinstance(outcome, Awaitable) else outcome
+        """Run the stages after one that had to wait."""
+        outcome = await waiting
+        if outcome is not None or stage == self._record:
+            return outcome
+        # The review of the tool may have changed during the wait.
+        plan = self.make_plan(plan.entry, plan.decision)
+        if plan.review is not None and plan.review.refusal is not None:
+            return plan.review.refusal
+        for later in self._stages_for(call, plan):
+            # Only the check of the arguments comes here. The stages before it ran already.
+            if later not in (self._approve, self._record):
+                continue
+            found = later(call, plan, frame)
+            outcome = await found if isinstance(found, Awaitable) else found
+            if outcome is not None:
+                return outcome
+        return None
 
-    def _check_approval(
-        self,
-        call: Call,
-        entry: CatalogEntry,
-        review: ToolReviewStatus | None,
-        arguments: object,
-        frame: Frame,
-    ) -> Outcome | Awaitable[Outcome]:
-        beyond = None
+    def _review(self, call: Call, plan: CallPlan, frame: Frame) -> Refusal | None:
+        """Refuse a tool that no actor can call: its definition changed, or it lacks permissions."""
+        return None if plan.review is None else plan.review.refusal
+
+    def _count(self, call: Call, plan: CallPlan, frame: Frame) -> Refusal | None:
+        """Apply the rate limits and quotas."""
+        if self.limits is None:
+            return None
+        cost = 1 if plan.review is None else plan.review.cost
+        return self.limits.count_call(call.client_stream.actor, *plan.target, cost)
+
+    def _validate(
+        self, call: Call, plan: CallPlan, frame: Frame
+    ) -> Refusal | Awaitable[Refusal | None] | None:
+        """Check the arguments by the schema and the validators of the tool."""
+        return None if plan.check is None else plan.check(frame.arguments)
+
+    def _approve(self, call: Call, plan: CallPlan, frame: Frame) -> Outcome:
+        """Check the scope, and ask a person about a call that needs it."""
+        entry, review, arguments, beyond = plan.entry, plan.review, frame.arguments, None
         if self.scope_checker is not None:
             beyond = self.scope_checker.check_scope(call, entry, arguments)
         if isinstance(beyond, Refusal):
             return beyond
-        if self._needs_approval(call, entry, review, arguments, beyond):
+        if self._needs_approval(call, plan, arguments, beyond):
             if self.approvals is None or review is None:
                 return _NO_APPROVER_REFUSAL
             if not self.approvals.is_next_round(call, entry, review, arguments, frame):
@@ -215,92 +268,96 @@ class CallPipeline:
             if review is None:
                 return _NO_APPROVER_REFUSAL
             return self.scope_checker.hold(call, entry, review, beyond, frame)
-        return self.record_intent(call, entry, review, arguments)
+        return None
+
+    def _record(
+        self, call: Call, plan: CallPlan, frame: Frame
+    ) -> Refusal | Awaitable[Refusal | None] | None:
+        """Record the intent to run the call in the audit log. This is the last stage."""
+        if self.intent_recorder is None or plan.review is None:
+            return None
+        return self.intent_recorder.record_intent(call, plan.entry, plan.review, frame.arguments)
 
     def _needs_approval(
-        self,
-        call: Call,
-        entry: CatalogEntry,
-        review: ToolReviewStatus | None,
-        arguments: object,
-        beyond: object = None,
+        self, call: Call, plan: CallPlan, arguments: object, beyond: object = None
     ) -> bool:
         if call.prompt_reply is not None and beyond is None:
             # The client brought a reply to an approval request. That reply decides, even if a grant
             # was added in the meantime.
             return True
-        needs_one = _needs_confirmation(call, review)
-        return needs_one and not self._has_standing_answer(call, entry, review, arguments)
+        needs_one = _needs_confirmation(plan.decision, plan.review)
+        return needs_one and not self._has_standing_answer(call, plan, arguments)
 
-    def record_intent(
-        self, call: Call, entry: CatalogEntry, review: ToolReviewStatus | None, arguments: object
-    ) -> Refusal | Awaitable[Refusal | None] | None:
-        """Record the intent to run a call in the audit log.
-
-        This is the last step before sending, also for a call that a person approved.
-        """
-        if self.intent_recorder is None or review is None:
-            return None
-        return self.intent_recorder.record_intent(call, entry, review, arguments)
-
-    def _has_standing_answer(
-        self, call: Call, entry: CatalogEntry, review: ToolReviewStatus | None, arguments: object
-    ) -> bool:
+    def _has_standing_answer(self, call: Call, plan: CallPlan, arguments: object) -> bool:
         """Return whether a standing grant approves this call, and note its id in the call."""
+        review = plan.review
         if self.standing_answers is None or review is None or review.is_always_confirmed:
             return False
         if review.repeat_approval_reason is not None:
             return False
-        called = (call.client_stream.actor, entry.server, entry.name, arguments)
+        called = (call.client_stream.actor, *plan.target, arguments)
         found = self.standing_answers.standing_answer(*called, review.digest)
         if found is not None:
             call.permitted_by = found.id
         return found is not None
 
 
-def _needs_confirmation(call: Call, review: ToolReviewStatus | None) -> bool:
-    judged = call.decision
+def _needs_confirmation(decision: Decision | None, review: ToolReviewStatus | None) -> bool:
     if review is None:
-        return judged is not None and judged.effect is Effect.ASK
-    if judged is None or judged.effect is Effect.ASK or review.is_always_confirmed:
+        return decision is not None and decision.effect is Effect.ASK
+    if decision is None or decision.effect is Effect.ASK or review.is_always_confirmed:
         return True
-    return review.must_be_confirmed and judged.level is not TargetSpecificity.OFFER
+    return review.must_be_confirmed and decision.level is not TargetSpecificity.OFFER
 
 
 _NO_APPROVER_REFUSAL: Final = Refusal(
     APPROVAL_REQUIRED,
-    "this call needs a person's approval, and nobody can be asked here; an operator can grant the "
-    "tool itself",
+    "this call needs approval, which is not possible here; an operator can grant the tool itself",
 )
 
 
-def arguments_in(frame: Frame) -> object:
-    """Return the arguments of a tool call. Missing arguments are an empty object.
-
-    Raises MalformedMessage if they are not an object.
-    """
-    raw: Raw | None = frame.parameters.get("arguments")
-    if raw is None:
-        return {}
-    arguments = jsonrpc.decode_value(raw)
-    if not isinstance(arguments, dict):
-        raise MalformedMessage("arguments must be an object", INVALID_TOOL_ARGS)
-    return arguments  # pyright: ignore[reportUnknownVariableType]  # JSON: any values
-
-
-async def enforce_outcome(
-    call: Call, outcome: Refusal | CallHold | Awaitable[Outcome], go_on: GoOn
-) -> bool:
+def may_be_sent(call: Call, outcome: Outcome, go_on: GoOn) -> bool:
     """Apply the outcome of the checks and return whether the call may be sent now.
 
     A refusal answers the call. A hold calls `go_on` after a person approves.
     """
-    found = await outcome if isinstance(outcome, Awaitable) else outcome
-    if isinstance(found, Refusal):
-        call.refuse_with(found)
-    elif found is not None:
-        found.start(go_on)
-    return found is None
+    if isinstance(outcome, Refusal):
+        call.refuse_with(outcome)
+    elif outcome is not None:
+        outcome.start(go_on)
+    return outcome is None
+
+
+MAX_PLANS: Final = 10_000
+MAX_PLANNED_NAME_LENGTH: Final = 256
+
+type PlanKey = tuple[str, tuple[tuple[str, str], ...] | None, tuple[str, ...], str, str | None]
+"""What a plan depends on: the actor's relevant fields, the server and the name that it called."""
+
+
+class PlanCache:
+    """The plans of recent calls, each until the generation of the policy grows."""
+
+    def __init__(
+        self, generation: PolicyGeneration, is_lasting: Callable[[Actor, CatalogEntry], bool]
+    ) -> None:
+        self.generation = generation
+        self.plans: dict[PlanKey, CallPlan] = {}
+        # Whether only a change can end what was decided about this tool, and not a point in time.
+        self._is_lasting = is_lasting
+
+    def put(self, key: PlanKey, actor: Actor, plan: CallPlan) -> None:
+        """Keep a plan, unless time can change it or any caller could have invented its name."""
+        entry = plan.entry
+        if (
+            entry.definition is UNLISTED_DEFINITION
+            or len(entry.name) > MAX_PLANNED_NAME_LENGTH
+            or not self._is_lasting(actor, entry)
+        ):
+            return
+        if len(self.plans) >= MAX_PLANS:
+            self.plans.clear()
+        self.plans[key] = plan
 
 
 class CallGate(CatalogAccess):
@@ -319,6 +376,7 @@ class CallGate(CatalogAccess):
         own_tasks: OwnTasks | None = None,
         intent_recorder: CallIntentRecorder | None = None,
         retries: RetryService | None = None,
+        plan_cache: PlanCache | None = None,
     ) -> None:
         super().__init__(catalog, policy_engine, tools)
         self._limits = limits
@@ -334,6 +392,39 @@ class CallGate(CatalogAccess):
             intent_recorder=intent_recorder,
         )
         self.retries = RetryService(is_enabled=False) if retries is None else retries
+        # Without a cache, each call gets a plan of its own.
+        self.plan_cache = plan_cache
+
+    def plan_for(self, call: Call, server: str, name: str | None) -> CallPlan:
+        """Return the plan for a call, and note on the call what was decided.
+
+        `name` is the server's own name of the tool, or its public name if `server` is empty.
+        Raises MalformedMessage if the actor may not call it.
+        """
+        actor, cache = call.client_stream.actor, self.plan_cache
+        key = (actor.party, actor.permissions, actor.excluded, server, name)
+        if cache is not None:
+            plan = cache.plans.get(key)
+            if plan is not None and plan.generation == cache.generation.number:
+                self._policy_engine.require_fresh()
+                call.decision = plan.decision
+                return plan
+        # A change while the plan is made voids it, so the number is read first.
+        number = 0 if cache is None else cache.generation.number
+        if server:
+            entry = self.find_tool(call, server, name)
+        else:
+            entry = self.find(call, EntryKind.TOOL, name)
+        plan = self.pipeline.make_plan(entry, call.decision)
+        plan.generation = number
+        # A name that several servers use means another tool once a time-limited denial ends.
+        if cache is not None and (
+            server
+            or name == entry.key
+            or len(self.catalog.find_bare(EntryKind.TOOL, entry.name)) == 1
+        ):
+            cache.put(key, actor, plan)
+        return plan
 
     def refuse_over_limit(self, call: Call) -> bool:
         """Refuse a request that exceeds the limits of its principal or its API key.
@@ -359,7 +450,7 @@ class CallGate(CatalogAccess):
         actor, outcome = call.client_stream.actor, None
         if self._limits is not None:
             outcome = self._limits.count_call(actor, entry.server, entry.name, 1)
-        return self.check_arguments(entry, arguments_in(frame)) if outcome is None else outcome
+        return self.check_arguments(entry, frame.arguments) if outcome is None else outcome
 
     def check_arguments(
         self, entry: CatalogEntry, arguments: object
@@ -368,8 +459,6 @@ class CallGate(CatalogAccess):
 
         The actor does not matter.
         """
-        return (
-            None
-            if self._argument_checker is None
-            else self._argument_checker.check_arguments(entry, arguments)
-        )
+        if self._argument_checker is None:
+            return None
+        return self._argument_checker.check_for(entry)(arguments)

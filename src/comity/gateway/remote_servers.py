@@ -87,7 +87,7 @@ class PlacedServer:
 
     async def stop_local(self) -> None:
         """End all processes on this node before another node may start the server."""
-        reason = f"this node may not run server {self._location.server!r} any more"
+        reason = f"this node may no longer run server {self._location.server!r}"
         await asyncio.gather(*(each.revoke(reason) for each in list(self._transports)))
 
 
@@ -119,7 +119,7 @@ class FencedTransport:
 
     async def open(self, listener: TransportListener) -> None:
         if self.is_revoked:
-            raise Unavailable("it may not be spoken to in this era")
+            raise Unavailable("it does not allow this MCP version")
         self._location.require(self._lease)
         self._listener = listener
         await self._transport.open(listener)
@@ -168,7 +168,7 @@ class FencedTransport:
             async with asyncio.timeout(max(0.0, self._location.seconds_left(EXPIRY_FRACTION))):
                 await self.close()
         except TimeoutError:
-            log.warning("server %r does not go in time, and is killed", self._location.server)
+            log.warning("Server %r did not stop in time and is killed", self._location.server)
 
 
 def add_fence_token(frame: Frame, token: int) -> Frame:
@@ -232,9 +232,7 @@ class RemoteTransport:
         if self._era is Era.HANDSHAKE:
             # Nodes use only the modern protocol version, so the earlier failure there is the real
             # reason.
-            raise Unavailable(
-                self._remote_server.close_reason or "between nodes only the modern era is spoken"
-            )
+            raise Unavailable(self._remote_server.close_reason or "nodes use MCP 2026-07-28 only")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_NODE_WAIT_SECONDS):
                 await self._place.is_known.wait()
@@ -327,14 +325,14 @@ class RemoteTransport:
         elif data[:1] == _MESSAGE and data[1:4].isdigit():
             listener.on_message(data[4:], stream, int(data[1:4]))
         else:
-            log.warning("server %r: another node says something else", self._place.server)
+            log.warning("server %r: another node has a different definition", self._place.server)
 
     def _forget(self, stream: Stream, task: asyncio.Task[None]) -> None:
         self.resume(stream)
         if self._task_by_stream.get(stream) is task:
             del self._task_by_stream[stream]
         if not task.cancelled() and (bug := task.exception()) is not None:
-            log.error("a call to another node ended in a bug", exc_info=bug)
+            log.error("A call to another node failed", exc_info=bug)
             if self._listener is not None:
                 self._listener.on_stream_ended(
                     stream, Unavailable("the gateway failed; see its log")
@@ -464,7 +462,7 @@ class SessionRouter:
         node = self._peers.of_epoch(epoch)
         if node is None and not self._peers.has_heard_all:
             raise Unavailable(
-                "at which node this session is cannot be known just now",
+                "the node of this session is unknown; try again later",
                 CUT_OFF,
                 SESSION_RETRY_DELAY,
             )

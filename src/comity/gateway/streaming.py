@@ -240,7 +240,16 @@ class StreamingService:
 
         Raises MalformedMessage if its `stream_id` is already in use or its fields are invalid.
         """
-        if connection.mgp is None and call.client is not None and call.client.mgp is None:
+        if (
+            connection.mgp is None
+            and not call.is_detached
+            and (
+                # What the client said: the request to the server may be without it already.
+                _STREAMING_BYTES not in bytes(call.params)
+                if call.client is None and type(call) is Call and call.params is not UNSET
+                else call.client is not None and call.client.mgp is None
+            )
+        ):
             # Neither the client nor the server uses MGP, so the request has no streaming fields.
             return frame
         front = call.current_call if isinstance(call, BridgedCall) else call

@@ -185,7 +185,7 @@ async def stream_shared(
                 return
             await _send_remaining(send, client_stream)
     except TimeoutError:
-        log.warning("a client has stopped reading its stream; it is ended")
+        log.warning("A client stopped reading its stream. It is closed.")
     finally:
         watch.stop()
 

@@ -67,7 +67,7 @@ class _ResourceFollower:
         """Follow until the server drops the subscription. Return whether to try again."""
         server = self._find()
         if server is None:
-            raise Unavailable("there is no such server just now")
+            raise Unavailable("this server is not available")
         if Era.MODERN in server.eras:
             return await _listen(server, self._uris, self._on_notification)
         await _subscribe(server, self._uris, self._subscriber, self._on_agreed)
@@ -95,9 +95,9 @@ async def _repeat_with_backoff(once: Callable[[], Coroutine[None, None, bool]]) 
             if not await once():
                 return
         except (Unavailable, MalformedMessage) as error:
-            log.info("resources are not heard of for now: %s", error)
+            log.info("Resource updates are not received: %s", error)
         except Exception:
-            log.exception("the following of resources failed")
+            log.exception("Following resource updates failed")
             return
         ended += 1
         pause = draw_delay(RetrySchedule(), ended)

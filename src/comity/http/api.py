@@ -201,7 +201,7 @@ async def _answer(
 
 
 def _no_such_address() -> MalformedMessage:
-    return MalformedMessage("there is no such address under /api", NOTHING_HERE)
+    return MalformedMessage("there is no such path under /api", NOTHING_HERE)
 
 
 def refuse_other_sites(headers: Mapping[bytes, bytes]) -> None:

@@ -68,7 +68,7 @@ def decode_body[Body: RequestBody](
     for name in sorted(AUTHOR_FIELDS & body.keys()):
         if body[name] not in (None, "", party):
             raise MalformedMessage(
-                f"{name} is whoever asks for it, which is {party}; leave it out", INVALID_PARAMS
+                f"{name} is always the sender, {party}; leave it out", INVALID_PARAMS
             )
     own = {name: value for name, value in body.items() if name not in AUTHOR_FIELDS}
     return _convert(kind, own, is_strict=True)

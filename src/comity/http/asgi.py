@@ -139,15 +139,44 @@ class HostOriginCheck:
 
 
 def refuse_repeated(headers: HeaderList) -> None:
-    """Refuse repeated Host, Origin or Authorization: two readers could each choose another one."""
+    """Refuse repeated headers of authentication: two readers could each choose another one."""
     names = [name for name, _ in headers]
     if any(names.count(name) > 1 for name in _SINGLE_HEADERS):
         raise MalformedMessage(
-            "Host, Origin and Authorization may appear only once", INVALID_REQUEST
+            "Host, Origin, Authorization and X-API-Key may appear only once", INVALID_REQUEST
         )
 
 
-_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization")
+API_KEY_HEADER: Final = b"x-api-key"
+_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", API_KEY_HEADER)
+
+
+def bearer_of(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return the value of Authorization, or the same for the key in X-API-Key.
+
+    Raises MalformedMessage if both headers are there and differ.
+    """
+    shown, key = headers.get(b"authorization"), headers.get(API_KEY_HEADER)
+    if key is None:
+        return shown
+    bearer = b"Bearer " + key.strip(b" ")
+    if shown is not None and (
+        shown[:7].lower() != b"bearer " or shown[7:].strip(b" ") != bearer[7:]
+    ):
+        raise MalformedMessage(
+            "Authorization and X-API-Key differ; send only one of them", INVALID_REQUEST
+        )
+    return bearer
+
+
+def with_bearer(headers: Mapping[bytes, bytes]) -> HeaderList:
+    """Return the headers with Authorization instead of X-API-Key, so that only one is read."""
+    rest = [(name, value) for name, value in headers.items() if name not in _CREDENTIALS]
+    bearer = bearer_of(headers)
+    return rest if bearer is None else [*rest, (b"authorization", bearer)]
+
+
+_CREDENTIALS: Final = (b"authorization", API_KEY_HEADER)
 
 
 @lru_cache(256)
@@ -163,7 +192,7 @@ def _origin(header: bytes) -> str:
 def not_found_error() -> MalformedMessage:
     """Return the error for a path without an endpoint, or whose endpoint the caller may not see."""
     return MalformedMessage(
-        "nothing is here; all servers are at /mcp, one of them at /servers/{id}/mcp", NOTHING_HERE
+        "not found; MCP endpoint: /mcp (all servers) or /servers/{id}/mcp", NOTHING_HERE
     )
 
 
@@ -362,7 +391,7 @@ def encode_fault(
 ) -> bytes:
     """Return the body of a refusal before a call exists. It has a trace id of its own."""
     trace = {"trace_id": secrets.token_hex(16)}
-    log.debug("the door refuses: %s", reason, extra=trace)
+    log.debug("Request refused: %s", reason, extra=trace)
     return jsonrpc.encode_frame(
         jsonrpc.make_error(request_id, fault, reason, {**(data or {}), **trace})
     )
@@ -371,7 +400,7 @@ def encode_fault(
 OPERATORS: Final = "/api/"
 
 
-ASKS: Final = "/api/asks"
+ASKS: Final = "/api/approvals"
 
 
 SOCKETS: Final = "/ws"

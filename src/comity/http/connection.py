@@ -2,23 +2,20 @@
 
 import asyncio
 import ipaddress
-import sys
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
 from itertools import takewhile
-from typing import Any, Final, Protocol, cast
+from typing import Final, cast
+from urllib.parse import unquote
 
 import httptools
-from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
-from comity.http.asgi import Receive, Send
-from comity.http.fast_path import BODY_BYTES, Continuation, FastPathRequest, Serve
+from comity.http.asgi import HeaderList, Receive, Scope, Send
+from comity.http.asgi_cycle import Application, AsgiCycle
+from comity.http.fast_path import BODY_BYTES, Continuation, FastPathRequest, RequestHead, Serve
+from comity.http.head_memo import MAX_HEAD_BYTES, HeadMemo
 from comity.http.trusted_proxies import TrustedProxies
 from comity.telemetry.metrics import MetricFamily
 
@@ -31,17 +28,6 @@ BODY_SECONDS: Final = 1.0
 
 type Due[T] = dict[T, float]
 """The deadline of each item. All are of the same length, so the first is due first."""
-
-
-class TimedConnection(Protocol):
-    """A connection that can miss a deadline."""
-
-    @property
-    def transport(self) -> asyncio.Transport: ...
-    @property
-    def flow(self) -> FlowControl: ...
-    def refuse(self, status: HTTPStatus, reason: str) -> None: ...
-    def leave_to_asgi(self) -> None: ...
 
 
 class UpgradedProtocol(asyncio.Protocol):
@@ -73,24 +59,26 @@ class ListenerGuard:
     """State that all connections of a listener share: their number, and their deadlines."""
 
     def __init__(
-        self, limits: ListenerLimits, state: ServerState, serve: Serve | None = None
+        self, limits: ListenerLimits, app: Application, serve: Serve | None = None
     ) -> None:
         self.limits = limits
-        self.state = state
+        self.app = app
         self.serve = serve
+        self.connections: set[HttpServerConnection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self.emptied = asyncio.Event()
         self.admitted = 0
         self.refused: Counter[HTTPStatus] = Counter()
         # Every deadline in a queue has the same length, so insertion order is expiry order.
-        self.heads_due: Due[TimedConnection] = {}
-        self.reads_due: Due[TimedConnection] = {}
-        self.bodies_due: Due[TimedConnection] = {}
-        self.requests_due: Due[TimedConnection] = {}
+        self.heads_due: Due[HttpServerConnection] = {}
+        self.reads_due: Due[HttpServerConnection] = {}
+        self.bodies_due: Due[HttpServerConnection] = {}
+        self.requests_due: Due[HttpServerConnection] = {}
         self._held_by: dict[str, int] = {}
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self.idle_seconds = limits.keep_alive.total_seconds()
         self._header_seconds = limits.header_time.total_seconds()
         self._send_seconds = limits.send_time.total_seconds()
-        self._idle_seconds = limits.keep_alive.total_seconds()
 
     def admit(self, source: str, address: str = "") -> bool:
         """Count a connection. Return whether it is within the limits."""
@@ -98,7 +86,7 @@ class ListenerGuard:
         held = self._held_by[source] = self._held_by.get(source, 0) + 1
         limits = self.limits
         within = held <= limits.connections_per_address or source in limits.uncounted_addresses
-        crowded = len(self.state.connections) > limits.connections
+        crowded = len(self.connections) > limits.connections
         return not crowded and (within or limits.proxies.trusts(address))
 
     def release(self, source: str) -> None:
@@ -107,7 +95,7 @@ class ListenerGuard:
             self._held_by[source] = held
         else:
             del self._held_by[source]
-        if not self.state.connections:
+        if not self.connections:
             self.emptied.set()
 
     def families(self) -> list[MetricFamily]:
@@ -118,7 +106,7 @@ class ListenerGuard:
                 "comity_connections",
                 "gauge",
                 "Open connections of clients.",
-                [((), len(self.state.connections))],
+                [((), len(self.connections))],
             ),
             MetricFamily(
                 "comity_connections_total",
@@ -129,35 +117,32 @@ class ListenerGuard:
             MetricFamily(
                 "comity_connections_refused_total",
                 "counter",
-                "Connections closed for what was said on them, or for their number, by status.",
+                "Connections closed because of invalid data or a limit, by status.",
                 refused,
             ),
         ]
 
-    def expect_head(self, connection: TimedConnection) -> None:
-        self.heads_due[connection] = self._loop.time() + self._header_seconds
+    def expect_head(self, connection: "HttpServerConnection") -> None:
+        self.heads_due.setdefault(connection, self.loop.time() + self._header_seconds)
 
-    def expect_body(self, connection: TimedConnection) -> None:
-        self.bodies_due.setdefault(connection, self._loop.time() + BODY_SECONDS)
+    def expect_body(self, connection: "HttpServerConnection") -> None:
+        self.bodies_due.setdefault(connection, self.loop.time() + BODY_SECONDS)
 
-    def expect_request(self, connection: TimedConnection) -> None:
-        self.requests_due[connection] = self._loop.time() + self._idle_seconds
-
-    def forget(self, connection: TimedConnection) -> None:
+    def forget(self, connection: "HttpServerConnection") -> None:
         for due in (self.heads_due, self.reads_due, self.bodies_due, self.requests_due):
             due.pop(connection, None)
 
-    def expect_reading(self, connection: TimedConnection) -> None:
-        self.reads_due[connection] = self._loop.time() + self._send_seconds
+    def expect_reading(self, connection: "HttpServerConnection") -> None:
+        self.reads_due[connection] = self.loop.time() + self._send_seconds
 
     async def sweep(self) -> None:
         """Close connections that miss a deadline, and abort those whose peer never reads."""
         pause = min(1.0, self._header_seconds / 4)
-        unread: dict[TimedConnection, int] = {}
-        next_look_at_closing = self._loop.time() + self._header_seconds
+        unread: dict[HttpServerConnection, int] = {}
+        next_look_at_closing = self.loop.time() + self._header_seconds
         while True:
             await asyncio.sleep(pause)
-            now = self._loop.time()
+            now = self.loop.time()
             self._close_late_heads(now)
             for connection in _late(self.reads_due, now):
                 connection.transport.abort()
@@ -171,19 +156,21 @@ class ListenerGuard:
 
     def _close_late_heads(self, now: float) -> None:
         for connection in _late(self.heads_due, now):
-            if connection.flow.read_paused:
+            if connection.read_paused:
                 # The server itself paused reading, because earlier requests are still queued.
                 self.expect_head(connection)
             else:
                 connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "The request's head came too slowly.")
 
-    def _abort_stuck(self, unread_before: dict[TimedConnection, int]) -> dict[TimedConnection, int]:
+    def _abort_stuck(
+        self, unread_before: dict["HttpServerConnection", int]
+    ) -> dict["HttpServerConnection", int]:
         """Abort closing connections whose peer reads nothing, because they would live forever.
 
         A closed transport lives until its last byte is read. Return the sizes for the next check.
         """
-        unread: dict[TimedConnection, int] = {}
-        for connection in cast("set[TimedConnection]", self.state.connections):
+        unread: dict[HttpServerConnection, int] = {}
+        for connection in self.connections:
             if connection.transport.is_closing():
                 unread[connection] = connection.transport.get_write_buffer_size()
         for connection, size in unread.items():
@@ -192,7 +179,7 @@ class ListenerGuard:
         return unread
 
 
-def _late(due: Due[TimedConnection], now: float) -> list[TimedConnection]:
+def _late(due: Due["HttpServerConnection"], now: float) -> list["HttpServerConnection"]:
     """Remove and return the items whose deadline has passed."""
     late = [connection for connection, _ in takewhile(lambda item: item[1] <= now, due.items())]
     for connection in late:
@@ -218,38 +205,68 @@ DISCARDED_AT_MOST = 4 * 1024 * 1024
 """How many bytes of a body that was answered early are read and discarded."""
 _OF_UPGRADES: Final = frozenset({b"upgrade", b"http2-settings"})
 """Header fields, and options of `Connection`, that concern only a change of protocol."""
+_BAD_URL: Final = (ValueError, httptools.HttpParserError)
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
 
 
-class HttpServerConnection(HttpToolsProtocol):
-    """One client connection: uvicorn's protocol, within the limits of the listener."""
+class HttpServerConnection(asyncio.Protocol):
+    """One client connection: reads requests, and answers them in their order.
 
-    def __init__(self, config: Config, guard: ListenerGuard) -> None:
-        super().__init__(config, guard.state, {GUARD: guard})
+    A request is `_current` while it is answered. Later requests wait in `_queue`. The parser may
+    still read the body of the last one, which is `_reading`.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, guard: ListenerGuard) -> None:
         self._guard = guard
+        self._parser: httptools.HttpRequestParser | None = None
+        self._memo: HeadMemo[RequestHead] = HeadMemo()
+        self.address = ""
+        self.read_paused = False
+        self.writable: asyncio.Event | None = None
         self._source = ""
-        self._refusal = HTTPStatus.BAD_REQUEST
+        self._server: tuple[str, int] | None = None
+        self._client: tuple[str, int] | None = None
+        self._scheme = "http"
+        # Whether nothing has arrived since the last answer.
+        self._is_idle = False
+        self._current: AsgiCycle | FastPathRequest | None = None
+        self._queue: deque[AsgiCycle] = deque()
+        # The message that the parser reads.
+        self._url = b""
+        self._headers: HeaderList = []
+        self._in_message = self._in_head = False
+        self._reading: AsgiCycle | None = None
+        # The bytes of this read, until a head was read from them.
+        self._fresh = b""
+        # A request for the fast path: its head and the body so far.
+        self._head: RequestHead | None = None
+        self._body = b""
+        # A request with a known head whose body is not complete. The parser has not seen it.
+        self._unparsed = b""
+        # What is left of the limit for a head, and bytes since the last head that were no body.
         self._head_room = guard.limits.header_bytes
-        self._awaiting_head = True
-        # The last request whose head was read completely.
-        self._latest: RequestResponseCycle | None = None
-        # Bytes read since then that were not part of its body, and its body at the last check.
         self._wasted = 0
-        self._body: tuple[bytearray, int] = (bytearray(), 0)
-        # A request on the fast path: its head and the body so far, then the request itself.
-        self._named: dict[bytes, bytes] = {}
-        self._body_parts: bytes | None = None
-        self._request: FastPathRequest | None = None
-        self._served = False
+        # Whether a head was completed, or a body grew, during this read.
+        self._saw_head = self._saw_body = False
+        self._refusal = HTTPStatus.BAD_REQUEST
         # The protocol that reads and writes here since the connection was upgraded.
         self._upgraded: UpgradedProtocol | None = None
-        # The head of a request without its declined upgrade offer, the position of the bytes after
-        # it, and the number of declined offers in one read.
+        # The head of a request without its declined upgrade offer, and the number of such heads.
         self._declined: bytes | None = None
-        self._declined_to = 0
         self._declines = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
+    # Callbacks of the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._guard.connections.add(self)
+        self._parser = self._new_parser()
+        self._server = _address_in(transport, "sockname")
+        self._client = _address_in(transport, "peername")
+        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self.address = self._client[0] if self._client else ""
         self._source = source_of(self.address)
         if self._guard.admit(self._source, self.address):
             self._guard.expect_head(self)
@@ -257,44 +274,129 @@ class HttpServerConnection(HttpToolsProtocol):
             self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections.")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        request, self._request = self._request, None
-        if request is not None:
-            request.lose()
+        self._guard.connections.discard(self)
+        current, self._current = self._current, None
+        if isinstance(current, FastPathRequest):
+            current.lose()
+        elif current is not None:
+            current.disconnect()
+        self._reading = None
+        self._queue.clear()
+        self.resume_writing()
         self._guard.forget(self)
         self._guard.release(self._source)
+        self._parser = None  # it holds our methods: otherwise only the garbage collector frees us
 
     def pause_writing(self) -> None:
-        super().pause_writing()
-        self._guard.expect_reading(self)
+        if self.writable is None:
+            self.writable = asyncio.Event()
+            self._guard.expect_reading(self)
 
     def resume_writing(self) -> None:
-        super().resume_writing()
-        self._guard.reads_due.pop(self, None)
+        if self.writable is not None:
+            self.writable.set()
+            self.writable = None
+            self._guard.reads_due.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > self._head_room:
-            self._receive_in_pieces(data)
+        guard = self._guard
+        guard.requests_due.pop(self, None)
+        if self._unparsed:
+            data, self._unparsed = self._unparsed + data, b""
+            self._is_idle = True
+        if not self._is_idle or self.writable is not None or guard.serve is None:
+            self._parse(data)
             return
-        self._guard.requests_due.pop(self, None)
-        super().data_received(data)
-        if self._declined is not None:
-            self._read_without_offer(self._declined, data)
+        # The fast path for a head that was parsed before. The parser does not see this request.
+        found = self._memo.find(data)
+        if found is None:
+            self._parse(data)
             return
-        if self._served or self._body_parts is not None:
-            self._see_head()
+        self._is_idle = False
+        head, start, size = found
+        if size > BODY_BYTES or len(data) != start + size:
+            self._on_unusual_body(data, start, size)
             return
-        latest = self._latest
-        if latest is None or latest.scope is not self.scope or latest.response_complete:
-            self._owe_head(len(data))
+        if guard.bodies_due:
+            guard.bodies_due.pop(self, None)
+        self._current = request = FastPathRequest(self, head, data[start:])
+        if not guard.serve(request):
+            self._serve_as_asgi(request)
+
+    def _on_unusual_body(self, data: bytes, start: int, size: int) -> None:
+        """Wait for the rest of a short body. The parser reads all others."""
+        if size <= BODY_BYTES and len(data) < start + size:
+            self._unparsed = data
+            self._guard.expect_body(self)
+        else:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser in pieces of at most the remaining head limit, so that it is exact."""
+        self._is_idle = False
+        if not self._in_message:
+            self._fresh = data
+        while data and not self.transport.is_closing() and self._upgraded is None:
+            room = self._head_room
+            self._parse_piece(data[:room])
+            data = data[room:]
+        self._fresh = b""
+
+    def _parse_piece(self, data: bytes) -> None:
+        parser = self._parser
+        assert parser is not None
+        self._saw_head = self._saw_body = False
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            if self._declined is not None:
+                self._read_without_offer(self._declined, data[int(stopped.args[0]) :])
+                return
+        except httptools.HttpParserError:
+            if not self.transport.is_closing():
+                self.refuse(self._refusal, "Invalid HTTP request received.")
             return
-        self._see_head()
-        if latest.more_body:
-            self._watch_body(latest.body, len(data))
-        if self.pipeline and len(self.pipeline) > PIPELINED_AT_MOST:
+        if not self.transport.is_closing():
+            self._account_for(len(data))
+
+    def _account_for(self, size: int) -> None:
+        """Set the deadline for what is expected next, and count what was no part of a request."""
+        guard = self._guard
+        if self._saw_head:
+            self._head_room = guard.limits.header_bytes
+            self._wasted = 0
+            guard.heads_due.pop(self, None)
+        if self._in_head:
+            guard.expect_head(self)
+            if not self._saw_head and not self._saw_body:
+                self._head_room -= size
+                if self._head_room <= 0:
+                    self.refuse(
+                        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                        "The request's head is too long.",
+                    )
+        elif self._head is not None:
+            guard.expect_body(self)
+        elif self._reading is not None and self._reading.response_complete:
+            # The rest of a body that was answered early.
+            guard.expect_head(self)
+            self._waste(size, DISCARDED_AT_MOST)
+        elif self._saw_head or self._saw_body:
+            return
+        elif self._reading is not None:
+            # The application cannot see or count chunk extensions and trailers.
+            self._waste(size, 2 * guard.limits.header_bytes)
+        elif self._current is None:
+            # Blank lines between requests.
+            guard.expect_head(self)
+            self._waste(size, DISCARDED_AT_MOST)
+
+    def _waste(self, size: int, maximum: int) -> None:
+        self._wasted += size
+        if self._wasted > maximum:
             self.transport.abort()
 
-    def _read_without_offer(self, head: bytes, data: bytes) -> None:
+    def _read_without_offer(self, head: bytes, rest: bytes) -> None:
         """Read a request again without its offer of another protocol.
 
         The parser stops at the end of such a head and reads no body after it. A new parser reads
@@ -305,223 +407,279 @@ class HttpServerConnection(HttpToolsProtocol):
         if self._declines > PIPELINED_AT_MOST:
             self.transport.abort()
             return
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = self._new_parser()
         self._head_room = max(self._guard.limits.header_bytes, len(head))
-        self.data_received(head + data[self._declined_to :])
+        self._parse(head + rest)
         self._declines -= 1
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Note where the parser stopped at an offer of another protocol."""
-        stopped = sys.exception()
-        if isinstance(stopped, httptools.HttpParserUpgrade):
-            self._declined_to = int(stopped.args[0])
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # Data after a request that asks to close the connection is ignored.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
 
-    def _see_head(self) -> None:
-        """Note that the head of a request is complete. More of its body may follow."""
-        if self._awaiting_head:
-            self._awaiting_head = False
-            self._head_room = self._guard.limits.header_bytes
-            self._guard.heads_due.pop(self, None)
-        if self._body_parts is not None:
-            self._guard.expect_body(self)
-
-    def _receive_in_pieces(self, data: bytes) -> None:
-        """Read in pieces of at most the remaining head limit, so that the limit is exact."""
-        while data and not self.transport.is_closing():
-            topic = self._head_room
-            self.data_received(data[:topic])
-            data = data[topic:]
-
-    def _owe_head(self, size: int) -> None:
-        """Handle a part of a head, or data that is not a request."""
-        if self.transport.is_closing():
-            return
-        latest, continued = self._latest, self._awaiting_head
-        if not continued:
-            self._awaiting_head = True
-            self._guard.expect_head(self)
-        if latest is not None and latest.scope is self.scope:
-            # The rest of a body that was answered early, or blank lines between requests.
-            self._waste(size, DISCARDED_AT_MOST)
-        elif continued or latest is None or latest.response_complete:
-            # Otherwise the piece began with the body of the previous request, and does not count.
-            self._head_room -= size
-            if self._head_room <= 0:
-                self.refuse(
-                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The request's head is too long."
-                )
-
-    def _watch_body(self, body: bytearray, size: int) -> None:
-        """Limit chunk extensions and trailers, which the application cannot see or count."""
-        known, length = self._body
-        grown = len(body) > (length if body is known else 0)
-        self._body = (body, len(body))
-        if not grown:
-            self._waste(size, 2 * self._guard.limits.header_bytes)
-
-    def _waste(self, size: int, maximum: int) -> None:
-        self._wasted += size
-        if self._wasted > maximum:
-            self.transport.abort()
-
-    def on_url(self, url: bytes) -> None:
-        self.url += url
-        if len(self.url) > self._guard.limits.url_bytes:
-            self._refusal = HTTPStatus.REQUEST_URI_TOO_LONG
-            raise ValueError("URL too long")  # httptools stops, uvicorn calls send_400_response
-
-    @property
-    def address(self) -> str:
-        return self.client[0] if self.client else ""
+    # Callbacks of the parser. An exception here ends the parsing.
 
     def on_message_begin(self) -> None:
-        self.url = b""
-        self.expect_100_continue = False
-        self.headers = []
-        # No scope yet: most requests are answered without one.
-        self.scope = None  # type: ignore[assignment]  # its library does so too
-        self._served = False
+        if self.transport.is_closing():
+            raise ValueError("a request after the last one")
+        self._guard.requests_due.pop(self, None)
+        self._is_idle = False
+        self._in_message = self._in_head = True
+        self._url = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > self._guard.limits.url_bytes:
+            self._refusal = HTTPStatus.REQUEST_URI_TOO_LONG
+            raise ValueError("URL too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # The parser reports trailers here too. They do not become headers.
+        if self._in_head:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        assert parser is not None
+        self._in_head, self._saw_head = False, True
+        fresh, self._fresh = self._fresh, b""
+        version = parser.get_http_version()
+        if version not in _VERSIONS:
+            self._refusal = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
+            raise ValueError("unknown version of HTTP")
+        upgrading = parser.should_upgrade()
+        if upgrading and _offers_another_protocol(self._headers):
+            self._declined = self._head_without_offer(parser)
+        elif upgrading and _announces_body(self._headers):
+            # The parser would skip the body and read it as the next request: request smuggling.
+            raise ValueError("upgrade with a body")
+        elif (
+            upgrading
+            or version != "1.1"
+            or parser.get_method() != b"POST"
+            or not self._begin_fast_path(fresh)
+        ):
+            self._begin_asgi(upgrading=upgrading)
 
     def on_body(self, body: bytes) -> None:
-        if self._body_parts is None:
-            super().on_body(body)
-        else:
-            self._body_parts = self._body_parts + body if self._body_parts else body
+        self._saw_body = True
+        if self._head is not None:
+            self._body = self._body + body if self._body else body
+        elif self._reading is not None and not self._reading.response_complete:
+            self._reading.add_body(body)
 
     def on_message_complete(self) -> None:
-        if self._declined is not None:
-            return
-        body, self._body_parts = self._body_parts, None
-        if body is None:
-            super().on_message_complete()
-            return
-        self._guard.bodies_due.pop(self, None)
-        assert self.parser is not None
-        assert self._guard.serve is not None
-        keep_alive = self.parser.should_keep_alive()
-        request = FastPathRequest(self, self.url, self._named, self.headers, body, keep_alive)
-        self._request, self._served = request, True
-        if not self._guard.serve(request):
-            self._request, self._served = None, False
-            self._start_asgi(body)
-            super().on_message_complete()
+        self._in_message = False
+        reading, self._reading = self._reading, None
+        head, self._head = self._head, None
+        if reading is not None:
+            self._saw_body = True
+            reading.end_body()
+            if self._current is None:
+                self._wait_for_request()
+        elif head is not None:
+            guard = self._guard
+            guard.bodies_due.pop(self, None)
+            body, self._body = self._body, b""
+            self._current = request = FastPathRequest(self, head, body)
+            assert guard.serve is not None
+            if not guard.serve(request):
+                self._serve_as_asgi(request)
+
+    # Requests on the fast path.
+
+    def _begin_fast_path(self, fresh: bytes) -> bool:
+        """Return whether the fast path may answer: a short body, and no earlier request pending."""
+        if self._guard.serve is None or self._current is not None or self.writable is not None:
+            return False
+        headers = dict(self._headers)
+        length = headers.pop(b"content-length", b"")
+        if not length.isdigit() or len(length) > 5 or int(length) > BODY_BYTES:
+            return False
+        if b"transfer-encoding" in headers or b"expect" in headers:
+            return False
+        listed = self._headers
+        at = next(i for i, (name, _) in enumerate(listed) if name == b"content-length")
+        keep_alive = self._keeps_alive()
+        head = RequestHead(self._url, headers, [*listed[:at], *listed[at + 1 :]], keep_alive, at)
+        if fresh and keep_alive and self._guard.limits.header_bytes >= MAX_HEAD_BYTES:
+            self._memo.learn(fresh, listed, head)
+        self._head = head
+        return True
 
     def leave_to_asgi(self) -> None:
         """Start the application, which then waits for the rest of the slow body."""
-        if self._body_parts is not None:
-            body, self._body_parts = self._body_parts, None
-            self._start_asgi(body)
+        if self._unparsed:
+            data, self._unparsed = self._unparsed, b""
+            self._parse(data)
+        head, self._head = self._head, None
+        if head is not None:
+            body, self._body = self._body, b""
+            self._guard.bodies_due.pop(self, None)
+            try:
+                self._begin_asgi(upgrading=False)
+            except _BAD_URL:
+                self.refuse(HTTPStatus.BAD_REQUEST, "Invalid HTTP request received.")
+            if self._reading is not None and body:
+                self._reading.add_body(body)
 
-    def _start_asgi(self, body: bytes) -> None:
-        self._on_head(upgrading=False)
-        super().on_body(body)
-
-    def _is_express(self) -> bool:
-        """Whether the fast path may answer: a short body, and no earlier request pending."""
-        if self._guard.serve is None or self._request is not None or self.pipeline:
-            return False
-        if self._latest is not None and not self._latest.response_complete:
-            return False
-        named = self._named = dict(self.headers)
-        length = named.get(b"content-length", b"")
-        return (
-            length.isdigit()
-            and len(length) < 6
-            and int(length) <= BODY_BYTES
-            and b"transfer-encoding" not in named
-            and not self.expect_100_continue
-            and not self.flow.write_paused
-        )
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        if self._request is not None:
-            # This request was sent before the request on the fast path was answered.
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, app))
-        else:
-            super()._start_asgi_task(cycle, app)
+    def _serve_as_asgi(self, request: FastPathRequest) -> None:
+        """Serve a complete request that the fast path did not take."""
+        head = request.head
+        try:
+            scope = self._scope("POST", head.path, request.header_list(), "1.1")
+        except _BAD_URL:
+            self._current = None
+            self.refuse(HTTPStatus.BAD_REQUEST, "Invalid HTTP request received.")
+            return
+        cycle = AsgiCycle(self, self._guard.app, scope, keep_alive=head.keep_alive)
+        cycle.add_body(request.body)
+        cycle.end_body()
+        self._start(cycle)
 
     def written(self, request: FastPathRequest, data: bytes) -> None:
         """Write the answer of the request on the fast path, and continue with the next request."""
-        self._request = None
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        self._current = None
+        transport = self.transport
+        if transport.is_closing():
             return
-        self.transport.write(data)
+        transport.write(data)
         if not request.keep_alive:
-            self.transport.close()
-        elif self.pipeline:
-            self.flow.resume_reading()
-            self._start_asgi_task(*self.pipeline.pop())
+            transport.close()
+        elif self._queue or self._in_message:
+            self._continue()
         else:
-            self._guard.expect_request(self)
+            # This is `_wait_for_request` inlined, because it runs for every answer.
+            guard = self._guard
+            self._is_idle = True
+            guard.requests_due[self] = guard.loop.time() + guard.idle_seconds
 
     def continued(self, request: FastPathRequest, continuation: Continuation) -> None:
         """Continue a request of the fast path as ASGI, because it needs more than one answer."""
-        self._request = None
 
-        async def app(scope: object, receive: Receive, send: Send) -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await continuation(receive, send)
 
-        path = request.path.decode("ascii", "replace")
-        scope: Any = {"type": "http", "method": "POST", "path": path, "headers": request.listed}
-        cycle = RequestResponseCycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=[],
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
-            keep_alive=request.keep_alive,
-            on_response=self.on_response_complete,
+        scope: Scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "path": request.head.path.decode("ascii", "replace"),
+            "headers": request.header_list(),
+        }
+        cycle = AsgiCycle(self, app, scope, keep_alive=request.keep_alive)
+        cycle.end_body()
+        self._start(cycle)
+
+    # Requests that are served as ASGI.
+
+    def _begin_asgi(self, *, upgrading: bool) -> None:
+        """Start the application for the request whose head was read, or queue the request."""
+        parser = self._parser
+        assert parser is not None
+        version = parser.get_http_version()
+        method = parser.get_method().decode("ascii")
+        scope = self._scope(method, self._url, self._headers, version)
+        if upgrading:
+            scope[HANDED] = self
+        expected = dict(self._headers).get(b"expect", b"")
+        self._reading = cycle = AsgiCycle(
+            self,
+            self._guard.app,
+            scope,
+            keep_alive=self._keeps_alive(),
+            expects_continue=expected.lower() == b"100-continue",
         )
-        cycle.more_body = False
-        if not self.pipeline:
-            self.cycle = self._latest = cycle
-            self.scope = scope
-            self._served = False
-        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]  # a plain callable
+        if self._current is None:
+            self._start(cycle)
+        elif len(self._queue) < PIPELINED_AT_MOST:
+            self.pause_reading()
+            self._queue.append(cycle)
+        else:
+            raise ValueError("too many requests sent ahead")
+
+    def _keeps_alive(self) -> bool:
+        parser = self._parser
+        assert parser is not None
+        return parser.get_http_version() == "1.1" and parser.should_keep_alive()
+
+    def _scope(self, method: str, url: bytes, headers: HeaderList, version: str) -> Scope:
+        parsed = httptools.parse_url(url)
+        if not parsed.path:  # a URL such as `http://host`, or the host and port of CONNECT
+            raise ValueError("a URL without a path")
+        path = parsed.path.decode("ascii")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "method": method,
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": parsed.path,
+            "query_string": parsed.query or b"",
+            "headers": headers,
+            "state": {GUARD: self._guard},
+        }
+
+    def _start(self, cycle: AsgiCycle) -> None:
+        self._current = cycle
+        tasks = self._guard.tasks
+        task = self._guard.loop.create_task(cycle.run())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def on_response_complete(self) -> None:
+        """Continue after the response of the current request was written."""
+        self._current = None
+        if not self.transport.is_closing():
+            self._continue()
+
+    def _continue(self) -> None:
+        self.resume_reading()
+        if self._queue:
+            self._start(self._queue.popleft())
+        elif not self._in_head:
+            self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        """Begin the time that the connection may be idle."""
+        guard = self._guard
+        guard.heads_due.pop(self, None)
+        # The rest of a body that was answered early may still arrive.
+        self._is_idle = not self._in_message
+        guard.requests_due.pop(self, None)
+        guard.requests_due[self] = guard.loop.time() + guard.idle_seconds
+
+    def pause_reading(self) -> None:
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+
+    # Upgrades, and the end of the connection.
 
     def hand_over(self, protocol: UpgradedProtocol) -> None:
         """Give the connection to another protocol. It still counts for the limits."""
         self._upgraded = protocol
         self._guard.forget(self)
-        cycle = self._latest
-        if cycle is not None:
-            cycle.response_started = cycle.response_complete = True
+        if isinstance(self._current, AsgiCycle):
+            self._current.hand_over()
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
 
-    def shutdown(self) -> None:
-        if self._upgraded is not None:
-            self._upgraded.shutdown()
-        elif self._request is not None:
-            self._request.keep_alive = False
-        else:
-            super().shutdown()
-
-    def on_headers_complete(self) -> None:
-        assert self.parser is not None
-        upgrading = self.parser.should_upgrade()
-        if upgrading and _offers_another_protocol(self.headers):
-            self._declined = self._head_without_offer(self.parser)
-            return
-        if upgrading and _announces_body(self.headers):
-            # The parser would skip the body and read it as the next request: request smuggling.
-            raise ValueError("upgrade with a body")
-        if not upgrading and self.parser.get_method() == b"POST" and self._is_express():
-            self._body_parts = b""
-        else:
-            self._on_head(upgrading=upgrading)
-
     def _head_without_offer(self, parser: httptools.HttpRequestParser) -> bytes:
         version = parser.get_http_version().encode("ascii")
-        lines = [b"%s %s HTTP/%s" % (parser.get_method(), self.url, version)]
-        for name, value in self.headers:
+        lines = [b"%s %s HTTP/%s" % (parser.get_method(), self._url, version)]
+        for name, value in self._headers:
             if name == b"connection":
                 options = [option.strip() for option in value.split(b",")]
                 kept = [option for option in options if option.lower() not in _OF_UPGRADES]
@@ -530,29 +688,20 @@ class HttpServerConnection(HttpToolsProtocol):
                 lines.append(b"%s: %s" % (name, value))
         return b"\r\n".join([*lines, b"", b""])
 
-    def _on_head(self, *, upgrading: bool) -> None:
-        """Pass the head of a request to uvicorn as if it had arrived just now."""
-        url, headers, expected = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
-        self.url, self.expect_100_continue = url, expected
-        self.headers = self.scope["headers"] = headers
-        super().on_headers_complete()
-        self._latest = self.cycle
-        self._wasted = 0
-        if upgrading:
-            self.scope[HANDED] = self  # type: ignore[typeddict-unknown-key]  # ours
+    def shutdown(self) -> None:
+        """Close the connection once its requests are answered."""
+        if self._upgraded is not None:
+            self._upgraded.shutdown()
+        elif self._current is None:
+            self.transport.close()
         else:
-            # uvicorn would append trailers to the headers that the application already trusts.
-            self.headers = []
-
-    def send_400_response(self, msg: str) -> None:
-        self.refuse(self._refusal, msg)
+            last = self._queue[-1] if self._queue else self._current
+            last.keep_alive = False
 
     def refuse(self, status: HTTPStatus, reason: str) -> None:
         """Send the reason, if a response can still be sent, and close the connection."""
         self._guard.refused[status] += 1
-        answering = self._latest is not None and not self._latest.response_complete
-        if self._request is not None or answering or self.transport.get_write_buffer_size():
+        if self._current is not None or self.transport.get_write_buffer_size():
             self.transport.abort()
             return
         self.transport.write(
@@ -562,6 +711,12 @@ class HttpServerConnection(HttpToolsProtocol):
             f"connection: close\r\n\r\n{reason}".encode("ascii")
         )
         self.transport.close()
+
+
+def _address_in(transport: asyncio.BaseTransport, name: str) -> tuple[str, int] | None:
+    """Return the host and the port of one end of a connection, if it has them."""
+    found: object = transport.get_extra_info(name)
+    return cast("tuple[str, int]", found[:2]) if isinstance(found, tuple) else None
 
 
 def _offers_another_protocol(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -32,59 +32,71 @@ class FastPathConnection(Protocol):
     def continued(self, request: "FastPathRequest", continuation: Continuation) -> None: ...
 
 
-class FastPathRequest:
-    """One complete request, until it is answered or continues as ASGI."""
+class RequestHead:
+    """The head of a request, without its length. Requests with equal heads may share it."""
 
-    __slots__ = ("_lane", "body", "headers", "keep_alive", "listed", "on_lost", "path")
+    __slots__ = ("facts", "headers", "keep_alive", "length_at", "listed", "path", "sender")
 
     def __init__(
         self,
-        fast_path: FastPathConnection,
         path: bytes,
         headers: dict[bytes, bytes],
         listed: list[tuple[bytes, bytes]],
-        body: bytes,
         keep_alive: bool,
+        length_at: int = 0,
     ) -> None:
-        self._lane: FastPathConnection | None = fast_path
         self.path = path
         self.headers = headers
         self.listed = listed
-        self.body = body
         self.keep_alive = keep_alive
+        # The place of `content-length` among the headers. Its value is the length of the body.
+        self.length_at = length_at
+        # What the application and its endpoint found out from this head. Only they read it.
+        self.sender: object | None = None
+        self.facts: object | None = None
+
+
+class FastPathRequest:
+    """One complete request, until it is answered or continues as ASGI."""
+
+    __slots__ = ("_lane", "address", "body", "head", "is_over", "keep_alive", "on_lost")
+
+    def __init__(self, fast_path: FastPathConnection, head: RequestHead, body: bytes) -> None:
+        self._lane = fast_path
+        self.address = fast_path.address
+        self.head = head
+        self.body = body
+        self.keep_alive = head.keep_alive
+        # Whether the request was answered, continues as ASGI, or lost its client.
+        self.is_over = False
         self.on_lost: Callable[[], None] | None = None
 
-    @property
-    def address(self) -> str:
-        """The address of the client, or empty if it is no longer known."""
-        return "" if self._lane is None else self._lane.address
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the request was answered, continues as ASGI, or lost its client."""
-        return self._lane is None
+    def header_list(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers in their order, with the length of the body."""
+        listed, at = self.head.listed, self.head.length_at
+        return [*listed[:at], (b"content-length", b"%d" % len(self.body)), *listed[at:]]
 
     def answer(self, status: int, body: bytes, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send the only answer, as JSON, in one piece. Do nothing if the client has gone."""
-        lane, self._lane = self._lane, None
         # The callback holds this request. This breaks the cycle without the garbage collector.
         self.on_lost = None
-        if lane is None:
+        if self.is_over:
             return
+        self.is_over = True
         more = b"".join(b"%b: %b\r\n" % header for header in extra) if extra else b""
         if not self.keep_alive:
             more += b"connection: close\r\n"
-        lane.written(self, b"%b%d\r\n%b\r\n%b" % (_HEADS[status], len(body), more, body))
+        self._lane.written(self, b"%b%d\r\n%b\r\n%b" % (_HEADS[status], len(body), more, body))
 
     def hand_over(self, continuation: Continuation) -> None:
         """Continue the request as ASGI. Its body was already read."""
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            lane.continued(self, continuation)
+        if not self.is_over:
+            self.is_over = True
+            self._lane.continued(self, continuation)
 
     def lose(self) -> None:
         """Note that the client has gone, and call `on_lost`."""
-        self._lane = None
+        self.is_over = True
         if self.on_lost is not None:
             self.on_lost()
 

@@ -1,21 +1,14 @@
-"""The listening socket: opens it, serves it, and closes it within a time limit.
-
-uvicorn's own server polls ten times a second, exits the process when a port is taken, and waits
-for open streams without limit. Comity uses only its protocol class.
-"""
+"""The listening socket: opens it, serves it, and closes it within a time limit."""
 
 import asyncio
-import math
 import signal
+import ssl
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
-
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
 from comity.errors import Misconfigured
+from comity.http.asgi_cycle import Application
 from comity.http.connection import HttpServerConnection, ListenerGuard, ListenerLimits
 
 try:
@@ -23,9 +16,7 @@ try:
 except ImportError:  # not built for every platform; the standard loop serves as well, only slower
     from asyncio import new_event_loop as event_loop
 
-__all__ = ["ListenerLimits", "event_loop", "run_http_server", "uvicorn_config"]
-
-type Application = Callable[..., Any]
+__all__ = ["ListenerLimits", "event_loop", "run_http_server"]
 
 LAST_WORDS_SECONDS = 1.0
 
@@ -56,18 +47,27 @@ async def run_http_server(
     limits: ListenerLimits | None = None,
     started: Callable[[str], None],
     shutdown: ShutdownHooks = _AS_IT_IS,
+    reuse_port: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Serve `app` until it is cancelled or a SIGTERM or SIGINT arrives.
 
-    `started` receives the address once connections are accepted.
+    `started` receives the address once connections are accepted. With `reuse_port`, other processes
+    of this user may listen on the same port, and the kernel spreads the connections over them.
     """
     limits = limits or ListenerLimits()
-    config = uvicorn_config(app, limits)
-    guard = ListenerGuard(limits, ServerState(), getattr(app, "serve", None))
+    guard = ListenerGuard(limits, app, getattr(app, "serve", None))
     loop = asyncio.get_running_loop()
     try:
         server = await loop.create_server(
-            lambda: HttpServerConnection(config, guard), host, port, backlog=2048
+            lambda: HttpServerConnection(guard),
+            host,
+            port,
+            backlog=2048,
+            reuse_port=reuse_port,
+            ssl=tls,
+            # A client that does not finish its handshake is like one that sends no head.
+            ssl_handshake_timeout=None if tls is None else limits.header_time.total_seconds(),
         )
     except (OSError, OverflowError, UnicodeError) as problem:
         raise Misconfigured(
@@ -77,7 +77,7 @@ async def run_http_server(
     sweeping = loop.create_task(guard.sweep(), name="listener sweep")
     with _signals_heard() as told_to_end:
         try:
-            started(_address_of(server))
+            started(_address_of(server, "http" if tls is None else "https"))
             await told_to_end.acquire()
         finally:
             server.close()
@@ -88,29 +88,9 @@ async def run_http_server(
                 sweeping.cancel()
 
 
-def uvicorn_config(app: Application, limits: ListenerLimits) -> Config:
-    config = Config(
-        app,
-        interface="asgi3",
-        lifespan="off",
-        ws="none",
-        workers=1,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        access_log=False,
-        log_config=None,
-        # At a lower level uvicorn logs every malformed request, so that a peer could fill a disk.
-        log_level="error",
-        timeout_keep_alive=math.ceil(limits.keep_alive.total_seconds()),
-    )
-    config.load()
-    return config
-
-
-def _address_of(server: asyncio.Server) -> str:
+def _address_of(server: asyncio.Server, scheme: str) -> str:
     host, port, *_ = server.sockets[0].getsockname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 @contextmanager
@@ -136,7 +116,7 @@ async def _wind_down(
     guard: ListenerGuard, told_to_end: asyncio.Semaphore, interrupt: Callable[[], None]
 ) -> None:
     """Let open requests finish within the grace period. A second signal or cancellation ends it."""
-    connections, tasks = guard.state.connections, guard.state.tasks
+    connections, tasks = guard.connections, guard.tasks
     try:
         for connection in list(connections):
             connection.shutdown()

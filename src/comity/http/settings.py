@@ -1,4 +1,4 @@
-"""The table `[network]`, and the types of settings that name hosts, origins and networks."""
+"""The tables `[network]` and `[tls]`, and the types of settings for hosts and networks."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -37,3 +37,13 @@ class NetworkSettings:
     no_proxy: tuple[str, ...] = setting(
         (), "Hosts that Comity reaches without the proxy; unset, NO_PROXY decides.", _EXEMPT
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The certificate of the listener."""
+
+    certificate_file: str = setting(
+        "", "The PEM file of the certificate and its chain; with it, Comity listens with TLS."
+    )
+    key_file: str = setting("", "The PEM file of its private key, which only its owner may read.")

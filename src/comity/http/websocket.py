@@ -307,7 +307,7 @@ class WebSocketConnection(UpgradedProtocol):
         if unread < self._unread:
             self._unread, self._full_since = unread, now
         elif now - self._full_since >= self._sockets.limits.send_seconds:
-            self.close(TOO_SLOW, "you took nothing of what is said here")
+            self.close(TOO_SLOW, "the client does not read its messages")
 
     def shutdown(self) -> None:
         self.close(CloseCode.GOING_AWAY, "the gateway is going away")
@@ -346,5 +346,5 @@ def socket_of(transport: asyncio.Transport) -> socket.socket | None:
 
 
 def _refusal(problem: Exception | None) -> bytes:
-    reason = str(problem) if isinstance(problem, InvalidHandshake) else "no WebSocket handshake"
+    reason = str(problem) if isinstance(problem, InvalidHandshake) else "not a WebSocket handshake"
     return reason.encode("ascii", "replace")

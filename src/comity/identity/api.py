@@ -32,14 +32,14 @@ type RequestRate = Annotated[int, Meta(ge=0, le=10**9)]
 class KeyPageQuery(RequestQuery, frozen=True):
     """Which keys to list."""
 
-    party: str | None = None
+    principal: str | None = None
     cursor: str = ""
 
 
 class NewKeyBody(RequestBody, frozen=True):
     """The key to make."""
 
-    party: ShortText
+    principal: ShortText
     label: ShortText = ""
     permissions: Annotated[tuple[str, ...], Meta(max_length=MAX_PERMISSIONS)] = ()
     requests_per_minute: RequestRate | None = None
@@ -50,7 +50,7 @@ class NewKeyBody(RequestBody, frozen=True):
     def to_key(self) -> ApiKey:
         return ApiKey(
             "",
-            self.party,
+            self.principal,
             b"",
             label=self.label,
             permissions=self.permissions,
@@ -90,24 +90,24 @@ class RecordsApi:
     def routes(self) -> ApiRoutes:
         read, write = Permission.ADMIN_READ, Permission.ADMIN_WRITE
         # The ids that some issuers give to principals contain a slash.
-        party = "/api/parties/{party:path}"
+        party = "/api/principals/{principal:path}"
         disable, enable = self._switch(disabled=True), self._switch(disabled=False)
         return (
             ApiRoute("GET", "/api/keys", read, self._list_keys, KeyPageQuery),
             ApiRoute("POST", "/api/keys", write, self._create_key, NewKeyBody),
             ApiRoute("POST", "/api/keys/{key}/rotate", write, self._rotate_key, KeyRotationBody),
             ApiRoute("POST", "/api/keys/{key}/revoke", write, self._revoke_key, EmptyBody),
-            ApiRoute("GET", "/api/parties", read, self._list_principals, CursorQuery),
-            ApiRoute("POST", "/api/parties", write, self._add_principal, NewPrincipalBody),
+            ApiRoute("GET", "/api/principals", read, self._list_principals, CursorQuery),
+            ApiRoute("POST", "/api/principals", write, self._add_principal, NewPrincipalBody),
             ApiRoute("POST", f"{party}/disable", write, disable, EmptyBody),
             ApiRoute("POST", f"{party}/enable", write, enable, EmptyBody),
         )
 
     async def _list_keys(self, request: ApiRequest[KeyPageQuery]) -> View:
         wanted = request.input
-        listed = await self._keyring.keys(wanted.party or "", wanted.cursor)
+        listed = await self._keyring.keys(wanted.principal or "", wanted.cursor)
         views = [key_view(key) for key in listed]
-        return _page("keys", views) if wanted.party is None else {"keys": views}
+        return _page("keys", views) if wanted.principal is None else {"keys": views}
 
     async def _create_key(self, request: ApiRequest[NewKeyBody]) -> View:
         return _made(await self._keyring.create(request.actor.party, request.input.to_key()))
@@ -121,7 +121,7 @@ class RecordsApi:
 
     async def _list_principals(self, request: ApiRequest[CursorQuery]) -> View:
         listed = await self._keyring.parties(request.input.cursor)
-        return _page("parties", [party_view(party) for party in listed])
+        return _page("principals", [party_view(party) for party in listed])
 
     async def _add_principal(self, request: ApiRequest[NewPrincipalBody]) -> View:
         wanted = request.input
@@ -130,7 +130,7 @@ class RecordsApi:
 
     def _switch(self, *, disabled: bool) -> ApiHandler[EmptyBody]:
         async def handle(request: ApiRequest[EmptyBody]) -> View:
-            by, party = request.actor.party, request.path["party"]
+            by, party = request.actor.party, request.path["principal"]
             return party_view(await self._keyring.disable(by, party, disabled))
 
         return handle
@@ -140,7 +140,7 @@ def key_view(key: ApiKey) -> dict[str, object]:
     """The public view of a key, without its MAC."""
     return {
         "id": key.id,
-        "party": key.party,
+        "principal": key.party,
         "label": key.label,
         "permissions": key.permissions,
         "requests_per_minute": key.requests_per_minute,

@@ -52,7 +52,7 @@ class LoginThrottle:
             )
         counter.take(now)
         if counter.wait(now):
-            log.info("too many wrong credentials came from %s; more are refused", address)
+            log.info("Too many wrong credentials from %s; further attempts are refused", address)
 
 
 @lru_cache(4096)
@@ -114,8 +114,8 @@ class TokenIssuer:
     audience: str
     jwks_url: str = ""
     required_scopes: tuple[str, ...] = ()
-    party_claim: str = "sub"
-    party_prefix: str = ""
+    principal_claim: str = "sub"
+    principal_prefix: str = ""
     algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
     kind: PrincipalKind = PrincipalKind.PERSON
 
@@ -158,7 +158,8 @@ _PASSED_ON: Final = frozenset(
 """Headers that proxies add. With one of them, the peer address is not the address of the client."""
 
 WHERE_TO_SHOW: Final = (
-    "show who you are: send `Authorization: Bearer KEY` with a key that `comity keys create` gave, "
+    "authentication required: send `Authorization: Bearer KEY` with a key from `comity keys "
+    "create`, "
     "or an access token"
 )
 
@@ -288,6 +289,14 @@ class Authenticator:
             and keys.is_key_active(held, self._clock())
         )
 
+    def is_lasting(self, actor: Actor) -> bool:
+        """Whether only a change can end the credentials of an actor, and not a point in time."""
+        if actor.is_local:
+            return self.is_local
+        kind, _, id = actor.credential.partition(":")
+        held = self._register.keys.get(id) if kind == _KEY else None
+        return held is not None and held.expires_at is None and held.revoked_at is None
+
     def operator(self, credentials: RequestCredentials) -> Actor:
         """Return the local operator.
 
@@ -324,8 +333,8 @@ class Authenticator:
         ):
             return LOCAL
         raise MalformedMessage(
-            'this gateway serves its own machine alone; set mode = "required" in [identity] and '
-            "give keys to whoever comes from elsewhere or through a proxy",
+            'this gateway accepts local clients only; set mode = "required" in [identity] and '
+            "create keys for remote clients and clients behind a proxy",
             UNAUTHENTICATED,
         )
 
@@ -352,7 +361,7 @@ class Authenticator:
         shown = keys.parse_key(credential)
         if shown is None:
             raise MalformedMessage(
-                "this is no whole key; copy it again from its first letter to its last",
+                "invalid key: it looks truncated",
                 UNAUTHENTICATED,
             )
         key = keys.verify_key(self._register.pepper, shown, self._register.keys.get(shown.id), now)
@@ -378,7 +387,9 @@ class Authenticator:
         if party is not None and party.disabled:
             raise MalformedMessage(DISABLED, UNAUTHENTICATED)
         if path and not is_within(path, proof.paths):
-            raise MalformedMessage("this token is for another address of ours", UNAUTHENTICATED)
+            raise MalformedMessage(
+                "this token is for another address of this gateway", UNAUTHENTICATED
+            )
         return proof.actor
 
 
@@ -394,7 +405,7 @@ def _actor(key: ApiKey, party: Principal) -> Actor:
     )
 
 
-DISABLED: Final = "whoever these credentials were given to may not come in at present"
+DISABLED: Final = "the principal of these credentials is disabled"
 
 
 @lru_cache(1024)

@@ -1,4 +1,4 @@
-"""`comity keys` and `comity parties`."""
+"""`comity keys` and `comity principals`."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -9,61 +9,80 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
-from comity.app.administration import AdminClient, config_option, parse_expiry
+from comity.app.administration import AdminClient
 from comity.cli.api_client import Answer
-from comity.cli.exit_status import FINE
-from comity.cli.options import Decorator, DefaultListGroup, json_option, url_option
-from comity.cli.output import build_table, describe_age, line_text, show_json, show_output
+from comity.cli.arguments import parse_expiry
+from comity.cli.exit_status import NOT_FOUND
+from comity.cli.options import DefaultListGroup, expires_option, limit_option, store_options
+from comity.cli.output import (
+    build_table,
+    describe_age,
+    line_text,
+    show_document,
+    show_hint,
+    show_output,
+)
 from comity.config.document import ConfigValue
 from comity.config.secret_files import reserve_secret, write_secret
 from comity.errors import Misconfigured
 
 _PER: Final = click.IntRange(1, 10**9)
 
-expires_option: Final[Decorator] = click.option(
-    "--expires",
-    metavar="WHEN",
-    help="When it ends: after a while, as 90d, or at a time, as 2027-01-31T18:00:00+01:00.",
-)
-
 
 @click.group("keys", cls=DefaultListGroup)
 def keys_command() -> None:
-    """Give out API keys, replace them and take them back.
+    """Manage API keys.
 
-    A running gateway is asked for it, by somebody who may administer it. Without one, --offline
-    works on the store that the configuration names.
+    You need admin access to the gateway. With --offline the command works on the database.
+
+    \b
+    Examples:
+      comity keys
+      comity keys create agent:ci --expires 90d --out ci.key
+      comity keys revoke 06gu44bi
     """
 
 
 @keys_command.command("list")
-@click.option("--party", metavar="PARTY", help="Only the keys of this party.")
-@url_option
-@config_option
-@json_option
-def list_keys(party: str | None, url: str, config: Path | None, as_json: bool) -> int:
-    """List every key, with whose it is and how it stands; the same as `comity keys`."""
-    found = AdminClient(url, config).pages("keys", **({"party": party} if party else {}))
-    if as_json:
-        show_json({"keys": found})
-    elif not found:
-        show_output(line_text("No key was given out yet; `comity keys create PARTY` makes one."))
-    else:
-        rows = [
-            (
-                key["id"],
-                key["party"],
-                _key_status(key),
-                describe_age(key["created_at"]),
-                describe_age(key["last_used"]) or "never",
-                ", ".join(key["permissions"]) or "all that its party may",
-                key["label"],
-            )
-            for key in found
-        ]
-        columns = ("KEY", "PARTY", "STANDING", "AGE", "LAST USED", "PERMISSIONS", "LABEL")
-        show_output(build_table(columns, rows))
-    return FINE
+@click.option("--principal", metavar="ID", help="Only the keys of this principal.")
+@limit_option()
+@store_options
+def list_keys(principal: str | None, limit: int | None) -> None:
+    """List API keys with their owner and status.
+
+    \b
+    Examples:
+      comity keys list
+      comity keys list --principal agent:ci -o json
+    """
+    query = {"principal": principal} if principal else {}
+    found = AdminClient().pages("keys", limit, **query)
+
+    def print_table() -> None:
+        if found:
+            _print_keys(found)
+        else:
+            show_output(line_text("There are no keys."))
+            show_hint("`comity keys create PRINCIPAL` creates one.")
+
+    show_document({"keys": found}, print_table, [key["id"] for key in found])
+
+
+def _print_keys(found: list[Answer]) -> None:
+    rows = [
+        (
+            key["id"],
+            key["principal"],
+            _key_status(key),
+            describe_age(key["created_at"]),
+            describe_age(key["last_used"]) or "never",
+            ", ".join(key["permissions"]) or "all",
+            key["label"],
+        )
+        for key in found
+    ]
+    columns = ("KEY", "PRINCIPAL", "STATUS", "AGE", "LAST USED", "PERMISSIONS", "LABEL")
+    show_output(build_table(columns, rows))
 
 
 def _key_status(key: Answer) -> Text:
@@ -73,55 +92,56 @@ def _key_status(key: Answer) -> Text:
     if key["expires_at"] and datetime.fromisoformat(key["expires_at"]) <= now:
         return line_text("expired", "red")
     if key["not_before"] and datetime.fromisoformat(key["not_before"]) > now:
-        return line_text("not yet", "yellow")
+        return line_text("not yet valid", "yellow")
     if key["expires_at"]:
         return line_text(f"until {key['expires_at'][:16].replace('T', ' ')}", "green")
-    return line_text("in use", "green")
+    return line_text("active", "green")
 
 
 @keys_command.command("create")
-@click.argument("party")
-@click.option("--label", metavar="TEXT", help="What it is for, for people.")
+@click.argument("principal")
+@click.option("--label", metavar="TEXT", help="Purpose of the key.")
 @expires_option
 @click.option(
     "--permission",
     "permissions",
     metavar="PERMISSION",
     multiple=True,
-    help="Bind it to this, as 'ToolInvoke(files/read)', AdminRead, or 'tools/call files/*'; may be "
-    "given several times. Without any it may do all that its party may.",
+    help="Restrict the key, such as 'ToolInvoke(files/read)', AdminRead or 'tools/call files/*'. "
+    "Repeatable. Default: all that the principal may do.",
 )
-@click.option("--per-minute", metavar="N", type=_PER, help="Requests it may make in a minute.")
-@click.option("--per-hour", metavar="N", type=_PER, help="Requests it may make in an hour.")
+@click.option("--per-minute", metavar="N", type=_PER, help="Maximum requests per minute.")
+@click.option("--per-hour", metavar="N", type=_PER, help="Maximum requests per hour.")
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write the key to this new file, which only you can read, and do not print it.",
+    help="Write the key to a new file that only you can read.",
 )
-@url_option
-@config_option
-@json_option
-def create_key_command(
-    party: str, url: str, config: Path | None, as_json: bool, **said: Any
-) -> int:
-    """Make a key for PARTY, as agent:ci or person:ana@example.org, and show it once.
+@store_options
+def create_key_command(principal: str, **said: Any) -> None:
+    """Create an API key and print it once.
 
-    With --out the key goes into a file instead, which `--key-file` reads.
+    PRINCIPAL is an id such as agent:ci or person:ana@example.org. The command creates the principal
+    if it does not exist. Grants decide what it may do.
 
-    A party that is not known yet comes to be known by it. What it may do is for grants to say.
+    \b
+    Examples:
+      comity keys create agent:ci
+      comity keys create person:ana@example.org --out ana.key
+      comity keys create agent:ci --expires 90d --permission AdminRead
     """
     with _new_file(said["out"]):
-        made = _create(AdminClient(url, config), party, said)
+        made = _create(AdminClient(), principal, said)
         if said["out"] is not None:
             write_secret(said["out"], f"{made.pop('key')}\n".encode("ascii"))
-    return _show_new(made, as_json, said["out"])
+    _show_new(made, said["out"])
 
 
-def _create(records: AdminClient, party: str, fields: Mapping[str, Any]) -> Answer:
+def _create(records: AdminClient, principal: str, fields: Mapping[str, Any]) -> Answer:
     return records.post(
         "keys",
-        party=party,
+        principal=principal,
         label=fields["label"],
         permissions=fields["permissions"],
         requests_per_minute=fields["per_minute"],
@@ -140,7 +160,7 @@ def _new_file(path: Path | None) -> Generator[None]:
         with reserve_secret(path):
             yield
     except FileExistsError:
-        raise Misconfigured(f"{path} exists already; name a new file with --out") from None
+        raise Misconfigured(f"{path} exists; name a new file with --out") from None
     except OSError as problem:
         raise Misconfigured(f"{path} cannot be written: {problem.strerror}") from None
 
@@ -152,132 +172,185 @@ def _new_file(path: Path | None) -> Generator[None]:
     metavar="TIME",
     default="1d",
     show_default=True,
-    help="How long the old key counts beside the new one; 0 ends it at once.",
+    help="How long the old key remains valid. 0 ends it at once.",
 )
-@url_option
-@config_option
-@json_option
-def rotate_key_command(key: str, grace: str, url: str, config: Path | None, as_json: bool) -> int:
-    """Make another key like KEY, which is an id of `comity keys`, and let the old one end."""
+@store_options
+def rotate_key_command(key: str, grace: str) -> None:
+    """Replace an API key by a new one.
+
+    KEY is an id of `comity keys list`. The new key has the same owner and restrictions.
+
+    \b
+    Examples:
+      comity keys rotate 06gu44bi
+      comity keys rotate 06gu44bi --grace 0
+    """
     is_never = grace in ("0", "0s")
     length = 0.0 if is_never else ConfigValue(grace, "--grace").duration().total_seconds()
-    made = AdminClient(url, config).post("keys", key, "rotate", grace_seconds=int(length))
-    return _show_new(made, as_json)
+    _show_new(AdminClient().post("keys", key, "rotate", grace_seconds=int(length)))
 
 
-def _show_new(made: Answer, as_json: bool, file: Path | None = None) -> int:
-    if as_json:
-        show_json(made)
-        return FINE
-    if file is not None:
-        show_output(line_text(f"Wrote key {made['id']} of {made['party']} to {file}.", "green"))
-        return FINE
-    show_output(line_text(made["key"], "bold"))
-    show_output(
-        line_text(
-            f"This is key {made['id']} of {made['party']}. It is shown only now: keep it well."
-        )
-    )
-    show_output(
-        line_text(
-            "Clients send it as `Authorization: Bearer KEY`; commands read COMITY_KEY.", "dim"
-        )
-    )
-    return FINE
+def _show_new(made: Answer, file: Path | None = None) -> None:
+    def print_table() -> None:
+        if file is not None:
+            show_output(
+                line_text(f"Wrote key {made['id']} of {made['principal']} to {file}.", "green")
+            )
+            return
+        show_output(line_text(made["key"], "bold"))
+        show_output(line_text(f"This is key {made['id']} of {made['principal']}. Store it now."))
+        show_hint("Comity shows it only once. Clients send `Authorization: Bearer KEY`.")
+
+    show_document(made, print_table, [made["id"]])
 
 
 @keys_command.command("revoke")
 @click.argument("key")
-@url_option
-@config_option
-@json_option
-def revoke_key_command(key: str, url: str, config: Path | None, as_json: bool) -> int:
-    """Take back KEY, which is an id of `comity keys`: nobody comes in with it any more."""
-    found = AdminClient(url, config).post("keys", key, "revoke")
-    if as_json:
-        show_json(found)
-    else:
-        show_output(line_text(f"Key {found['id']} of {found['party']} counts no more.", "green"))
-    return FINE
+@store_options
+def revoke_key_command(key: str) -> None:
+    """Revoke an API key.
+
+    KEY is an id of `comity keys list`.
+
+    \b
+    Examples:
+      comity keys revoke 06gu44bi
+    """
+    found = AdminClient().post("keys", key, "revoke")
+    done = line_text(f"Revoked key {found['id']} of {found['principal']}.", "green")
+    show_document(found, lambda: show_output(done), [found["id"]])
 
 
-@click.group("parties", cls=DefaultListGroup)
-def parties_command() -> None:
-    """Show who takes part; add parties, and keep them out.
+@click.group("principals", cls=DefaultListGroup)
+def principals_command() -> None:
+    """Manage agents, people and servers.
 
-    A party is whoever a grant can name: an agent, a person, a tool server. Who comes with an access
-    token need not stand here.
+    A grant names a principal. Principals with an access token of an issuer need no entry here.
+
+    \b
+    Examples:
+      comity principals
+      comity principals create agent:ci --label "build server"
+      comity principals disable agent:ci
     """
 
 
-@parties_command.command("list")
-@url_option
-@config_option
-@json_option
-def list_parties(url: str, config: Path | None, as_json: bool) -> int:
-    """List every party; the same as `comity parties`."""
-    found = AdminClient(url, config).pages("parties")
-    if as_json:
-        show_json({"parties": found})
-    elif not found:
-        show_output(line_text("No party is known yet; `comity keys create PARTY` makes one known."))
-    else:
-        rows = [
-            (
-                party["id"],
-                party["kind"],
-                line_text("kept out", "red") if party["disabled"] else line_text("let in", "green"),
-                describe_age(party["created_at"]),
-                party["created_by"],
-                party["label"],
-            )
-            for party in found
-        ]
-        show_output(build_table(("PARTY", "KIND", "STANDING", "AGE", "ADDED BY", "LABEL"), rows))
-    return FINE
+@principals_command.command("list")
+@limit_option()
+@store_options
+def list_principals(limit: int | None) -> None:
+    """List principals with their status.
+
+    \b
+    Examples:
+      comity principals list
+      comity principals list -o name
+    """
+    found = AdminClient().pages("principals", limit)
+
+    def print_table() -> None:
+        if found:
+            _print_principals(found)
+        else:
+            show_output(line_text("There are no principals."))
+            show_hint("`comity keys create PRINCIPAL` creates one with a key.")
+
+    show_document({"principals": found}, print_table, [each["id"] for each in found])
 
 
-@parties_command.command("add")
-@click.argument("party")
+def _print_principals(found: list[Answer]) -> None:
+    rows = [
+        (
+            each["id"],
+            each["kind"],
+            _principal_status(each),
+            describe_age(each["created_at"]),
+            each["created_by"],
+            each["label"],
+        )
+        for each in found
+    ]
+    columns = ("PRINCIPAL", "KIND", "STATUS", "AGE", "CREATED BY", "LABEL")
+    show_output(build_table(columns, rows))
+
+
+def _principal_status(principal: Answer) -> Text:
+    if principal["disabled"]:
+        return line_text("disabled", "red")
+    return line_text("enabled", "green")
+
+
+@principals_command.command("show")
+@click.argument("principal")
+@store_options
+def show_principal(principal: str) -> None:
+    """Show a principal with its keys and grants.
+
+    \b
+    Examples:
+      comity principals show agent:ci
+    """
+    records = AdminClient()
+    found = next((each for each in records.pages("principals") if each["id"] == principal), None)
+    if found is None:
+        raise Misconfigured(f"there is no principal {principal!r:.80}", NOT_FOUND)
+    keys = records.pages("keys", principal=principal)
+    grants = records.pages("grants", subject=principal)
+
+    def print_table() -> None:
+        _print_principals([found])
+        if keys:
+            show_output("")
+            _print_keys(keys)
+        if grants:
+            names = ("effect", "verb", "target", "justification")
+            rows = [[str(grant[name]) for name in names] for grant in grants]
+            show_output("", build_table(("EFFECT", "VERB", "TARGET", "REASON"), rows))
+
+    show_document({**found, "keys": keys, "grants": grants}, print_table, [principal])
+
+
+@principals_command.command("create")
+@click.argument("principal")
 @click.option(
     "--kind",
     type=click.Choice(["agent", "person", "server"]),
-    help="What it is; by the beginning of its id unless given.",
+    help="Kind. Default: the beginning of the id.",
 )
-@click.option("--label", metavar="TEXT", help="Who it is, for people.")
-@url_option
-@config_option
-@json_option
-def add_principal_command(
-    party: str, kind: str | None, label: str | None, url: str, *, config: Path | None, as_json: bool
-) -> int:
-    """Make PARTY known, as agent:ci or person:ana@example.org."""
-    known = next((each for each in ("person", "server") if party.startswith(f"{each}:")), "agent")
-    added = AdminClient(url, config).post("parties", id=party, kind=kind or known, label=label)
-    return _show(added, as_json, "is known now")
+@click.option("--label", metavar="TEXT", help="Name for people.")
+@store_options
+def create_principal(principal: str, kind: str | None, label: str | None) -> None:
+    """Create a principal such as agent:ci.
+
+    \b
+    Examples:
+      comity principals create agent:ci
+      comity principals create person:ana@example.org --label Ana
+    """
+    kinds = (each for each in ("person", "server") if principal.startswith(f"{each}:"))
+    wanted = kind or next(kinds, "agent")
+    added = AdminClient().post("principals", id=principal, kind=wanted, label=label)
+    _show_done(added, "Created")
 
 
-def _order(deed: str, told: str, done: str) -> None:
-    @parties_command.command(deed, help=told)
-    @click.argument("party")
-    @url_option
-    @config_option
-    @json_option
-    def order(party: str, url: str, config: Path | None, as_json: bool) -> int:
-        return _show(AdminClient(url, config).post("parties", party, deed), as_json, done)
+def _make_switch(action: str, done: str, help_text: str) -> None:
+    """Make the command that enables or disables a principal."""
+
+    @principals_command.command(
+        action, help=f"{help_text}\n\n\b\nExamples:\n  comity principals {action} agent:ci"
+    )
+    @click.argument("principal")
+    @store_options
+    def order(principal: str) -> None:
+        _show_done(AdminClient().post("principals", principal, action), done)
 
 
-def _show(party: Answer, as_json: bool, done: str) -> int:
-    if as_json:
-        show_json(party)
-    else:
-        show_output(line_text(f"{party['id']} {done}.", "green"))
-    return FINE
+def _show_done(principal: Answer, done: str) -> None:
+    text = line_text(f"{done} {principal['id']}.", "green")
+    show_document(principal, lambda: show_output(text), [principal["id"]])
 
 
-_order(
-    "disable",
-    "Keep PARTY out, whatever it shows, until it is enabled again; its grants and keys stay.",
-    "does not come in any more",
+_make_switch(
+    "disable", "Disabled", "Refuse all requests of a principal. Its grants and keys remain stored."
 )
-_order("enable", "Let PARTY in again.", "may come in again")
+_make_switch("enable", "Enabled", "Accept requests of a principal again.")

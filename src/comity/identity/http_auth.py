@@ -43,7 +43,9 @@ class AuthMember:
             raise MalformedMessage(REFUSED, INVALID_REQUEST)
         shown = await self.identity.authenticate(_token(members[MEMBER]), path)
         if actor is not UNSHOWN and not actor.is_local and actor.party != shown.party:
-            raise MalformedMessage("the header and the message name two parties", UNAUTHENTICATED)
+            raise MalformedMessage(
+                "the header and the message have different credentials", UNAUTHENTICATED
+            )
         return _without(frame, members), shown
 
 

@@ -115,7 +115,7 @@ def is_key_active(key: ApiKey, now: datetime) -> bool:
     )
 
 
-UNKNOWN: Final = "no such credentials are known here"
+UNKNOWN: Final = "unknown credentials"
 
 
 def bounds_of(permissions: Iterable[str]) -> tuple[tuple[str, str], ...] | None:
@@ -243,6 +243,21 @@ class KeyAdmin:
             await self.add(by, Principal(party, kind_of(party)))
         return await self._make(replace(api_key, created_by=by, created_at=now), now)
 
+    async def create_first(self, by: str, api_key: ApiKey) -> IssuedKey | None:
+        """Create the first key of the store, and its principal. Return None if there is a key.
+
+        If several nodes start at once, one of them gets the key.
+        """
+        now = self._clock()
+        party = _party_id(api_key.party)
+        draft = replace(api_key, created_by=by, created_at=now)
+        whole, record = mint_key(self._pepper, draft)
+        if not await self._stores.keys.put_first(record):
+            return None
+        if await self._stores.parties.get(party) is None:
+            await self.add(by, Principal(party, kind_of(party)))
+        return await self._issued(whole, record)
+
     async def rotate(self, by: str, key_id: str, grace: timedelta) -> IssuedKey:
         """Create another key like this one. The old key remains valid for the grace period."""
         now = self._clock()
@@ -279,12 +294,12 @@ class KeyAdmin:
         """Create a principal. Raises MalformedMessage if it exists."""
         _party_id(party.id)
         if await self._stores.parties.get(party.id) is not None:
-            raise MalformedMessage(f"{party.id!r:.80} is known already", INVALID_PARAMS)
+            raise MalformedMessage(f"{party.id!r:.80} exists already", INVALID_PARAMS)
         added = replace(party, created_by=by, created_at=self._clock())
         await self._stores.parties.put(added)
         await self._refresh()
         self._record_change(by, added, "added")
-        log.info("%s: added party %s", by, party.id)
+        log.info("%s: added principal %s", by, party.id)
         return added
 
     async def disable(self, by: str, party_id: str, disabled: bool) -> Principal:
@@ -294,13 +309,13 @@ class KeyAdmin:
         """
         party = await self._stores.parties.get(party_id)
         if party is None:
-            raise MalformedMessage(f"there is no party {party_id!r:.80}", NOTHING_HERE)
+            raise MalformedMessage(f"there is no principal {party_id!r:.80}", NOTHING_HERE)
         changed = replace(party, disabled=disabled)
         await self._stores.parties.put(changed)
         await self._refresh()
         change = "disabled" if disabled else "enabled"
         self._record_change(by, changed, change)
-        log.info("%s: %s party %s", by, change, party_id)
+        log.info("%s: %s principal %s", by, change, party_id)
         return changed
 
     async def parties(self, after: str = "", limit: int = PAGE) -> Sequence[Principal]:
@@ -309,9 +324,12 @@ class KeyAdmin:
     async def _make(self, api_key: ApiKey, now: datetime, replaces: str = "") -> IssuedKey:
         whole, record = mint_key(self._pepper, api_key)
         await self._stores.keys.put(record, now)
+        return await self._issued(whole, record, replaces)
+
+    async def _issued(self, whole: str, record: ApiKey, replaces: str = "") -> IssuedKey:
         self._record_issued(record, replaces)
         await self._refresh()
-        log.info("%s: made key %s of %s", record.created_by, record.id, record.party)
+        log.info("%s: created key %s of %s", record.created_by, record.id, record.party)
         return IssuedKey(whole, record)
 
     def _record_issued(self, key: ApiKey, replaces: str) -> None:
@@ -319,7 +337,7 @@ class KeyAdmin:
             return
         details: dict[str, object] = {
             "key": key.id,
-            "party": key.party,
+            "principal": key.party,
             "permissions": list(key.permissions[:MAX_NAMES_IN_EVENT]),
             "expires_at": None if key.expires_at is None else format_timestamp(key.expires_at),
         }
@@ -333,15 +351,15 @@ class KeyAdmin:
     def _record_revoked(self, by: str, key: ApiKey, valid_until: datetime | None = None) -> None:
         """Record that a key is no longer valid, or ceases to be valid at a given time."""
         if self.audit is not None:
-            details: dict[str, object] = {"key": key.id, "party": key.party}
+            details: dict[str, object] = {"key": key.id, "principal": key.party}
             if valid_until is not None:
                 details["counts_until"] = format_timestamp(valid_until)
             self.audit.record(AuditType.KEY_REVOKED, by, details=details)
 
     def _record_change(self, by: str, party: Principal, change: str) -> None:
         if self.audit is not None:
-            details = {"party": party.id, "kind": party.kind, "change": change}
-            self.audit.record(AuditType.PARTY_CHANGED, by, details=details)
+            details = {"principal": party.id, "kind": party.kind, "change": change}
+            self.audit.record(AuditType.PRINCIPAL_CHANGED, by, details=details)
 
     async def _get(self, key_id: str) -> ApiKey:
         key = await self._stores.keys.get(key_id)
@@ -363,7 +381,7 @@ def _party_id(text: str) -> str:
         or text != text.strip()
         or text.startswith(f"{PrincipalKind.SYSTEM}:")
     ):
-        raise MalformedMessage(f"{text!r:.80} is nobody who could hold a key", INVALID_PARAMS)
+        raise MalformedMessage(f"{text!r:.80} cannot have a key", INVALID_PARAMS)
     return text
 
 
@@ -395,6 +413,6 @@ class KeyUsage:
         try:
             await write(noted)
         except Unavailable as error:
-            log.info("when keys were last used is not written down yet: %s", error)
+            log.info("The last use of keys could not be stored yet: %s", error)
             if len(noted) + len(self._used_at) <= MOST:
                 self._used_at = {**noted, **self._used_at}

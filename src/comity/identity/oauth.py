@@ -118,7 +118,7 @@ class KeySet:
         except Unavailable as error:
             log.warning("issuer %s: %s", self._issuer.issuer, error)
         except Exception:
-            log.exception("fetching the keys of %s ended in a bug", self._issuer.issuer)
+            log.exception("Fetching the keys of %s failed", self._issuer.issuer)
         else:
             self._jwks, self._keys, self._fetched_at = found, {}, self._now()
 
@@ -279,13 +279,14 @@ def _proof(issuer: TokenIssuer, claims: Mapping[str, Any]) -> TokenClaims:
 
 
 def _party(issuer: TokenIssuer, claims: Mapping[str, Any]) -> str:
-    named: object = claims.get(issuer.party_claim)
-    is_doubtful = issuer.party_claim == "email" and claims.get("email_verified") is False
+    named: object = claims.get(issuer.principal_claim)
+    is_doubtful = issuer.principal_claim == "email" and claims.get("email_verified") is False
     if not isinstance(named, str) or not _NAME.fullmatch(named) or is_doubtful:
         raise MalformedMessage(
-            f"this token names no party: see its claim {issuer.party_claim}", UNAUTHENTICATED
+            f"this token names no principal: see its claim {issuer.principal_claim}",
+            UNAUTHENTICATED,
         )
-    party = f"{issuer.party_prefix}{named}"
+    party = f"{issuer.principal_prefix}{named}"
     if party in _RESERVED_PARTIES or party.startswith("system:"):
         raise MalformedMessage("this token names one whom no token can prove", UNAUTHENTICATED)
     return party

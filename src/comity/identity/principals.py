@@ -71,6 +71,10 @@ class KeyStore(Protocol):
         """Write or update a key. Raises Misconfigured if it would be the third active key."""
         ...
 
+    async def put_first(self, key: ApiKey) -> bool:
+        """Write a key unless the store has one already, and return whether it did."""
+        ...
+
     async def get(self, key: str) -> ApiKey | None: ...
 
     async def list_of_party(self, party: str) -> Sequence[ApiKey]: ...
@@ -96,7 +100,7 @@ ACTIVE_KEYS: Final = 2
 
 
 def checked_principal(found: Principal) -> Principal:
-    check_name(found.id, "a party's id")
+    check_name(found.id, "a principal's id")
     return replace(
         found,
         label=clean_words(found.label),
@@ -107,7 +111,7 @@ def checked_principal(found: Principal) -> Principal:
 
 def checked_key(api_key: ApiKey) -> ApiKey:
     check_name(api_key.id, "a key's id")
-    check_name(api_key.party, "a key's party")
+    check_name(api_key.party, "the principal of a key")
     if len(api_key.permissions) > PERMISSIONS or not 0 < len(api_key.mac) <= 64:
         raise refused_value(f"a key has at most {PERMISSIONS} permissions, and a MAC")
     for limit in (api_key.requests_per_minute, api_key.requests_per_hour):

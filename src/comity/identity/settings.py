@@ -69,46 +69,46 @@ _WHOLE_URL: Final = FieldType(_url, {"type": "string", "pattern": _URL})
 _SCOPES: Final = text_list_type(r"[\x21\x23-\x5b\x5d-\x7e]+", "a scope, as tools")
 
 _MEMBERS: Final[Members] = {
-    "issuer": (_WHOLE_URL, "what its tokens name as `iss`, exactly"),
+    "issuer": (_WHOLE_URL, "the exact value of `iss` in its tokens"),
     "audience": (
         FieldType(_audience, TEXT.schema),
-        "what they name as `aud`: this gateway's address",
+        "the value of `aud` in its tokens: the address of this gateway",
     ),
-    "jwks_url": (_WHOLE_URL, "where its keys are; found by its metadata unless given"),
+    "jwks_url": (_WHOLE_URL, "the URL of its keys; default: from its metadata"),
     "required_scopes": (_SCOPES, "scopes without which a token is not enough"),
-    "party_claim": (
+    "principal_claim": (
         FieldType(_claim, TEXT.schema),
-        "the claim that names the party; sub unless given",
+        "the claim with the name of the principal; default: sub",
     ),
-    "party_prefix": (TEXT, "what stands before that name in the party's id"),
+    "principal_prefix": (TEXT, "the prefix of that name in the name of the principal"),
     "algorithms": (
         FieldType(
             _algorithms, {"type": "array", "items": {"enum": list(ALGORITHMS)}, "minItems": 1}
         ),
-        "by which its tokens may be signed",
+        "the algorithms that may sign its tokens",
     ),
-    "kind": (one_of("agent", "person"), "what its parties are; person unless given"),
+    "kind": (one_of("agent", "person"), "the kind of its principals; default: person"),
 }
 
 
 def _issuer(entry: ConfigValue) -> TokenIssuer:
     said: dict[str, Any] = members_of(entry, _MEMBERS, ("issuer", "audience"))
     kind = PrincipalKind(said.pop("kind", PrincipalKind.PERSON))
-    prefix = said.pop("party_prefix", f"{kind}:")
-    return TokenIssuer(**said, kind=kind, party_prefix=prefix)
+    prefix = said.pop("principal_prefix", f"{kind}:")
+    return TokenIssuer(**said, kind=kind, principal_prefix=prefix)
 
 
 def _issuers(value: ConfigValue) -> tuple[TokenIssuer, ...]:
     entries = value.items()
     found = tuple(_issuer(entry) for entry in entries)
     names = [each.issuer for each in found]
-    prefixes = [each.party_prefix for each in found]
+    prefixes = [each.principal_prefix for each in found]
     for issuer, entry in zip(found, entries, strict=True):
         if names.count(issuer.issuer) > 1:
-            raise entry.wrong("this issuer stands here twice; keep one")
-        if prefixes.count(issuer.party_prefix) > 1:
+            raise entry.wrong("this issuer appears twice; keep one")
+        if prefixes.count(issuer.principal_prefix) > 1:
             # Otherwise either issuer could issue tokens for the principals of the other.
-            raise entry.wrong("two issuers need two party_prefixes, so that their parties differ")
+            raise entry.wrong("two issuers need different values of principal_prefix")
     return found
 
 
@@ -123,9 +123,7 @@ class IdentitySettings:
         "local",
         "`local`: requests from this machine need no credentials; `required`: all requests do.",
     )
-    public_url: str = setting(
-        "", "The address by which clients know Comity, for OAuth.", PUBLIC_URL
-    )
+    public_url: str = setting("", "The public URL of Comity, for OAuth.", PUBLIC_URL)
     accept_auth_member: bool = setting(
         False, "Whether a message may hold its credentials in the member `auth`."
     )

@@ -60,11 +60,18 @@ class SqlKeyStore:
 
     async def put(self, key: ApiKey, at: datetime) -> None:
         checked = principals.checked_key(key)
-        row = {**record_row(KEYS, checked), "permissions": values.encode_names(checked.permissions)}
         async with self._database.writing() as writing:
             principals.refuse_third_key(checked, await _keys_of(writing, key.party), at)
-            await writing.put(KEYS, [row])
-            await writing.record_change(RecordKind.KEYS, [key.id])
+            await _put(writing, checked)
+
+    async def put_first(self, key: ApiKey) -> bool:
+        checked = principals.checked_key(key)
+        async with self._database.writing() as writing:
+            found = await writing.connection.execute(select(KEYS.c.id).limit(1))
+            is_first = found.first() is None
+            if is_first:
+                await _put(writing, checked)
+        return is_first
 
     async def get(self, key: str) -> ApiKey | None:
         row = await select_row(self._database, KEYS, id=key)
@@ -99,6 +106,12 @@ class SqlKeyStore:
         rows = [{"key": key, "at": values.to_optional_utc(at)} for key, at in sorted(used.items())]
         async with self._database.writing() as writing:
             await writing.connection.execute(touched, rows)
+
+
+async def _put(transaction: WriteTransaction, key: ApiKey) -> None:
+    row = {**record_row(KEYS, key), "permissions": values.encode_names(key.permissions)}
+    await transaction.put(KEYS, [row])
+    await transaction.record_change(RecordKind.KEYS, [key.id])
 
 
 async def _keys_of(transaction: WriteTransaction, party: str) -> list[ApiKey]:

@@ -15,6 +15,8 @@ from comity.app.authentication import HttpAuthenticator
 from comity.app.records import GatewaySnapshot, open_store
 from comity.app.settings import Settings
 from comity.audit.log import AuditLog
+from comity.config.environment import read_variable
+from comity.config.files import prepare_state_file
 from comity.config.secret_files import read_secret, write_secret
 from comity.errors import Misconfigured
 from comity.http.api import ApiRoutes
@@ -43,8 +45,8 @@ def refuse_open_gateway(settings: Settings) -> None:
     """Raise Misconfigured if the gateway needs no credentials but listens beyond this machine."""
     if settings.identity.mode == "local" and settings.host not in LOOPBACK:
         raise Misconfigured(
-            f"listening on {settings.host} without asking who comes would open every tool to the "
-            'network; set mode = "required" in [identity] and give out keys with `comity keys '
+            f"refusing to listen on {settings.host} without authentication; "
+            'set mode = "required" in [identity] and create keys with `comity keys '
             "create`, or listen on 127.0.0.1"
         )
 
@@ -99,8 +101,8 @@ def pepper_of(
     the file `beside` a local store. Without a store, it lasts as long as the process, as all keys
     do.
     """
-    if environ.get(VARIABLE):
-        return _long_enough(environ[VARIABLE].encode(), VARIABLE)
+    if written := read_variable(VARIABLE, environ):
+        return _long_enough(written.text().encode(), written.file)
     if file := settings.identity.pepper_file:
         return _long_enough(read_secret(file, "identity.pepper_file"), file)
     return secrets.token_bytes(32) if beside is None else _create_pepper_file(beside)
@@ -120,7 +122,7 @@ def demand_pepper(settings: Settings, environ: Mapping[str, str] = os.environ) -
 
 
 def is_pepper_given(settings: Settings, environ: Mapping[str, str] = os.environ) -> bool:
-    return bool(settings.identity.pepper_file or environ.get(VARIABLE))
+    return bool(settings.identity.pepper_file or read_variable(VARIABLE, environ))
 
 
 def _long_enough(pepper: bytes, where: str) -> bytes:
@@ -135,6 +137,7 @@ def _long_enough(pepper: bytes, where: str) -> bytes:
 def _create_pepper_file(file: Path) -> bytes:
     """Create the pepper file. Two processes that start at once both read the same pepper."""
     if not file.exists():
+        prepare_state_file(file)
         try:
             write_secret(file, secrets.token_hex(32).encode(), keep_existing=True)
         except OSError as problem:
@@ -153,7 +156,7 @@ USAGE_WRITE_SECONDS: Final = 30.0
 def make_snapshot(settings: Settings) -> GatewaySnapshot:
     """Build the snapshot. It holds no records until `followed` has loaded them."""
     # Records that exist only in memory are never stale.
-    age = settings.store.snapshot_max_age if settings.store.url else None
+    age = settings.store.policy_max_staleness if settings.store.url else None
     certainty = SnapshotFreshness(age)
     grants = GrantSnapshot(freshness=certainty)
     return PolicySnapshot(
@@ -183,7 +186,7 @@ async def last_use_written(snapshot: GatewaySnapshot, used: KeyUsage) -> AsyncGe
             try:
                 await used.flush(write)
             except Exception:
-                log.exception("writing down when keys were last used ended in a bug")
+                log.exception("Storing the last use of keys failed")
 
     writing = asyncio.ensure_future(keep_writing())
     try:
@@ -219,6 +222,13 @@ def has_usable_pepper(settings: Settings) -> bool:
 def _is_pepper_shared(settings: Settings) -> bool:
     is_shared_store = bool(settings.store.url) and file_of(settings.store.url) is None
     return is_shared_store or bool(settings.cluster.url)
+
+
+def pepper_file_of(settings: Settings) -> Path | None:
+    """Return the file that holds the pepper, unless the environment or no file does."""
+    if settings.identity.pepper_file:
+        return Path(settings.identity.pepper_file).expanduser()
+    return _pepper_beside_store(settings)
 
 
 def _pepper_beside_store(settings: Settings) -> Path | None:

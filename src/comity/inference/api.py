@@ -50,8 +50,8 @@ class ModelsApi:
         read, write = Permission.ADMIN_READ, Permission.ADMIN_WRITE
         return (
             ApiRoute("GET", "/api/models", read, self._list_models, EmptyQuery),
-            ApiRoute("GET", "/api/models/spent", read, self._show_spending, SpendingQuery),
-            ApiRoute("POST", "/api/models/{name}/try", write, self._try_model, ModelTrialBody),
+            ApiRoute("GET", "/api/models/usage", read, self._show_spending, SpendingQuery),
+            ApiRoute("POST", "/api/models/{name}/test", write, self._try_model, ModelTrialBody),
         )
 
     async def _list_models(self, _: ApiRequest[EmptyQuery]) -> View:
@@ -70,7 +70,7 @@ class ModelsApi:
             "price_input": member.price.input,
             "price_output": member.price.output,
             "is_default": name == self._default,
-            "rests_ms": None if rest is None else int(rest * 1000),
+            "retry_after_ms": None if rest is None else int(rest * 1000),
         }
 
     async def _show_spending(self, request: ApiRequest[SpendingQuery]) -> View:
@@ -82,7 +82,7 @@ class ModelsApi:
         accounts = await spending.store.accounts(day)
         return {
             "day": day.isoformat(),
-            "spent": [_spent_view(each) for each in await spending.store.spending_on(day)],
+            "usage": [_spent_view(each) for each in await spending.store.spending_on(day)],
             "budgets": list(_budget_views(accounts, spending.budgets)),
         }
 
@@ -108,7 +108,7 @@ class ModelsApi:
 
 def _spent_view(spent: SpendRecord) -> dict[str, object]:
     return {
-        "party": spent.party,
+        "principal": spent.party,
         "feature": spent.feature or None,
         "model": spent.model,
         "requests": spent.requests,
@@ -129,7 +129,7 @@ def _budget_views(
         yield {
             "budget": name.partition("|")[0],
             "feature": name.partition("|")[2],
-            "party": party or None,
+            "principal": party or None,
             "tokens_per_day": None if budget is None else budget.tokens,
             "money_per_day": _money(None if budget is None else budget.money),
             "spent_tokens": account.spent.tokens,

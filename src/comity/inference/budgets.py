@@ -133,7 +133,7 @@ class BudgetService:
                 await self.store.settle(hold.day, hold.accounts, BudgetAmounts(*hold.amount), used)
                 break
             except Unavailable as error:
-                log.warning("what %s spent could not be written down: %s", by.party, error)
+                log.warning("The spending of %s could not be stored: %s", by.party, error)
                 if left:
                     await asyncio.sleep(0.2)
         return amount
@@ -156,7 +156,7 @@ def budget_used_up_error(shortfall: BudgetShortfall, now: datetime, also: str = 
     reason = (
         f"the budget of {shortfall.spender.party} for {shortfall.budget.feature} "
         "is used up for today; "
-        f"it opens again at {again:%Y-%m-%dT%H:%MZ}{also}"
+        f"it resets at {again:%Y-%m-%dT%H:%MZ}{also}"
     )
     return Unavailable(reason, BUDGET_EXCEEDED, max(again - now, timedelta(seconds=1)))
 
@@ -213,12 +213,12 @@ class BudgetApprovals:
     async def request_raise(self, shortfall: BudgetShortfall) -> bool:
         approvals = self._approvals
         ask = await approvals.request(_draft(shortfall))
-        ask = await approvals.wait(ask, approvals.settings.hold)
-        if ask.state in (ApprovalState.ACCEPTED, ApprovalState.USED):
+        ask = await approvals.wait(ask, approvals.settings.client_wait)
+        if ask.state in (ApprovalState.APPROVED, ApprovalState.CONSUMED):
             await self._raise_limit(ask)
             return await self._wait_until_raised(shortfall)
         if ask.is_open:
-            also = f", or when somebody agrees to more: ask {ask.id}"
+            also = f", or when a person approves more: request {ask.id}"
             raise budget_used_up_error(shortfall, self._budget_service.clock(), also)
         raise budget_used_up_error(shortfall, self._budget_service.clock(), "; more was declined")
 
@@ -235,7 +235,7 @@ class BudgetApprovals:
         return False
 
     async def _act(self, approval_request: ApprovalRequest, actor: Actor) -> None:
-        if approval_request.state is ApprovalState.ACCEPTED:
+        if approval_request.state is ApprovalState.APPROVED:
             await self._raise_limit(approval_request, actor.party)
 
     async def _raise_limit(self, approval_request: ApprovalRequest, by: str = GATEWAY) -> None:
@@ -248,7 +248,7 @@ class BudgetApprovals:
         day = date.fromisoformat(str(about["day"]))
         await self._budget_service.store.raise_by(day, str(about["account"]), more)
         details: dict[str, object] = {
-            "ask": approval_request.id,
+            "approval": approval_request.id,
             "account": about["account"],
             "tokens": more.tokens,
             "money": more.money / 1_000_000,
@@ -288,7 +288,7 @@ def _draft(shortfall: BudgetShortfall) -> ApprovalDraft:
         f"({spent} spent). May it spend {' and '.join(parts)} more today?"
     )
     about: dict[str, object] = {
-        "party": party,
+        "principal": party,
         "feature": budget.feature,
         "account": account.account,
         "day": account.day.isoformat(),

@@ -143,7 +143,7 @@ class ModelRoute:
     server: str = ""
     feature: str = ""
     conversation: str = ""
-    at_least_tokens: int = 0
+    min_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +193,14 @@ def _fits(route: ModelRoute, query: RouteQuery) -> bool:
         return False
     if route.feature and not covers_feature(route.feature, query.feature):
         return False
-    return route.at_least_tokens <= query.tokens
+    return route.min_tokens <= query.tokens
 
 
 def _weight(route: ModelRoute) -> tuple[bool, int, bool, int]:
     named = len(route.feature)
     if route.feature and not route.feature.endswith("*"):
         named = _EXACT
-    return bool(route.conversation), named, bool(route.server), route.at_least_tokens
+    return bool(route.conversation), named, bool(route.server), route.min_tokens
 
 
 def _route_reason(route: ModelRoute, query: RouteQuery) -> str:
@@ -208,7 +208,7 @@ def _route_reason(route: ModelRoute, query: RouteQuery) -> str:
         "conversation": route.conversation,
         "server": route.server,
         "feature": route.feature,
-        "at_least_tokens": str(route.at_least_tokens or ""),
+        "at_least_tokens": str(route.min_tokens or ""),
     }
     parts = [f"{name} {value}" for name, value in said.items() if value]
     if query.hint == route.model:
@@ -237,7 +237,7 @@ class Amount(NamedTuple):
 class Budget:
     """A daily limit. None means no limit. `party` and `feature` may be patterns."""
 
-    party: str = "*"
+    principal: str = "*"
     feature: str = "*"
     tokens: int | None = None
     money: int | None = None
@@ -247,7 +247,7 @@ class Budget:
 
     @property
     def name(self) -> str:
-        return f"{self.party}|{self.feature}"
+        return f"{self.principal}|{self.feature}"
 
     def account(self, party: str) -> str:
         return f"{self.name}|{'' if self.shared else party}"
@@ -269,7 +269,7 @@ def find_budgets(budgets: Iterable[Budget], party: str, feature: str) -> list[Bu
     found = (
         each
         for each in budgets
-        if is_pattern_match(each.party, party)
+        if is_pattern_match(each.principal, party)
         and (each.feature == "*" or feature_covers(each.feature, feature))
     )
     return sorted(found, key=lambda each: each.account(party))

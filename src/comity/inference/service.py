@@ -26,6 +26,7 @@ from comity.inference.budgets import (
     most_tokens,
 )
 from comity.inference.messages import FinishReason, ModelInfo, TokenUsage
+from comity.inference.metrics import ModelMetrics
 from comity.inference.model import (
     UNPRICED,
     ZERO_AMOUNT,
@@ -43,6 +44,8 @@ from comity.inference.model import (
     rank_models,
     unique_models,
 )
+from comity.telemetry.metrics import MetricFamily
+from comity.telemetry.tracing import ModelTrace, ModelTraceOutcome, Tracer
 from comity.toolkit.background import draw_delay
 from comity.toolkit.resilience import (
     CircuitBreaker,
@@ -163,6 +166,7 @@ class InferenceService:
         clock: Clock = lambda: datetime.now(UTC),
         *,
         deadline: timedelta = timedelta(minutes=5),
+        tracer: Tracer | None = None,
     ) -> None:
         self.model_slots = seats
         self.budget_service = budget_service
@@ -172,6 +176,11 @@ class InferenceService:
         self._router = ModelRouter(plan, windows)
         self._audit_log = audit_log
         self._clock = clock
+        self._tracer = tracer
+        self._metrics = ModelMetrics()
+
+    def metric_families(self) -> list[MetricFamily]:
+        return self._metrics.families()
 
     def info(self, server: str = "", feature: str = "", conversation: str = "") -> ModelInfo:
         return self.first_model_slot(RouteQuery(server, feature, conversation)).model.info
@@ -189,7 +198,7 @@ class InferenceService:
         for choice in chain:
             rest = self.circuits[choice.model].take_probe(self._seconds())
             if rest is not None:
-                reason = f"model {choice.model!r} fails just now"
+                reason = f"model {choice.model!r} is failing"
                 failure = failure or Unavailable(reason, UPSTREAM_DOWN, timedelta(seconds=rest))
                 continue
             trying = self._new_run(request, choice, on_chunk)
@@ -239,7 +248,7 @@ class InferenceService:
         return _InferenceRun(request, prompt, choice, member, on_chunk)
 
     def _chain(self, query: RouteQuery) -> list[ModelChoice]:
-        chain = self._router.chain(query)
+        chain = self._router.chain(query) if self.model_slots else []
         if not chain:
             raise Unavailable("there is no model for this; see `comity models`", NO_MODEL)
         return chain
@@ -249,7 +258,7 @@ class InferenceService:
         spender = BudgetPayer(asked.party, asked.feature, run.choice.model)
         held = await self.budget_service.hold(spender, max_cost_of(run.prompt, member.price))
         usage, outcome = TokenUsage(), "failed"
-        begun = self._clock()
+        begun, trace = self._clock(), self._begin_trace(run)
         try:
             reply = await self._run_with_retries(run)
             usage, outcome = reply.usage, str(reply.finish)
@@ -265,7 +274,18 @@ class InferenceService:
             usage += run.lost
             # The shield records the cost even if the request is cancelled.
             await asyncio.shield(self._settle_budget(run, held, usage))
-            self._record_audit(run, usage, outcome, self._clock() - begun)
+            took = self._clock() - begun
+            self._record_audit(run, usage, outcome, took)
+            self._metrics.add(run.choice.model, usage, run.spent, outcome, took)
+            if trace is not None:
+                is_answered = outcome in tuple(FinishReason)
+                trace.ended(ModelTraceOutcome(outcome, is_answered, usage.input, usage.output))
+
+    def _begin_trace(self, run: _InferenceRun) -> ModelTrace | None:
+        if self._tracer is None:
+            return None
+        info = run.seat.model.info
+        return self._tracer.begin_model(info.vendor, info.id, run.prompt.max_tokens)
 
     async def _settle_budget(self, run: _InferenceRun, hold: BudgetHold, usage: TokenUsage) -> None:
         run.spent = await self.budget_service.settle(hold, usage, run.seat.price)
@@ -325,7 +345,7 @@ class InferenceService:
             if getattr(asked, name):
                 details[name] = getattr(asked, name)[:200]
         self._audit_log.record(
-            AuditType.MODEL_ASKED,
+            AuditType.MODEL_CALLED,
             asked.party,
             server=asked.server,
             result=AuditResult.SUCCESS if ok else AuditResult.FAILURE,

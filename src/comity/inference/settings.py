@@ -32,20 +32,23 @@ type SamplingChoice = Literal["ask", "deny", "allow"]
 
 MAX_BUDGETS: Final = 1_000
 _MEMBERS: Final[Members] = {
-    "party": (
+    "principal": (
         pattern_type(r"[^\s|]{1,200}", "agent:ci, server:memory or agent:*"),
-        "whose, as server:memory or agent:*; everybody's unless given",
+        "the principal, such as server:memory, or a pattern; default: all",
     ),
     "feature": (
         pattern_type(
             r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*(\.\*)?", "memory.retrieval or memory.*"
         ),
-        "for which feature set; any unless given",
+        "the feature set; default: any",
     ),
-    "tokens_per_day": (number_type(0, 10**12), "tokens of one day (UTC), read and said"),
-    "money_per_day": (amount_type(10**9), "money of one day, as models are priced"),
-    "on_exceeded": (one_of("ask", "refuse"), "whether people are asked for more; ask unless given"),
-    "shared": (TRUTH, "whether all whom it covers have it together, and not each"),
+    "tokens_per_day": (number_type(0, 10**12), "input and output tokens per day (UTC)"),
+    "money_per_day": (amount_type(10**9), "money per day, in the currency of the prices"),
+    "on_exceeded": (
+        one_of("ask", "refuse"),
+        "whether people are asked for more (`ask`, default), or the request is refused",
+    ),
+    "shared": (TRUTH, "whether all principals share it; default: each has its own"),
 }
 
 
@@ -62,7 +65,7 @@ def _budgets(value: ConfigValue) -> tuple[Any, ...]:
     names = [each.name for each in found]
     for each, entry in zip(found, value.items(), strict=True):
         if names.count(each.name) > 1:
-            raise entry.wrong("the same party and feature stand here twice; keep one")
+            raise entry.wrong("the same principal and feature appear twice; keep one")
     return found
 
 
@@ -97,7 +100,7 @@ class ModelSettings:
     The settings name the location of the key and never contain the key itself.
     """
 
-    id: str = setting(REQUIRED, "what it is called here", _MODEL_ID)
+    id: str = setting(REQUIRED, "the name of the model in Comity", _MODEL_ID)
     api: str = setting(
         REQUIRED,
         "openai, anthropic, or a plugin's name",
@@ -105,44 +108,46 @@ class ModelSettings:
     )
     model: str = setting(
         "",
-        "what it is called there; its id",
+        "the name of the model at its provider; default: `id`",
         pattern_type(f"{_NAME}|{_VARIABLE}", "a name without spaces"),
     )
     url: str = setting(
         "",
-        "where it is; the vendor's own unless",
+        "the URL of the API; default: that of the vendor",
         pattern_type(f"{_URL}|{_VARIABLE}", _URL_EXAMPLE),
     )
     key_file: str = setting("", "the file that holds its key")
     key_env: str = setting(
-        "", "or the variable that does", pattern_type(r"[A-Za-z_][A-Za-z0-9_]*", "MODEL_KEY")
+        "",
+        "the environment variable that holds its key",
+        pattern_type(r"[A-Za-z_][A-Za-z0-9_]*", "MODEL_KEY"),
     )
     context_window: int = setting(128_000, "how many tokens it can read", _TOKENS)
-    max_output: int = setting(4_096, "how many it says at most", _TOKENS)
+    max_output: int = setting(4_096, "maximum tokens of a reply", _TOKENS)
     capabilities: tuple[str, ...] = setting(
         ("tools",),
-        "what it can: tools, vision",
+        "its abilities: tools, vision",
         text_list_type(r"[a-z_]{1,40}", "tools, or vision"),
     )
-    vendor: str = setting("", "whose it is; its api unless given")
+    vendor: str = setting("", "the vendor; default: `api`")
     # None means the price from the price table.
     price_input: float | None = setting(
-        None, "what a million tokens cost that it reads", amount_type(1_000_000)
+        None, "the price of a million input tokens", amount_type(1_000_000)
     )
     price_output: float | None = setting(
-        None, "what a million tokens cost that it says", amount_type(1_000_000)
+        None, "the price of a million output tokens", amount_type(1_000_000)
     )
     options: Mapping[str, Any] = setting(
-        {}, "what its plugin is told beside", FieldType(_table, {"type": "object"})
+        {}, "further options for its plugin", FieldType(_table, {"type": "object"})
     )
 
 
 _ROUTE: Final[Members] = {
-    "server": (TEXT, "whose requests; everybody's unless given"),
-    "feature": (_FEATURE, "of which feature set, as memory.*; any unless given"),
-    "conversation": (TEXT, "in which conversation"),
-    "at_least_tokens": (_TOKENS, "only what is about so long, or longer"),
-    "model": (_MODEL_ID, "the model that is asked"),
+    "server": (TEXT, "the server whose requests match; default: any"),
+    "feature": (_FEATURE, "the feature set, such as memory.*; default: any"),
+    "conversation": (TEXT, "the conversation"),
+    "min_tokens": (_TOKENS, "only requests of about this length or more"),
+    "model": (_MODEL_ID, "the model"),
 }
 
 
@@ -162,7 +167,7 @@ def _models(value: ConfigValue) -> tuple[Any, ...]:
     ids = [each.id for each in found]
     for each, entry in zip(found, value.items(), strict=True):
         if ids.count(each.id) > 1:
-            raise entry.wrong(f"the id {each.id!r} stands here twice; rename one")
+            raise entry.wrong(f"the id {each.id!r} appears twice; rename one")
     return found
 
 
@@ -216,7 +221,7 @@ class InferenceSettings:
         "Whether models answer `sampling/createMessage` of servers whose client cannot; "
         "`ask` asks people each time.",
     )
-    deadline: timedelta = setting(timedelta(minutes=5), "How long a model may take.")
+    timeout: timedelta = setting(timedelta(minutes=5), "How long a model may take.")
     routes: tuple[ModelRoute, ...] = setting((), "The model for each kind of request.", ROUTES)
 
 

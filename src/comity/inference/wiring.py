@@ -21,6 +21,7 @@ from comity.inference.providers.registry import make_model, price_of
 from comity.inference.service import InferenceService, ModelSlot, RoutingConfig
 from comity.inference.settings import ModelSettings, missing_models
 from comity.servers.wiring import proxies_of
+from comity.telemetry.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,11 @@ class InferenceComponents:
 
 @asynccontextmanager
 async def open_inference(
-    settings: Settings, budgets: BudgetStore, approvals: ApprovalService, audit_log: AuditLog
+    settings: Settings,
+    budgets: BudgetStore,
+    approvals: ApprovalService,
+    audit_log: AuditLog,
+    tracer: Tracer | None = None,
 ) -> AsyncGenerator[InferenceComponents]:
     """Run the configured models until the context exits. Raises Misconfigured."""
     # The vendors' packages take seconds to import, which would block the event loop.
@@ -46,8 +51,8 @@ async def open_inference(
     spending = BudgetService(budgets, settings.budgets)
     BudgetApprovals(approvals, spending, audit_log)
     plan = plan_of(settings)
-    deadline = settings.inference.deadline
-    engine = InferenceService(seats, plan, spending, audit_log, deadline=deadline)
+    deadline = settings.inference.timeout
+    engine = InferenceService(seats, plan, spending, audit_log, deadline=deadline, tracer=tracer)
     pruning = asyncio.ensure_future(_prune_spending(spending))
     try:
         yield InferenceComponents(engine, plan.default)
@@ -96,7 +101,7 @@ def spec_of(model: ModelSettings, settings: Settings) -> ModelSpec:
         model.max_output,
         model.capabilities,
         model.vendor,
-        settings.inference.deadline,
+        settings.inference.timeout,
         model.options,
         _proxy(model, settings),
     )

@@ -101,7 +101,7 @@ class ChannelsApi:
             ApiRoute("GET", "/api/channels", read, self._list_channels, EmptyQuery),
             ApiRoute("POST", "/api/channels/open", write, self._open, ChannelOpenBody),
             ApiRoute("POST", "/api/channels/close", write, self._close, ChannelBody),
-            ApiRoute("POST", "/api/channels/say", write, self._publish, ChannelMessageBody),
+            ApiRoute("POST", "/api/channels/send", write, self._publish, ChannelMessageBody),
         )
 
     async def _list_channels(self, _: ApiRequest[EmptyQuery]) -> View:
@@ -183,7 +183,7 @@ class FeaturesApi:
             ),
             ApiRoute("POST", "/api/features/enable", write, decide(Effect.ALLOW), body),
             ApiRoute("POST", "/api/features/disable", write, decide(Effect.DENY), body),
-            ApiRoute("POST", "/api/features/forget", write, decide(None), body),
+            ApiRoute("POST", "/api/features/reset", write, decide(None), body),
         )
 
     async def _list_features(self, request: ApiRequest[ServerQuery]) -> View:
@@ -214,7 +214,7 @@ def describe_live_server(live_server: LiveServer) -> dict[str, object]:
     declared = live_server.declared
     return {
         "server": live_server.server,
-        "era": "modern" if live_server.is_modern else "handshake",
+        "protocol": "2026-07-28" if live_server.is_modern else "2025-11-25",
         "version": declared.version,
         "features": [
             {
@@ -237,7 +237,7 @@ def _status_view(live_server: LiveServer, name: str) -> dict[str, object]:
     return {
         "enabled": found.is_enabled,
         "by": found.by,
-        "because": found.reason,
+        "reason": found.reason,
         "until": until,
     }
 
@@ -338,7 +338,7 @@ class PushesApi:
 def _parse_number(text: str) -> int:
     is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_NUMBER_DIGITS
     if not is_number:
-        raise MalformedMessage("a push is known by its number", NOTHING_HERE)
+        raise MalformedMessage("the number of a push must be a number", NOTHING_HERE)
     return int(text)
 
 
@@ -394,7 +394,7 @@ class StateApi:
             ApiRoute("GET", one, read, self._show_tree, EmptyQuery),
             ApiRoute("GET", one + "/{checkpoint}", read, self._show_checkpoint, EmptyQuery),
             ApiRoute("POST", f"{one}/rollback", write, self._roll_back, RollbackBody),
-            ApiRoute("POST", f"{one}/forget", write, self._forget, EmptyBody),
+            ApiRoute("POST", f"{one}/delete", write, self._forget, EmptyBody),
         )
 
     async def _list_states(self, request: ApiRequest[EmptyQuery]) -> View:
@@ -414,7 +414,7 @@ class StateApi:
         place = _state_key(request)
         tree = await self._states.tree(place)
         if not tree.nodes:
-            raise MalformedMessage("no state is kept of this feature set", NOTHING_HERE)
+            raise MalformedMessage("there is no state of this feature set", NOTHING_HERE)
         head = None if tree.head is None else tree.nodes[tree.head].name
         line = {each.number for each in ancestors(tree, tree.head)}
         return {
@@ -464,7 +464,7 @@ class StateApi:
         deed = LiveAuditEntry(place.server, "", place.feature, by=request.actor.party)
         record_entry(
             self._live_host.audit,
-            AuditType.STATE_FORGOTTEN,
+            AuditType.STATE_DELETED,
             replace(deed, details={"dropped": gone}),
         )
         return {**_state_key_view(place), "dropped": gone}
@@ -510,11 +510,11 @@ def _node_view(tree: CheckpointTree, node: CheckpointNode) -> dict[str, object]:
         "parent": node.parent,
         "follows": None if follows is None else follows.name,
         "holds": "reference" if node.form is StateForm.OPAQUE else "data",
-        "kept_as": node.form,
+        "stored_as": node.form,
         "bytes": node.size,
         "at": node.at,
         "is_current": node.number == tree.head,
-        "not_kept_because": node.why or None,
+        "drop_reason": node.why or None,
         "is_lost": node.is_lost,
     }
 
@@ -535,7 +535,7 @@ class TurnBody(RequestBody, frozen=True):
     key: NonEmptyText | None = None
     content: object = None
     text: str | None = None
-    say_in: Annotated[tuple[str, ...], Meta(max_length=MAX_SPOKEN_PLACES)] = ()
+    reply_to: Annotated[tuple[str, ...], Meta(max_length=MAX_SPOKEN_PLACES)] = ()
 
     def to_content(self) -> Content:
         found = self.text if self.content is None else self.content
@@ -576,11 +576,11 @@ class TurnsApi:
     async def _start_turn(self, request: ApiRequest[TurnBody]) -> View:
         said, actor = request.input, request.actor
         self._require_permission(actor, said.conversation)
-        if said.say_in and not self._may(actor, ADMIN_WRITE):
-            raise MalformedMessage("where a model speaks is for operators to say", ACCESS_DENIED)
+        if said.reply_to and not self._may(actor, ADMIN_WRITE):
+            raise MalformedMessage("`reply_to` is for operators only", ACCESS_DENIED)
         key = secrets.token_hex(16) if said.key is None else said.key
         cause = TurnCause(TurnOrigin.REQUEST, f"request/{actor.party}/{key}", self._party)
-        content, places = said.to_content(), said.say_in
+        content, places = said.to_content(), said.reply_to
         taken = await self._turns.start(
             TurnRequest(cause, said.conversation, content, actor.party, places)
         )
@@ -605,7 +605,7 @@ class TurnsApi:
             raise MalformedMessage(f"there is no turn {id!r:.80}", NOTHING_HERE)
         wait = min(wanted.wait, MAX_WAIT.seconds)
         turn, words = await self._turns.wait_for_progress(id, wanted.after, timedelta(seconds=wait))
-        return {**_turn_view(turn), "words": words, "is_over": not turn.state.is_open}
+        return {**_turn_view(turn), "text": words, "is_over": not turn.state.is_open}
 
     def _may_see(self, actor: Actor, turn: StoredTurn) -> bool:
         return turn.request_fields.get("author") == actor.party or self._may(actor, ADMIN_READ)
@@ -635,8 +635,8 @@ def _turn_view(turn: StoredTurn) -> dict[str, object]:
         "state": turn.state,
         "cause": {"origin": errand["origin"], "key": turn.cause, "server": errand["server"]},
         "author": errand["author"],
-        "party": errand["party"],
-        "said_in": errand["say_in"],
+        "principal": errand["party"],
+        "reply_to": errand["say_in"],
         "model": facts.model or None,
         "usage": facts.usage.on_wire(),
         "injected": list(facts.injected),
@@ -645,7 +645,7 @@ def _turn_view(turn: StoredTurn) -> dict[str, object]:
         "attempts": turn.attempts,
         "error": facts.error or None,
         "asked": text_of(turn.content),
-        "said": text_of(turn.said) or None,
+        "reply": text_of(turn.said) or None,
         "at": turn.at,
         "ended_at": turn.ended_at,
     }

@@ -1,4 +1,4 @@
-"""`comity channels`, `features`, `pushes`, `state` and `turns`."""
+"""`comity channels`, `chat`, `pushes`, `servers features` and `servers state`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -8,11 +8,29 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from comity.cli.api_client import Answer, ApiClient
+from comity.cli.api_client import Answer
 from comity.cli.completion import complete_servers
-from comity.cli.exit_status import FINE, SOMETHING_WRONG
-from comity.cli.options import DefaultListGroup, json_option, url_option
-from comity.cli.output import build_table, describe_age, line_text, show_json, show_output
+from comity.cli.exit_status import DONE, FAILED
+from comity.cli.options import (
+    DefaultListGroup,
+    check_option,
+    confirm,
+    current_options,
+    gateway_options,
+    limit_option,
+    reason_option,
+    yes_option,
+)
+from comity.cli.output import (
+    build_table,
+    describe_age,
+    line_text,
+    show_document,
+    show_hint,
+    show_json,
+    show_output,
+)
+from comity.cli.target import connect_gateway
 from comity.errors import Misconfigured
 from comity.toolkit.text import count_noun
 
@@ -22,86 +40,110 @@ _COLUMNS = ("SERVER", "ID", "LABEL", "TYPE", "DIRECTION", "STATE")
 
 @click.group("channels", cls=DefaultListGroup)
 def channels_command() -> None:
-    """Show the channels of live servers, and say something in one.
+    """Manage the channels of live servers.
 
-    Which of them a server may use is decided in its `live` table; where what comes from them goes,
-    in `[[channels]]`.
+    The `live` table of a server decides which channels it may use. [[channels]] decides where
+    incoming messages go.
+
+    \b
+    Examples:
+      comity channels
+      comity channels send mail inbox "Hello"
     """
 
 
 @channels_command.command("list")
-@url_option
-@json_option
-def list_channels(url: str, *, as_json: bool) -> int:
-    """List every channel; the same as `comity channels`.
+@check_option("a channel is away or forbidden")
+@gateway_options
+def list_channels(*, check: bool) -> int:
+    """List channels with their state.
 
-    The exit status is 1 if one of them is away or forbidden.
+    \b
+    Examples:
+      comity channels list
+      comity channels list --check
     """
-    found: list[Answer] = ApiClient(url).get(CHANNELS_PATH)[CHANNELS_PATH]
-    if as_json:
-        show_json({CHANNELS_PATH: found})
-    elif found:
-        show_output(build_table(_COLUMNS, [_row(each) for each in found]))
-    else:
-        show_output(line_text("No server has channels here; a server that has registers them."))
-    return SOMETHING_WRONG if any(_is_wrong(each) for each in found) else FINE
+    found: list[Answer] = connect_gateway().get(CHANNELS_PATH)[CHANNELS_PATH]
+
+    def print_table() -> None:
+        if found:
+            show_output(build_table(_COLUMNS, [_row(each) for each in found]))
+        else:
+            show_output(line_text("No server has registered a channel."))
+
+    show_document({CHANNELS_PATH: found}, print_table, [_channel_name(each) for each in found])
+    return FAILED if check and any(_is_wrong(each) for each in found) else DONE
+
+
+def _channel_name(channel: Answer) -> str:
+    return f"{channel['server']} {channel['id']}"
 
 
 @channels_command.command("open")
-@click.argument("server")
+@click.argument("server", shell_complete=complete_servers)
 @click.argument("channel", default="")
-@click.option("--type", "kind", default="", help="Of what type a new channel is, as mail.")
-@click.option("--address", default="{}", help="Where it is, as JSON.")
-@url_option
-@json_option
-def open_channel(
-    server: str, channel: str, kind: str, address: str, url: str, *, as_json: bool
-) -> int:
-    """Open CHANNEL of SERVER again; or a new one, by --type and --address."""
+@click.option("--type", "kind", default="", metavar="TYPE", help="Type of a new channel.")
+@click.option("--address", default="{}", metavar="JSON", help="Address of a new channel.")
+@gateway_options
+def open_channel(server: str, channel: str, kind: str, address: str) -> None:
+    """Open a channel of a server.
+
+    Name a known CHANNEL, or give the --type and --address of a new one.
+
+    \b
+    Examples:
+      comity channels open mail inbox
+      comity channels open mail --type mail --address '{"to": "a@example.org"}'
+    """
     if bool(channel) == bool(kind):
-        raise Misconfigured("name a channel that is known, or give the --type of a new one")
+        raise Misconfigured("name a known channel, or give the --type of a new one")
     told: dict[str, object] = {"server": server}
     told |= {"channel": channel} if channel else {"type": kind, "address": _object(address)}
-    done = ApiClient(url).post(CHANNELS_PATH, "open", body=told)
-    if as_json:
-        show_json(done)
-    else:
-        show_output(line_text(f"{done['id']} of {server} is open.", "green"))
-    return FINE
+    done = connect_gateway().post(CHANNELS_PATH, "open", body=told)
+    text = line_text(f"Opened {done['id']} of {server}.", "green")
+    show_document(done, lambda: show_output(text), [f"{server} {done['id']}"])
 
 
 @channels_command.command("close")
-@click.argument("server")
+@click.argument("server", shell_complete=complete_servers)
 @click.argument("channel")
-@url_option
-@json_option
-def close_channel(server: str, channel: str, url: str, *, as_json: bool) -> int:
-    """Close CHANNEL of SERVER: nothing goes there or comes from there any more."""
-    done = ApiClient(url).post(CHANNELS_PATH, "close", body={"server": server, "channel": channel})
-    if as_json:
-        show_json(done)
-    else:
-        its = "" if done["closed"] else "; its server has not closed it"
-        show_output(line_text(f"{channel} of {server} is closed{its}.", "green"))
-    return FINE if done["closed"] else SOMETHING_WRONG
+@gateway_options
+def close_channel(server: str, channel: str) -> int:
+    """Close a channel of a server.
+
+    Exits with 1 if the server did not close it. Comity uses the channel no more in any case.
+
+    \b
+    Examples:
+      comity channels close mail inbox
+    """
+    body = {"server": server, "channel": channel}
+    done = connect_gateway().post(CHANNELS_PATH, "close", body=body)
+    note = "" if done["closed"] else " The server has not closed it."
+    text = line_text(f"Closed {channel} of {server}.{note}", "green")
+    show_document(done, lambda: show_output(text), [f"{server} {channel}"])
+    return DONE if done["closed"] else FAILED
 
 
-@channels_command.command("say")
-@click.argument("server")
+@channels_command.command("send")
+@click.argument("server", shell_complete=complete_servers)
 @click.argument("channel")
 @click.argument("text")
-@url_option
-@json_option
-def say(server: str, channel: str, text: str, url: str, *, as_json: bool) -> int:
-    """Say TEXT in CHANNEL of SERVER; what is secret in it is hidden first."""
-    told = {"server": server, "channel": channel, "text": text}
-    done = ApiClient(url).post(CHANNELS_PATH, "say", body=told)
-    if as_json:
-        show_json(done)
-    else:
-        named = f", as {done['message']}" if done["message"] else ""
-        show_output(line_text(f"It was delivered{named}.", "green"))
-    return FINE
+@gateway_options
+def send_to_channel(server: str, channel: str, text: str) -> None:
+    """Send a text to a channel of a server.
+
+    Comity removes secrets from the text first.
+
+    \b
+    Examples:
+      comity channels send mail inbox "The build is green."
+    """
+    body = {"server": server, "channel": channel, "text": text}
+    done = connect_gateway().post(CHANNELS_PATH, "send", body=body)
+    named = f" as {done['message']}" if done["message"] else ""
+    told = line_text(f"Delivered{named}.", "green")
+    show_document(done, lambda: show_output(told), [done["message"] or ""])
 
 
 def _object(text: str) -> object:
@@ -125,36 +167,45 @@ FEATURES_PATH = "features"
 
 @click.group("features", cls=DefaultListGroup)
 def features_command() -> None:
-    """Show what live servers would do by themselves; enable it, or disable it.
+    """Enable or disable features of live servers.
 
-    A feature set is enabled by the table `live` of its server, or here; what is disabled here is,
-    whatever the configuration says.
+    The `live` table of a server enables features, and so does this command. A feature that is
+    disabled here stays disabled.
+
+    \b
+    Examples:
+      comity servers features
+      comity servers features enable memory memory.recall
     """
 
 
 @features_command.command("list")
-@click.option(
-    "--server", metavar="NAME", shell_complete=complete_servers, help="Only of this server."
-)
-@url_option
-@json_option
-def list_features(server: str | None, url: str, *, as_json: bool) -> None:
-    """List every feature set of every live server; the same as `comity features`."""
+@click.option("--server", metavar="NAME", shell_complete=complete_servers, help="Only this server.")
+@gateway_options
+def list_features(server: str | None) -> None:
+    """List features of live servers.
+
+    \b
+    Examples:
+      comity servers features list
+      comity servers features list --server memory
+    """
     query = {} if server is None else {"server": server}
-    _told(ApiClient(url).get(FEATURES_PATH, **query), as_json=as_json)
+    _show_features(connect_gateway().get(FEATURES_PATH, **query))
 
 
-def _told(found: Answer, *, as_json: bool) -> None:
-    servers: list[Answer] = found["servers"]
-    if as_json:
-        show_json(found)
-    elif servers:
-        rows = [_features_row(each["server"], one) for each in servers for one in each["features"]]
-        columns = ("SERVER", "FEATURE SET", "STANDS", "BY", "USES", "BECAUSE")
-        show_output(build_table(columns, rows))
-    else:
-        show_output(line_text("No live server is there; plain MCP servers have no feature sets."))
-        show_output(line_text("One that still starts is there soon: `comity servers` shows it."))
+def _show_features(found: Answer) -> None:
+    features = [(each["server"], one) for each in found["servers"] for one in each["features"]]
+
+    def print_table() -> None:
+        if found["servers"]:
+            columns = ("SERVER", "FEATURE", "STATUS", "DECIDED BY", "USES", "REASON")
+            show_output(build_table(columns, [_features_row(*each) for each in features]))
+        else:
+            show_output(line_text("There is no live server. Plain MCP servers have no features."))
+            show_hint("A live server may still start: see `comity servers`.")
+
+    show_document(found, print_table, [f"{server} {one['feature']}" for server, one in features])
 
 
 def _features_row(server: str, each: Answer) -> tuple[str | Text, ...]:
@@ -165,35 +216,35 @@ def _features_row(server: str, each: Answer) -> tuple[str | Text, ...]:
 
 
 def _reasons(each: Answer) -> list[str]:
-    """Why it stands so, until when, and how far it reaches."""
-    said = [each["because"]]
+    """Return the reason of the status, its end, and the scope."""
+    said = [each["reason"]]
     if each["until"]:
         said.append(f"until {each['until'][:16]}")
     if each["enabled"] and "whitelist" in each:
         never = [f"never {pattern}" for pattern in each["blacklist"]]
-        said.append(f"reaches {', '.join([*each['whitelist'], *never])}, else asks")
+        said.append(f"reaches {', '.join([*each['whitelist'], *never])}, others need approval")
     elif each["enabled"] and each["scoped"]:
-        said.append("asks how far it may reach")
+        said.append("requests its scope")
     return said
 
 
-def _order(deed: str, told: str) -> None:
+def _make_feature_command(action: str, help_text: str) -> None:
     """Make the command for one decision."""
+    example = f"comity servers features {action} memory memory.recall"
 
-    @features_command.command(deed, help=told)
+    @features_command.command(action, help=f"{help_text}\n\n\b\nExamples:\n  {example}")
     @click.argument("server", shell_complete=complete_servers)
     @click.argument("feature")
-    @click.option("--because", metavar="TEXT", default="", help="Why; it is kept with it.")
-    @url_option
-    @json_option
-    def order(server: str, feature: str, because: str, url: str, *, as_json: bool) -> None:
-        body = {"server": server, "feature": feature, "justification": because}
-        _told(ApiClient(url).post(FEATURES_PATH, deed, body=body), as_json=as_json)
+    @reason_option
+    @gateway_options
+    def order(server: str, feature: str, reason: str | None) -> None:
+        body = {"server": server, "feature": feature, "justification": reason or ""}
+        _show_features(connect_gateway().post(FEATURES_PATH, action, body=body))
 
 
-_order("enable", "Let the server SERVER use its feature set FEATURE, or a family as 'memory.*'.")
-_order("disable", "Do not let the server SERVER use its feature set FEATURE.")
-_order("forget", "Forget what was decided here of SERVER's FEATURE; its configuration decides.")
+_make_feature_command("enable", "Enable a feature, or a family such as 'memory.*'.")
+_make_feature_command("disable", "Disable a feature of a server.")
+_make_feature_command("reset", "Delete a decision. Then the configuration decides.")
 
 
 PUSHES_PATH = "pushes"
@@ -202,10 +253,10 @@ _PUSHES_COLUMNS = (
     "NUMBER",
     "SERVER",
     "EVENT",
-    "CAME",
-    "TO",
+    "RECEIVED",
+    "TARGET",
     "STATE",
-    "TRIES",
+    "ATTEMPTS",
     "TURN",
     "LAST ERROR",
 )
@@ -213,47 +264,60 @@ _PUSHES_COLUMNS = (
 
 @click.group("pushes", cls=DefaultListGroup)
 def pushes_command() -> None:
-    """Show what was pushed, where it went, and what came of it.
+    """List and retry pushed events.
 
-    Where pushes go is said in [[pushes]] and [[hooks]] of the configuration.
+    [[pushes]] and [[inbound_webhooks]] of the configuration decide where pushed events go.
+
+    \b
+    Examples:
+      comity pushes
+      comity pushes retry 17
     """
 
 
 @pushes_command.command("list")
-@click.option("--server", default="", help="Only those of this server, or of hook:NAME.")
-@url_option
-@json_option
-def list_pushes(server: str, url: str, *, as_json: bool) -> int:
-    """List the last pushes, the newest first; the same as `comity pushes`.
+@click.option("--server", default="", metavar="NAME", help="Only this server, or hook:NAME.")
+@check_option("an event has failed")
+@limit_option()
+@gateway_options
+def list_pushes(server: str, limit: int | None, *, check: bool) -> int:
+    """List pushed events, the newest first.
 
-    The exit status is 1 if something has failed.
+    \b
+    Examples:
+      comity pushes list
+      comity pushes list --server mail --check
     """
-    found = ApiClient(url).get(PUSHES_PATH, **({"server": server} if server else {}))
-    if as_json:
-        show_json(found)
-    elif found[PUSHES_PATH]:
-        show_output(
-            build_table(_PUSHES_COLUMNS, [_pushes_row(each) for each in found[PUSHES_PATH]])
-        )
-        counted = (f"{found[state]} {state}" for state in ("done", "waiting", "failed"))
-        show_output(line_text(", ".join(counted)))
-    else:
-        show_output(line_text("Nothing was pushed; [[pushes]] says where it would go."))
-    return SOMETHING_WRONG if found["failed"] else FINE
+    found = connect_gateway().get(PUSHES_PATH, **({"server": server} if server else {}))
+    pushes: list[Answer] = found[PUSHES_PATH][:limit]
+
+    def print_table() -> None:
+        if pushes:
+            show_output(build_table(_PUSHES_COLUMNS, [_pushes_row(each) for each in pushes]))
+            counted = (f"{found[state]} {state}" for state in ("done", "waiting", "failed"))
+            show_output(line_text(", ".join(counted)))
+        else:
+            show_output(line_text("There are no pushed events."))
+
+    show_document({**found, PUSHES_PATH: pushes}, print_table, [each["number"] for each in pushes])
+    return FAILED if check and found["failed"] else DONE
 
 
 @pushes_command.command("retry")
 @click.argument("number", type=click.IntRange(1))
-@url_option
-@json_option
-def retry(number: int, url: str, *, as_json: bool) -> int:
-    """Have the push NUMBER done that has failed; it has no second effect if it had one."""
-    done = ApiClient(url).post(PUSHES_PATH, str(number), "retry")
-    if as_json:
-        show_json(done)
-    else:
-        show_output(line_text(f"Push {number} waits to be done again.", "green"))
-    return FINE
+@gateway_options
+def retry(number: int) -> None:
+    """Process a failed event again.
+
+    An event that had its effect already has no second one.
+
+    \b
+    Examples:
+      comity pushes retry 17
+    """
+    done = connect_gateway().post(PUSHES_PATH, str(number), "retry")
+    told = line_text(f"Comity processes event {number} again.", "green")
+    show_document(done, lambda: show_output(told), [number])
 
 
 def _pushes_row(one: Answer) -> tuple[str | Text, ...]:
@@ -283,96 +347,119 @@ type Line = tuple[str, Answer]
 
 @click.group("state", cls=DefaultListGroup)
 def state_command() -> None:
-    """Show the state that servers left, and its branches; roll it back.
+    """Show, roll back and delete the state of servers.
 
-    SERVER is the server's id and SET one of its feature sets, or * for the server as a whole.
+    FEATURE is a feature of the server, or * for the whole server.
+
+    \b
+    Examples:
+      comity servers state
+      comity servers state rollback notes '*' c-17
     """
 
 
 @state_command.command("list")
-@url_option
-@json_option
-def list_state(url: str, *, as_json: bool) -> int:
-    """Show every feature set with state, and its latest checkpoints; the same as `comity state`."""
-    gateway = ApiClient(url)
-    found = gateway.get(STATE_PATH)[STATE_PATH]
-    if as_json:
-        show_json({STATE_PATH: found})
-    elif not found:
-        show_output(line_text("No server has left any state."))
-    else:
+@gateway_options
+def list_state() -> None:
+    """List stored state with its latest checkpoints.
+
+    \b
+    Examples:
+      comity servers state list
+    """
+    gateway = connect_gateway()
+    found: list[Answer] = gateway.get(STATE_PATH)[STATE_PATH]
+
+    def print_table() -> None:
+        if not found:
+            show_output(line_text("No server has stored state."))
         for number, each in enumerate(found):
             tree = gateway.get(STATE_PATH, each["server"], each["feature_set"] or AS_A_WHOLE)
             show_output(*([""] if number else []), *_drawn(tree, MAX_SHOWN))
-    return FINE
+
+    names = [f"{each['server']} {each['feature_set'] or AS_A_WHOLE}" for each in found]
+    show_document({STATE_PATH: found}, print_table, names)
 
 
 @state_command.command("show")
-@click.argument("server")
-@click.argument("feature", metavar="SET")
+@click.argument("server", shell_complete=complete_servers)
+@click.argument("feature")
 @click.argument("checkpoint", required=False)
-@url_option
-@json_option
-def show_state(
-    server: str, feature: str, checkpoint: str | None, url: str, *, as_json: bool
-) -> int:
-    """Show all checkpoints of SET; or one of them, and what stands in it."""
-    gateway = ApiClient(url)
-    if checkpoint is not None:
-        one = gateway.get(STATE_PATH, server, feature, checkpoint)
-        if as_json:
-            show_json(one)
-        elif "data" in one:
+@gateway_options
+def show_state(server: str, feature: str, checkpoint: str | None) -> None:
+    """Show all checkpoints, or the content of one.
+
+    \b
+    Examples:
+      comity servers state show notes '*'
+      comity servers state show notes '*' c-17
+    """
+    gateway = connect_gateway()
+    if checkpoint is None:
+        tree = gateway.get(STATE_PATH, server, feature)
+        names = [each["checkpoint"] for each in tree["checkpoints"]]
+        show_document(tree, lambda: show_output(*_drawn(tree)), names)
+        return
+    one = gateway.get(STATE_PATH, server, feature, checkpoint)
+
+    def print_table() -> None:
+        if "data" in one:
             show_json(one["data"])
         else:
             show_output(line_text(f"Only server {server} has this state. {_why(one)}"))
-        return FINE
-    tree = gateway.get(STATE_PATH, server, feature)
-    if as_json:
-        show_json(tree)
-    else:
-        show_output(*_drawn(tree))
-    return FINE
+
+    show_document(one, print_table, [checkpoint])
 
 
 @state_command.command("rollback")
-@click.argument("server")
-@click.argument("feature", metavar="SET")
+@click.argument("server", shell_complete=complete_servers)
+@click.argument("feature")
 @click.argument("checkpoint")
-@url_option
-@json_option
-def roll_back(server: str, feature: str, checkpoint: str, url: str, *, as_json: bool) -> int:
-    """Have SERVER go back to CHECKPOINT of SET; what follows from there is another branch.
+@gateway_options
+def roll_back(server: str, feature: str, checkpoint: str) -> int:
+    """Roll a server back to a checkpoint.
 
-    The exit status is 1 if the server does not; then everything is as it was.
+    Later changes form a new branch. Exits with 1 if the server refuses. Then nothing changes.
+
+    \b
+    Examples:
+      comity servers state rollback notes '*' c-17
     """
-    done = ApiClient(url).post(
+    done = connect_gateway().post(
         STATE_PATH, server, feature, "rollback", body={"checkpoint": checkpoint}
     )
-    if as_json:
-        show_json(done)
-    elif done["success"]:
-        show_output(line_text(f"{server} is at {checkpoint} of {feature}.", "green"))
-    else:
-        reason = done["reason"] or "it says no reason"
-        show_output(line_text(f"{server} is not rolled back: {reason}", "red"))
-    return FINE if done["success"] else SOMETHING_WRONG
+
+    def print_table() -> None:
+        if done["success"]:
+            told = f"Rolled {server} back to {checkpoint} of {feature}."
+            show_output(line_text(told, "green"))
+        else:
+            reason = done["reason"] or "it gives no reason"
+            show_output(line_text(f"{server} is not rolled back: {reason}", "red"))
+
+    show_document(done, print_table, [checkpoint])
+    return DONE if done["success"] else FAILED
 
 
-@state_command.command("forget")
-@click.argument("server")
-@click.argument("feature", metavar="SET")
-@url_option
-@json_option
-def forget(server: str, feature: str, url: str, *, as_json: bool) -> int:
-    """Drop all that is kept of SET; the server's next call of it begins with nothing."""
-    done = ApiClient(url).post(STATE_PATH, server, feature, "forget")
-    if as_json:
-        show_json(done)
-    else:
-        dropped = count_noun(done["dropped"], "checkpoint")
-        show_output(line_text(f"Removed {dropped} of {feature} at {server}.", "green"))
-    return FINE
+@state_command.command("delete")
+@click.argument("server", shell_complete=complete_servers)
+@click.argument("feature")
+@yes_option
+@gateway_options
+def delete_state(server: str, feature: str, *, yes: bool) -> None:
+    """Delete all stored state of a feature.
+
+    The next call of the server begins without state.
+
+    \b
+    Examples:
+      comity servers state delete notes '*'
+    """
+    confirm(f"Delete all state of {feature} of {server}?", yes=yes)
+    done = connect_gateway().post(STATE_PATH, server, feature, "delete")
+    dropped = count_noun(done["dropped"], "checkpoint")
+    told = line_text(f"Deleted {dropped} of {feature} of {server}.", "green")
+    show_document(done, lambda: show_output(told), [f"{server} {feature}"])
 
 
 def _drawn(tree: Answer, maximum: int | None = None) -> list[RenderableType]:
@@ -388,10 +475,10 @@ def _drawn(tree: Answer, maximum: int | None = None) -> list[RenderableType]:
     shown: list[RenderableType] = [head]
     if left_out:
         shown.append(
-            line_text(f"  ({left_out} before these; `comity state show` has them all)", "dim")
+            line_text(f"  ({left_out} earlier; `comity servers state show` lists all)", "dim")
         )
     rows = [_state_row(prefix, each) for prefix, each in lines[left_out:]]
-    return [*shown, build_table(("CHECKPOINT", "HOLDS", "BYTES", "SINCE", "NOTE"), rows)]
+    return [*shown, build_table(("CHECKPOINT", "CONTENT", "BYTES", "AGE", "NOTE"), rows)]
 
 
 def draw_branches(checkpoints: Sequence[Answer]) -> Iterator[Line]:
@@ -428,17 +515,15 @@ def _state_row(prefix: str, node: Answer) -> tuple[str | Text, ...]:
 def _note(node: Answer) -> Text:
     said = [
         *(["current"] if node["is_current"] else []),
-        *(["its server no longer has it"] if node["is_lost"] else []),
-        *([_why(node)] if node["not_kept_because"] else []),
+        *(["the server has lost it"] if node["is_lost"] else []),
+        *([_why(node)] if node["drop_reason"] else []),
     ]
-    return line_text(
-        "; ".join(said), "red" if node["not_kept_because"] or node["is_lost"] else "green"
-    )
+    return line_text("; ".join(said), "red" if node["drop_reason"] or node["is_lost"] else "green")
 
 
 def _why(node: Answer) -> str:
-    reason = node["not_kept_because"]
-    return f"its state is not kept: {reason}" if reason else ""
+    reason = node["drop_reason"]
+    return f"its state is not stored: {reason}" if reason else ""
 
 
 TURNS_PATH = "turns"
@@ -452,80 +537,97 @@ _TURNS_COLUMNS = (
     "SERVERS",
     "TOOLS",
     "STATE",
-    "WHEN",
+    "AGE",
 )
 
 
-@click.group("turns", cls=DefaultListGroup)
-def turns_command() -> None:
-    """Say something to a model, and show the last turns.
+@click.group("chat", cls=DefaultListGroup)
+def chat_command() -> None:
+    """Talk to a model, and show past turns.
 
-    Of each turn: why it was taken, by which model, and what came of it.
+    \b
+    Examples:
+      comity chat send "What is new?"
+      comity chat list
     """
 
 
-@turns_command.command("list")
-@click.option("--conversation", metavar="NAME", default="", help="Only of this conversation.")
-@url_option
-@json_option
-def list_turns(conversation: str, url: str, *, as_json: bool) -> int:
-    """List the last turns; the same as `comity turns`."""
+@chat_command.command("list")
+@click.option("--conversation", metavar="ID", default="", help="Only this conversation.")
+@limit_option()
+@gateway_options
+def list_turns(conversation: str, limit: int | None) -> None:
+    """List the latest turns.
+
+    \b
+    Examples:
+      comity chat list
+      comity chat list --conversation main
+    """
     query = {"conversation": conversation} if conversation else {}
-    found = ApiClient(url).get(TURNS_PATH, **query)["turns"]
-    if as_json:
-        show_json({"turns": found})
-    elif found:
-        show_output(build_table(_TURNS_COLUMNS, [_turns_row(each) for each in found]))
-    else:
-        show_output(line_text('No turn was taken yet; begin one with `comity turns say "hello"`.'))
-    return FINE
+    found: list[Answer] = connect_gateway().get(TURNS_PATH, **query)["turns"][:limit]
+
+    def print_table() -> None:
+        if found:
+            show_output(build_table(_TURNS_COLUMNS, [_turns_row(each) for each in found]))
+        else:
+            show_output(line_text("There are no turns."))
+            show_hint('`comity chat send "hello"` starts one.')
+
+    show_document({"turns": found}, print_table, [each["id"] for each in found])
 
 
-@turns_command.command("show")
+@chat_command.command("show")
 @click.argument("id")
-@url_option
-@json_option
-def show_turn(id: str, url: str, *, as_json: bool) -> int:
-    """Show the turn ID: what was asked and said, and who had to do with it."""
-    one = ApiClient(url).get(TURNS_PATH, id)
-    if as_json:
-        show_json(one)
-    else:
+@gateway_options
+def show_turn(id: str) -> None:
+    """Show a turn with its question and answer.
+
+    \b
+    Examples:
+      comity chat show 06gu44bi
+    """
+    one = connect_gateway().get(TURNS_PATH, id)
+
+    def print_table() -> None:
         show_output(build_table(_TURNS_COLUMNS, [_turns_row(one)]))
-        show_output(line_text(one["asked"] or "(went on)", "bold"))
-        show_output(line_text(one["said"] or one["error"] or "(nothing was said yet)"))
-    return SOMETHING_WRONG if one["error"] else FINE
+        show_output(line_text(one["asked"] or "(continued)", "bold"))
+        show_output(line_text(one["reply"] or one["error"] or "(no answer yet)"))
+
+    show_document(one, print_table, [one["id"]])
 
 
-@turns_command.command("say")
+@chat_command.command("send")
 @click.argument("text")
 @click.option(
-    "--conversation", metavar="NAME", default="main", show_default=True, help="Where it is said."
+    "--conversation", metavar="ID", default="main", show_default=True, help="Conversation."
 )
-@url_option
-@json_option
-def say_to_model(text: str, conversation: str, url: str, *, as_json: bool) -> int:
-    """Say TEXT to a model, and show its words as they come.
+@gateway_options
+def send_to_model(text: str, conversation: str) -> int:
+    """Send a text to a model and print its answer.
 
-    Who may is a grant of turn/take on conversations/NAME.
+    You need a grant of turn/take on conversations/ID. Exits with 1 if the turn fails.
+
+    \b
+    Examples:
+      comity chat send "What is new?"
+      comity chat send "Go on." --conversation planning
     """
-    gateway = ApiClient(url)
+    gateway = connect_gateway()
     id = gateway.post(TURNS_PATH, body={"text": text, "conversation": conversation})["id"]
     known, one = 0, gateway.get(TURNS_PATH, id, wait="0")
+    is_for_people = not current_options().is_for_programs
     while True:
-        known += len(one["words"])
-        if not as_json:
-            click.echo(one["words"], nl=False)
+        known += len(one["text"])
+        if is_for_people:
+            click.echo(one["text"], nl=False)
         if one["is_over"]:
             break
         one = gateway.get(TURNS_PATH, id, after=str(known), wait=WAIT)
-    if as_json:
-        show_json(one)
-    else:
-        click.echo("")
+    show_document(one, lambda: click.echo(""), [id])
     if one["error"]:
         click.echo(f"comity: {one['error']}", err=True)
-    return SOMETHING_WRONG if one["error"] else FINE
+    return FAILED if one["error"] else DONE
 
 
 def _turns_row(one: Answer) -> tuple[str | Text, ...]:

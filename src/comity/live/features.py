@@ -54,8 +54,8 @@ class FeatureSetStatus:
     until: datetime | None = None
 
 
-UNDECIDED: Final = FeatureSetStatus(False, "default", "nobody has enabled it")
-UNKNOWN: Final = FeatureSetStatus(False, "gateway", "what is allowed is not known just now")
+UNDECIDED: Final = FeatureSetStatus(False, "default", "it is not enabled")
+UNKNOWN: Final = FeatureSetStatus(False, "gateway", "permissions are not loaded")
 _BY_FILE: Final = "configuration"
 
 

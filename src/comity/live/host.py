@@ -84,10 +84,10 @@ class ReverseChannel:
                 asked = {"_meta": gateway_envelope()}
                 answer = await self._link.request(mcpl.LISTEN, asked, headers)
                 if jsonrpc.error_of(answer) is not None:
-                    log.info("server %r has no way back", self._link.server)
+                    log.info("Server %r has no return stream", self._link.server)
                     return
             except Unavailable as error:
-                log.info("server %r is not heard: %s", self._link.server, error)
+                log.info("Server %r cannot be read: %s", self._link.server, error)
             ended = 1 if now() - began > STABLE_CONNECTION_SECONDS else ended + 1
             pause = draw_delay(RetrySchedule(), ended)
             await asyncio.sleep(pause.total_seconds())
@@ -103,7 +103,7 @@ class ReverseChannel:
 
     def _start_response(self, frame: Frame) -> None:
         if len(self._background_tasks) >= MOST_ANSWERS:
-            log.info("server %r takes no answers; one is lost", self._link.server)
+            log.info("Server %r reads no responses; one is lost", self._link.server)
             return
         self._background_tasks.start(self._send_response(mcpl.embed_response(frame)), at_once=True)
 
@@ -114,7 +114,7 @@ class ReverseChannel:
                 told = {**response, "_meta": gateway_envelope()}
                 await self._link.request(mcpl.RESPOND, told, headers)
         except (Unavailable, TimeoutError) as error:
-            log.info("server %r did not hear an answer: %s", self._link.server, error)
+            log.info("A response could not be sent to server %r: %s", self._link.server, error)
 
 
 TELL_SECONDS: Final = 10.0
@@ -203,7 +203,7 @@ class LiveServer:
             self.link.send_message(jsonrpc.make_notification(method, params))
             return
         if self._waiting_notifications >= MOST_TOLD:
-            log.info("server %r hears too slowly; it is not told %s", self.server, method)
+            log.info("Server %r reads too slowly; %s is dropped", self.server, method)
             return
         self._waiting_notifications += 1
         try:
@@ -211,7 +211,7 @@ class LiveServer:
             async with self._send_lock, asyncio.timeout(TELL_SECONDS):
                 await self._send_request(method, params)
         except (Unavailable, TimeoutError) as error:
-            log.info("server %r did not hear %s: %s", self.server, method, error)
+            log.info("Server %r did not receive %s: %s", self.server, method, error)
         finally:
             self._waiting_notifications -= 1
 
@@ -252,7 +252,7 @@ class LiveMessage:
 
 
 _EMPTY_OBJECT: Final = Raw(b"{}")
-_FAILURE_MESSAGE: Final = "the gateway failed; its log says how"
+_FAILURE_MESSAGE: Final = "the gateway failed; see its log"
 
 
 class CallInterceptor(Protocol):
@@ -313,7 +313,7 @@ async def answer_call(
         if not _is_call_over(call):
             call.fail(error)
     except Exception:
-        log.exception("an answer of server %r was not taken", live_server.server)
+        log.exception("A response of server %r was not processed", live_server.server)
         if not _is_call_over(call):
             call.refuse(INTERNAL_ERROR, _FAILURE_MESSAGE)
 
@@ -474,7 +474,7 @@ class ServerConcurrency:
     def _on_answer_done(self, server: str, task: asyncio.Task[None]) -> None:
         self._request_tasks.get(server, set()).discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("answering server %r ended in a bug", server, exc_info=error)
+            log.error("Answering server %r failed", server, exc_info=error)
 
 
 async def _run_notification_handler(server: str, work: Work) -> None:
@@ -482,9 +482,9 @@ async def _run_notification_handler(server: str, work: Work) -> None:
         async with asyncio.timeout(HEAR_SECONDS):
             await work()
     except TimeoutError:
-        log.warning("server %r told something that took too long to hear", server)
+        log.warning("A message of server %r took too long to process", server)
     except Exception:
-        log.exception("hearing server %r ended in a bug", server)
+        log.exception("Reading from server %r failed", server)
 
 
 def _start_eagerly(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -733,7 +733,7 @@ class LiveHost:
             try:
                 watcher(live_server)
             except Exception:
-                log.exception("who watches live servers failed at %r", live_server.server)
+                log.exception("A listener for live servers failed for %r", live_server.server)
 
     async def _on_features_changed(self, message: LiveMessage) -> None:
         """Handle changed feature sets.
@@ -785,7 +785,7 @@ class LiveHost:
             self._record_refusal(link.server, method, feature, error.fault)
             respond(self._error_response(link.server, feature, error, _id(frame)))
         except Exception:
-            log.exception("answering %s of server %r ended in a bug", method, link.server)
+            log.exception("Answering %s of server %r failed", method, link.server)
             self._record_refusal(link.server, method, feature, INTERNAL_ERROR)
             respond(jsonrpc.make_error(_id(frame), INTERNAL_ERROR, "the host failed"))
         else:
@@ -797,7 +797,7 @@ class LiveHost:
     ) -> Mapping[str, object]:
         method, by = self.handlers.request_handlers.get(str(frame.method)), self.get(link.server)
         if method is None:
-            raise MalformedMessage(f"nobody here answers {frame.method:.80}", METHOD_NOT_FOUND)
+            raise MalformedMessage(f"unknown method {frame.method:.80}", METHOD_NOT_FOUND)
         if by is None:
             raise MalformedMessage("Feature set not enabled", FEATURE_NOT_ENABLED)
         params, feature = _params(frame), None
@@ -852,7 +852,7 @@ class LiveHost:
         disabled = sorted(live_server.declared.sets.keys() - live_server.enabled)
         details = {"enabled": enabled[:MAX_LISTED_NAMES], "disabled": disabled[:MAX_LISTED_NAMES]}
         deed = LiveAuditEntry(live_server.server, mcpl.UPDATE, by=GATEWAY, details=details)
-        record_entry(self.audit, AuditType.FEATURES_TOLD, deed, is_limited=True)
+        record_entry(self.audit, AuditType.FEATURES_DECLARED, deed, is_limited=True)
 
 
 def _update_params(live_server: LiveServer) -> dict[str, object]:

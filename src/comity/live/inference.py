@@ -302,7 +302,7 @@ class SamplingFallback:
         except (Unavailable, MalformedMessage) as error:
             question.refuse(error.fault, str(error))
         except Exception:
-            log.exception("sampling for server %r ended in a bug", request.server)
+            log.exception("Sampling for server %r failed", request.server)
             question.refuse(INTERNAL_ERROR, "the gateway failed")
         else:
             question.deliver_answer(jsonrpc.make_result(question.server_request_id, answer))
@@ -336,19 +336,19 @@ class SamplingFallback:
         try:
             ask = await approvals.wait(await approvals.open(ask))
         except asyncio.CancelledError:
-            await approvals.withdraw(ask, "whoever wanted to know does so no longer")
+            await approvals.withdraw(ask, "the server no longer waits for the answer")
             raise
         used = None
-        if ask.state is ApprovalState.ACCEPTED:
+        if ask.state is ApprovalState.APPROVED:
             used = await approvals.consume(ask, ask.id)
         if used is None:
             reason = next((each.reason for each in reversed(ask.answers) if each.reason), "")
-            words = "nobody agreed to this sampling" + (f": {reason}" if reason else "")
+            words = "this sampling was not approved" + (f": {reason}" if reason else "")
             raise MalformedMessage(words, DECLINED)
 
     def _draft(self, request: _ServerSamplingRequest) -> ApprovalDraft:
         shown = str(self._redact(request.text))[:MAX_SHOWN_CHARACTERS]
-        amid = f", amid a call of {request.tool} by {request.asker}" if request.tool else ""
+        amid = f", during a call of {request.tool} by {request.asker}" if request.tool else ""
         message = f"Server {request.server} wants to ask a model{amid}: {quote_text(shown)}"
         about: dict[str, object] = {
             "tool": f"{request.server}/{request.tool}" if request.tool else request.server,

@@ -1,6 +1,6 @@
-"""Settings of live servers: `[state]`, `[turns]`, `[[channels]]`, `[[pushes]]` and `[[hooks]]`.
+"""Settings of live servers, with the table `live` of a server.
 
-The table `live` of a server is here, too.
+The tables are `[state]`, `[turns]`, `[[channels]]`, `[[pushes]]` and `[[inbound_webhooks]]`.
 """
 
 from collections.abc import Mapping
@@ -48,8 +48,14 @@ from comity.mcp.mcpl import ScopeBounds
 from comity.topics.rules import is_topic
 
 MAX_ENTRIES: Final = 1_000
-_CHANNEL_ONLY_FIELDS: Final = ("channel", "mirror", "per_minute", "repeats", "acknowledges")
-_TOPIC_ONLY_FIELDS: Final = ("hears",)
+_CHANNEL_ONLY_FIELDS: Final = (
+    "channel",
+    "mirror",
+    "max_per_minute",
+    "deduplicates",
+    "acknowledges",
+)
+_TOPIC_ONLY_FIELDS: Final = ("respond_to",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,37 +102,43 @@ def place_in_topic(value: ConfigValue) -> bool:
 
 _TEXT: Final = {"type": "string"}
 _MEMBERS: Final[Members] = {
-    "server": (pattern_type(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a server's id"), "whose channels"),
-    "channel": (pattern_type(r"[^\x00-\x1f]{1,256}", "a pattern, as mail:**"), "which of them"),
+    "server": (
+        pattern_type(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a server's id"),
+        "the server of the channels",
+    ),
+    "channel": (
+        pattern_type(r"[^\x00-\x1f]{1,256}", "a pattern, as mail:**"),
+        "the channel, or a pattern",
+    ),
     "topic": (
         pattern_type(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a topic's name"),
-        "or in which topic",
+        "the topic, instead of a server",
     ),
-    "to": (FieldType(_goal, _TEXT), "what comes of a message: nothing, turn or topic:NAME"),
-    "conversation": (one_of(*ConversationScope), "what is one conversation"),
-    "say_in": (
+    "to": (FieldType(_goal, _TEXT), "the action for a message: nothing, turn or topic:NAME"),
+    "conversation": (one_of(*ConversationScope), "the messages that form one conversation"),
+    "reply_to": (
         FieldType(_places, {"type": "array", "items": _TEXT}),
-        "where a model answers, if not where it was asked: topic:NAME, channel:SERVER/ID",
+        "the targets of the reply, if not the source: topic:NAME, channel:SERVER/ID",
     ),
-    "mirror": (FieldType(_mirror, _TEXT), "topic:NAME, where the same is said as in the channel"),
-    "hears": (one_of("addressed", "all"), "whether a topic's every chat is answered"),
-    "party": (
+    "mirror": (FieldType(_mirror, _TEXT), "a topic that mirrors the channel: topic:NAME"),
+    "respond_to": (one_of("addressed", "all"), "the chat messages of a topic that a model answers"),
+    "principal": (
         pattern_type(r"(agent|system):[!-~]{1,120}", "agent:host"),
-        "in whose name it is answered",
+        "the principal of the turn",
     ),
-    "per_minute": (
+    "max_per_minute": (
         number_type(1, 100_000),
-        "how many messages of one channel are taken in a minute",
+        "maximum messages of one channel per minute",
     ),
-    "repeats": (TRUTH, "whether the connector knows a publication by its publishId"),
-    "acknowledges": (TRUTH, "whether the connector says what it has delivered"),
+    "deduplicates": (TRUTH, "whether the connector recognises a publication by its publishId"),
+    "acknowledges": (TRUTH, "whether the connector confirms deliveries"),
 }
 
 
 def _row(entry: ConfigValue) -> ChannelRoute | TopicChatConfig:
     said = members_of(entry, _MEMBERS)
     if ("server" in said) == ("topic" in said):
-        raise entry.wrong("is about a server's channels or a topic: name one of them")
+        raise entry.wrong("needs either server or topic")
     foreign = [
         name
         for name in (_CHANNEL_ONLY_FIELDS if "topic" in said else _TOPIC_ONLY_FIELDS)
@@ -134,7 +146,7 @@ def _row(entry: ConfigValue) -> ChannelRoute | TopicChatConfig:
     ]
     if foreign:
         about = "topics" if "topic" in said else "channels of servers"
-        raise entry.wrong(f"has {foreign[0]}, which {about} have not")
+        raise entry.wrong(f"has {foreign[0]}, which is not a setting of {about}")
     if "conversation" in said:
         said["conversation"] = ConversationScope(said["conversation"])
     return _talk(said, entry) if "topic" in said else ChannelRoute(**said)
@@ -142,8 +154,8 @@ def _row(entry: ConfigValue) -> ChannelRoute | TopicChatConfig:
 
 def _talk(fields: dict[str, Any], entry: ConfigValue) -> TopicChatConfig:
     if fields.pop("to", IncomingAction.TURN) != IncomingAction.TURN:
-        raise entry.wrong("is about a topic, where what is said starts a turn or there is no row")
-    return TopicChatConfig(hears_all=fields.pop("hears", "") == "all", **fields)
+        raise entry.wrong("is about a topic: leave out to, or set it to turn")
+    return TopicChatConfig(hears_all=fields.pop("respond_to", "") == "all", **fields)
 
 
 def _rows(value: ConfigValue) -> tuple[ChannelRoute | TopicChatConfig, ...]:
@@ -170,8 +182,8 @@ _SETS: Final = text_list_type(
 )
 _PATTERNS: Final = text_list_type(r"[^\x00-\x1f]{1,500}", "a pattern, as /project/**")
 _BOUNDS: Final[Members] = {
-    "whitelist": (_PATTERNS, "what it may reach: * within a folder, ** across"),
-    "blacklist": (_PATTERNS, "what it may not, whatever else is said"),
+    "whitelist": (_PATTERNS, "the allowed targets: * within a folder, ** across folders"),
+    "blacklist": (_PATTERNS, "the denied targets; they override the whitelist"),
 }
 
 
@@ -187,31 +199,31 @@ def _pointers(value: ConfigValue) -> Mapping[str, str]:
     found = {name: each.text() for name, each in value.table().items()}
     for name, each in value.table().items():
         if not found[name].startswith("/"):
-            raise each.wrong("must say where in its arguments the scope stands, as /path")
+            raise each.wrong("must be a JSON pointer into the arguments, such as /path")
     return found
 
 
 _LIVE_SERVERS_MEMBERS: Final[Members] = {
-    "enabled": (_SETS, "feature sets that it may use; none unless named"),
-    "disabled": (_SETS, "feature sets that it may not, though a wildcard names them"),
+    "enabled": (_SETS, "the feature sets that it may use; default: none"),
+    "disabled": (_SETS, "feature sets that it may not use, even if a wildcard allows them"),
     "positions": (
         FieldType(_positions, {"type": "array", "items": {"enum": list(InjectionPosition)}}),
-        "where it may put words before a model; `system` only if named",
+        "where it may inject text into a prompt; `system` only if listed",
     ),
-    "rewrites": (TRUTH, "whether it may change what a model said"),
+    "rewrites": (TRUTH, "whether it may rewrite replies of models"),
     "on_failure": (
         one_of("open", "closed"),
-        "whether words that it was to look at go out if it does not answer",
+        "whether a reply is sent (`open`) or dropped (`closed`) if its hook fails",
     ),
     "scopes": (
         FieldType(_scopes, {"type": "object", "additionalProperties": table_of(_BOUNDS)}),
-        "what a feature set may reach",
+        "the scopes of its feature sets",
     ),
     "scope_of": (
         FieldType(_pointers, {"type": "object", "additionalProperties": {"type": "string"}}),
-        "where the scope of a call stands in a tool's arguments, as /path",
+        "the JSON pointer to the scope in the arguments of a tool, such as /path",
     ),
-    "order": (number_type(0, 10_000), "its place among other servers; the lowest first"),
+    "order": (number_type(0, 10_000), "its position among other servers; the lowest comes first"),
 }
 
 
@@ -230,7 +242,7 @@ def live_policy_of(written: Mapping[str, Any]) -> LivePolicy:
 
 _SERVER: Final = r"\*|[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 _SET: Final = r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*(\.\*)?"
-_TURN_FIELDS: Final = ("conversation", "party", "say_in")
+_TURN_FIELDS: Final = ("conversation", "principal", "reply_to")
 
 
 def _to(value: ConfigValue) -> str:
@@ -266,25 +278,25 @@ _TEXTS: Final = {"type": "array", "items": {"type": "string"}}
 _GOAL: Final[Members] = {
     "to": (
         FieldType(_to, {"type": "string"}),
-        "what follows: nothing, events, webhooks, turn or topic:NAME",
+        "the target: nothing, events, webhooks, turn or topic:NAME",
     ),
     "conversation": (
         FieldType(_template, {"type": "string"}),
-        "in which conversation a turn is: a name; one for each event, {event}; or {/field}",
+        "the conversation of the turn: a name, {event} for one per event, or {/field}",
     ),
-    "party": (
+    "principal": (
         pattern_type(r"(agent|system):[!-~]{1,120}", "agent:host"),
-        "in whose name a turn is",
+        "the principal of the turn",
     ),
-    "say_in": (
+    "reply_to": (
         FieldType(_pushes_places, _TEXTS),
-        "where a turn is answered: topic:NAME, channel:SERVER/ID",
+        "the targets of the reply: topic:NAME, channel:SERVER/ID",
     ),
 }
 _PUSHES: Final[Members] = {
     "from": (
         pattern_type(f"({_SERVER})(/({_SET}))?", "SERVER/FEATURE_SET, as ci/builds.* or */*"),
-        "whose pushes, and by which feature sets",
+        "the server, and the feature set",
     ),
     **_GOAL,
 }
@@ -297,18 +309,18 @@ _HOOKS: Final[Members] = {
     "secret_file": (TEXT, "the file of the secret, or of several, each in a line"),
     "header": (
         pattern_type(r"[A-Za-z0-9-]{1,100}", "a header, as X-Signature"),
-        "of the kind plain: where the HMAC of the body stands",
+        "for kind plain: the header with the HMAC of the body",
     ),
-    "algorithm": (one_of(*ALGORITHMS), "of the kind plain: how it is made"),
+    "algorithm": (one_of(*ALGORITHMS), "for kind plain: the hash algorithm"),
     "id": (
         pattern_type(
             r"body|header:[A-Za-z0-9-]{1,100}|/[^\x00-\x1f]{1,200}", "header:X-Id, /id or body"
         ),
-        "where its event's id stands, if not where its kind has it",
+        "the location of the event ID; default: that of the kind",
     ),
     "content": (
         FieldType(_template, {"type": "string"}),
-        "what is told of it, with {/fields} of its body; without this, the body",
+        "a template for the text, with {/fields} of the body; default: the body",
     ),
     **_GOAL,
 }
@@ -334,9 +346,9 @@ def _hook_row(entry: ConfigValue) -> InboundWebhookConfig:
     said = members_of(entry, _HOOKS, ("name", "kind", "secret_file", "to"))
     route, kind = _route(said, entry), WebhookKind(said.pop("kind"))
     if kind is WebhookKind.PLAIN and "header" not in said:
-        raise entry.wrong("needs its header: where the HMAC of the body stands")
+        raise entry.wrong("needs its header, which holds the HMAC of the body")
     if kind is not WebhookKind.PLAIN and not {"header", "algorithm"}.isdisjoint(said):
-        raise entry.wrong(f"has header or algorithm, which the kind {kind} has by itself")
+        raise entry.wrong(f"has header or algorithm, which kind {kind} does not allow")
     return InboundWebhookConfig(**said, kind=kind, route=route)
 
 
@@ -364,28 +376,28 @@ HOOKS: Final = FieldType(
 class StateSettings:
     """The settings of server state."""
 
-    most_bytes: int = setting(
+    max_bytes: int = setting(
         1024 * 1024,
         "The longest state of a feature set; of a longer one Comity keeps only the name.",
         number_type(1_024, 16 * 1024 * 1024),
     )
-    keep: int = setting(
+    max_checkpoints: int = setting(
         100,
         "The number of checkpoints kept of a feature set; the current one is always kept.",
         number_type(1, 100_000),
     )
-    keep_for: timedelta = setting(
+    retention: timedelta = setting(
         timedelta(days=90),
         "How long checkpoints are kept; 0 keeps them for good.",
         DURATION_OR_NEVER,
     )
-    rollback_deadline: timedelta = setting(
+    rollback_timeout: timedelta = setting(
         timedelta(seconds=30), "How long a server may take to roll back."
     )
 
     @property
-    def retention(self) -> StateRetention:
-        return StateRetention(self.keep, self.keep_for or None)
+    def retention_policy(self) -> StateRetention:
+        return StateRetention(self.max_checkpoints, self.retention or None)
 
 
 _COUNT: Final = number_type(1, 1_000)
@@ -397,34 +409,36 @@ _SIZE: Final = number_type(1_024, 16 * 1024 * 1024)
 class TurnSettings:
     """The limits of turns. Sizes are in characters, or in bytes of the encoded answer."""
 
-    party: str = setting("agent:host", "The principal in whose name a model uses tools.")
+    principal: str = setting("agent:host", "The principal in whose name a model uses tools.")
     system: str = setting("", "The text that every model reads first.")
-    before: timedelta = setting(
+    before_hook_timeout: timedelta = setting(
         timedelta(seconds=5), "How long a server may take for its hook before a model is asked."
     )
-    after: timedelta = setting(
-        timedelta(seconds=10), "How long a server may take to rewrite what a model said."
+    after_hook_timeout: timedelta = setting(
+        timedelta(seconds=10), "How long a server may take to rewrite the reply of a model."
     )
-    deadline: timedelta = setting(timedelta(minutes=5), "How long a whole turn may take.")
-    steps: int = setting(16, "How often Comity asks a model in one turn.", _COUNT)
-    tools: int = setting(16, "The number of tools that a model may use at once.", _COUNT)
-    depth: int = setting(3, "The number of turns that may start each other in a chain.", _COUNT)
-    attempts: int = setting(3, "How often Comity tries a turn.", _COUNT)
-    at_once: int = setting(16, "The number of turns that this node takes at once.", _COUNT)
-    hook_bytes: int = setting(256 * 1024, "The longest answer of a server to a hook.", _SIZE)
-    injected_tokens: int = setting(
+    timeout: timedelta = setting(timedelta(minutes=5), "How long a whole turn may take.")
+    max_model_calls: int = setting(16, "How often Comity asks a model in one turn.", _COUNT)
+    max_parallel_tools: int = setting(
+        16, "The number of tools that a model may use at once.", _COUNT
+    )
+    max_chain: int = setting(3, "The number of turns that may start each other in a chain.", _COUNT)
+    max_attempts: int = setting(3, "How often Comity tries a turn.", _COUNT)
+    max_concurrent: int = setting(16, "The number of turns that this node takes at once.", _COUNT)
+    max_hook_bytes: int = setting(256 * 1024, "The longest answer of a server to a hook.", _SIZE)
+    max_injected_tokens: int = setting(
         8_000, "About how many tokens all servers together may add for a model.", _TOKENS
     )
-    result_length: int = setting(64 * 1024, "How much of a tool's result a model reads.", _SIZE)
-    message_length: int = setting(
+    max_result_chars: int = setting(64 * 1024, "How much of a tool's result a model reads.", _SIZE)
+    max_message_chars: int = setting(
         256 * 1024, "How much of the message that it answers a model reads.", _SIZE
     )
-    reply_tokens: int = setting(4_096, "The longest reply of a model.", _TOKENS)
-    tool_tokens: int = setting(
+    max_reply_tokens: int = setting(4_096, "The longest reply of a model.", _TOKENS)
+    max_tool_tokens: int = setting(
         8_000, "About how many tokens the tools in a model's list may take.", _TOKENS
     )
-    past_turns: int = setting(50, "The number of earlier turns that a model reads.", _COUNT)
-    kept: timedelta = setting(
+    history_turns: int = setting(50, "The number of earlier turns that a model reads.", _COUNT)
+    retention: timedelta = setting(
         timedelta(days=90),
         "How long a conversation is kept; 0 keeps it for good.",
         DURATION_OR_NEVER,

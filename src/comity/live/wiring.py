@@ -186,7 +186,7 @@ def _speakers(rows: ChannelSettings) -> Callable[[str], Iterable[str]]:
     """Return a function that lists the gateway members of a topic."""
     found: dict[str, set[str]] = {}
     for talk in rows.chats:
-        found.setdefault(talk.topic, set()).add(talk.party)
+        found.setdefault(talk.topic, set()).add(talk.principal)
     for route in rows.routes:
         named = [route.mirror, route.to.removeprefix("topic:") if ":" in route.to else ""]
         for topic in filter(None, named):
@@ -200,7 +200,7 @@ async def _prune_delivery_log(delivery_log: DeliveryLog) -> None:
         try:
             await delivery_log.store.forget(delivery_log.clock() - REMEMBERED)
         except Unavailable as error:
-            log.info("what is over is remembered for longer: %s", error)
+            log.info("Old records could not be deleted: %s", error)
         await asyncio.sleep(_PRUNE_INTERVAL_SECONDS)
 
 
@@ -210,7 +210,7 @@ MAX_SECRETS = 10
 @asynccontextmanager
 async def run_pushes(live: LiveParts, turns: TurnStarter) -> AsyncGenerator[None]:
     """Accept pushes, and run the effects of the pushes of all nodes, until the context exits."""
-    hooks = [_hook(row) for row in live.settings.hooks]
+    hooks = [_hook(row) for row in live.settings.inbound_webhooks]
     pushes = make_pushes(live, turns)
     live.live_host.add_request_handler(PUSH, pushes.answer, FeatureUse.PUSH)
     if hooks:
@@ -231,8 +231,8 @@ def make_pushes(live: LiveParts, turns: TurnStarter) -> PushService:
     settings, parts = live.settings, live.dependencies
     audit_log, cluster = parts.audit_log_components.audit_log, parts.upstream_registry.cluster
     told = (parts.event_components.events, parts.topic_components.topics)
-    brought = build_effects(*told, lambda: turns, settings.turns.party)
-    times = PushTimeouts(retention=settings.limits.push_remembered)
+    brought = build_effects(*told, lambda: turns, settings.turns.principal)
+    times = PushTimeouts(retention=settings.limits.push_dedup_window)
     doing = PushWorker(parts.snapshot.records.pushes, brought, audit_log, audit_log.clock, times)
     firsts = None if cluster is None else open_firsts(cluster.bus)
     return PushService(settings.pushes, doing, audit_log, _options(settings), firsts=firsts)
@@ -241,20 +241,21 @@ def make_pushes(live: LiveParts, turns: TurnStarter) -> PushService:
 def _options(settings: Settings) -> PushSettings:
     return PushSettings(
         RateLimit.setting_per_minute(settings.limits.push_rate),
-        RateLimit.setting_per_minute(settings.limits.push_set_rate),
-        settings.limits.push_bytes,
-        settings.limits.push_waiting,
+        RateLimit.setting_per_minute(settings.limits.push_rate_per_feature),
+        settings.limits.max_push_bytes,
+        settings.limits.max_queued_pushes,
         is_durable=bool(settings.store.url),
     )
 
 
 def _hook(row: InboundWebhookConfig) -> InboundWebhook:
     """Return a webhook with its secrets. Raises Misconfigured if they cannot be read."""
-    written = read_secret(row.secret_file, f"the secret_file of hook {row.name!r}")
+    written = read_secret(row.secret_file, f"the secret_file of the inbound webhook {row.name!r}")
     secrets = tuple(each.strip() for each in written.splitlines() if each.strip())
     if not 0 < len(secrets) <= MAX_SECRETS or min(map(len, secrets)) < MIN_SECRET_BYTES:
         raise Misconfigured(
-            f"the secret_file of hook {row.name!r} must hold 1 to {MAX_SECRETS} secrets, each in "
+            f"the secret_file of the inbound webhook {row.name!r} must hold 1 to {MAX_SECRETS} "
+            "secrets, each in "
             f"a line of its own, with {MIN_SECRET_BYTES} characters at least"
         )
     header = row.header.lower() if row.kind is WebhookKind.PLAIN else ""
@@ -311,7 +312,7 @@ async def _prune_states(states: StateService) -> None:
         try:
             await states.prune_all()
         except Unavailable as error:
-            log.info("state is not looked through now: %s", error)
+            log.info("Server state could not be pruned: %s", error)
         await asyncio.sleep(STATE_PRUNE_SECONDS)
 
 
@@ -323,7 +324,7 @@ async def run_turns(live: LiveParts) -> AsyncGenerator[TurnWorker]:
     """Run turns until the context exits. Open turns are left for other nodes or the next start."""
     taker = make_turns(live)
     judge = live.dependencies.snapshot.grants
-    live.dependencies.api.add(TurnsApi(taker, judge, live.settings.turns.party).routes)
+    live.dependencies.api.add(TurnsApi(taker, judge, live.settings.turns.principal).routes)
     working = asyncio.ensure_future(_work(live, taker))
     try:
         yield taker
@@ -338,7 +339,7 @@ async def _work(live: LiveParts, taker: TurnWorker) -> None:
     # A server that is still starting would miss its hooks.
     while not servers.is_started:  # noqa: ASYNC110 (nobody tells of it)
         await asyncio.sleep(_START_POLL_SECONDS)
-    await servers.wait_for_first_starts(live.settings.limits.start_deadline)
+    await servers.wait_for_first_starts(live.settings.limits.start_timeout)
     # The node name of an audit chain is unique to one process, so turns can be claimed under it.
     await audit_log.flush()
     if audit_log.head is not None:
@@ -380,11 +381,14 @@ def _guards(live: LiveParts) -> Callable[[], Collection[str]]:
 def _make_toolbelts(live: LiveParts) -> ToolbeltService:
     """Build the toolbelts of models, for when not all tools fit: pinned and recently used tools."""
     settings = live.settings
-    most = settings.turns.tool_tokens
+    most = settings.turns.max_tool_tokens
     own = sum(map(len, OWN_TOOLS)) // 3
     budget = ContextBudget(most, max(most // 4, min(own, most)), 0, most // 2)
     outfit = ToolbeltDefaults(
-        budget, settings.discovery.pinned, OWN_TOOLS, settings.limits.idle_session.total_seconds()
+        budget,
+        settings.discovery.pinned,
+        OWN_TOOLS,
+        settings.limits.session_idle_timeout.total_seconds(),
     )
     now = asyncio.get_running_loop().time
     return ToolbeltService(

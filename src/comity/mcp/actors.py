@@ -74,7 +74,7 @@ ANONYMOUS: Final = Actor("", PrincipalKind.SYSTEM)
 """The actor of a request without credentials. No grant names it."""
 
 LOCAL: Final = Actor(
-    "person:local", PrincipalKind.PERSON, "local", excluded=("admin/", "ask/", "feature/")
+    "person:local", PrincipalKind.PERSON, "local", excluded=("admin/", "approval/", "feature/")
 )
 """The user of a gateway in local mode, on the same machine, without a credential.
 

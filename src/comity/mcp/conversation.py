@@ -1,7 +1,6 @@
 """One JSON-RPC conversation: request ids, open requests, progress and cancellation."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from msgspec import UNSET, Raw, Struct, structs
 
@@ -56,8 +55,7 @@ type Heard[Errand] = (
 )
 
 
-@dataclass(slots=True)
-class _OpenRequest[Errand]:
+class _OpenRequest[Errand](Struct):
     errand: Errand
     asker_id: Id
     token: Raw | None
@@ -67,12 +65,14 @@ class _OpenRequest[Errand]:
 class Conversation[Errand]:
     """The open requests between Comity and one peer. An errand is an object of the caller."""
 
-    __slots__ = ("_limit", "_next", "_open", "_taken", "on_end")
+    __slots__ = ("_limit", "_next", "_open", "_taken", "is_open", "on_end")
 
     def __init__(self, limit: int = 4096) -> None:
         self._next = 0
         self._limit = limit
         self._open: dict[int, _OpenRequest[Errand]] = {}
+        # Tells whether the request that opened a stream has no response yet. It runs for each call.
+        self.is_open: Callable[[Stream], bool] = self._open.__contains__
         self._taken: dict[Id, Errand] = {}
         # Called when the peer can send nothing more for an errand, before the errand gets its
         # response.
@@ -120,7 +120,7 @@ class Conversation[Errand]:
     def classify(self, frame: Frame, stream: Stream) -> Heard[Errand]:
         """Classify a message from the peer, and find the errand that it belongs to."""
         if frame.method is UNSET:
-            return self._hear_answer(frame, stream)
+            return self.match_answer(frame, stream)
         if frame.id is not UNSET:
             return PeerRequest(frame, self.find_stream_owner(stream))
         if frame.method == CANCELLED:
@@ -168,7 +168,8 @@ class Conversation[Errand]:
             self.on_end(entry.errand)
         return entry
 
-    def _hear_answer(self, frame: Frame, stream: Stream) -> Heard[Errand]:
+    def match_answer(self, frame: Frame, stream: Stream) -> PeerResponse[Errand] | UnmatchedMessage:
+        """Find the errand that a response belongs to."""
         minted = frame.id
         if type(minted) is not int or minted not in self._open:
             return UnmatchedMessage(f"an answer to nothing that is open: id {minted!r}")

@@ -20,6 +20,7 @@ from comity.errors import (
     MalformedMessage,
 )
 from comity.mcp import jsonrpc, protocol
+from comity.mcp.framing import BACKSLASH
 from comity.mcp.jsonrpc import UNSET, Frame, Id
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
@@ -63,7 +64,7 @@ class TaskIds:
         return hmac.digest(self.key, said, hashlib.sha256).hex()[:_MARK_LENGTH]
 
 
-UNKNOWN_TASK_MESSAGE: Final = "no such task; use the id that was given out here"
+UNKNOWN_TASK_MESSAGE: Final = "unknown task; use an id from this gateway"
 PLAIN_NAMES: Final = TaskIds()
 _MARK_LENGTH: Final = 16
 
@@ -107,6 +108,10 @@ def as_task(frame: Frame) -> Frame:
 def task_in(answer: Frame) -> str | None:
     """Return the id of the task that a server started in place of a result, or None."""
     if answer.result is UNSET:
+        return None
+    plain = bytes(answer.result)
+    if b'"task"' not in plain and BACKSLASH not in plain:
+        # Most results have none. An escape could hide the name.
         return None
     try:
         task = jsonrpc.decode_members(answer.result).get("task")
@@ -170,6 +175,8 @@ class ClientInfo:
 
 def client_declaration_in(frame: Frame) -> ClientInfo:
     """Return what the metadata of a modern request declares about its client."""
+    if frame.tool is not None and frame.tool.meta is not UNSET:
+        return _split_meta(frame.tool.meta)[0]
     return _split_meta(frame.parameters.get("_meta"))[0]
 
 
@@ -179,6 +186,10 @@ def handshake_request(frame: Frame, token: str) -> Frame:
     Many clients share one session with the server, and their progress tokens must differ there.
     `token` replaces the token of the client, if it gave one.
     """
+    tool = frame.tool
+    if tool is not None and not _split_meta(None if tool.meta is UNSET else tool.meta)[1]:
+        bare = jsonrpc.ToolCallParams(tool.name, tool.arguments)
+        return jsonrpc.make_tool_call(cast("Id", frame.id), bare)
     params = frame.parameters
     plain = omit_members(params, ROUND | {"_meta", "task"})
     meta = _split_meta(params.get("_meta"))[1]
@@ -214,7 +225,8 @@ def handshake_result(frame: Frame, method: str) -> Frame:
     kind = found.get("resultType")
     if kind is not None and jsonrpc.decode_text(kind) != protocol.COMPLETE_RESULT:
         raise MalformedMessage(
-            "the server gave a kind of result that this client's era does not have", UPSTREAM_FAILED
+            "the server sent a result that the MCP version of this client does not have",
+            UPSTREAM_FAILED,
         )
     plain: dict[str, object] = {**omit_members(found, STAMPS | {"_meta"})}
     meta = omit_members(meta_of(found), {protocol.SERVER_INFO})
@@ -404,7 +416,7 @@ def unaskable_reason(capabilities: Mapping[str, Raw], method: str, params: Raw) 
     """Return why a client with these capabilities cannot answer this request, or None."""
     needed = protocol.CLIENT_CAPABILITY.get(method)
     if needed is None:
-        return f"no client is asked {method:.80} in this era"
+        return f"this MCP version has no {method:.80}"
     declared, asked = (
         _declared_capabilities(capabilities.get(needed)),
         jsonrpc.decode_members(params),
@@ -432,6 +444,8 @@ def _declared_capabilities(terms: Raw | None) -> dict[str, Raw] | None:
 
 def input_responses_in(frame: Frame) -> tuple[Mapping[str, Raw], str | None]:
     """Return the responses of a repeated request, and the state that it returns."""
+    if frame.tool is not None:
+        return {}, None
     params = frame.parameters
     said = {name: params[name] for name in ROUND & params.keys() if bytes(params[name]) != b"null"}
     if not said:
@@ -520,9 +534,9 @@ def required_input_in(frame: Frame) -> InputRequiredResult | None:
     if state is not None and jsonrpc.decode_text(state) is None:
         raise MalformedMessage("requestState is a string", UPSTREAM_FAILED)
     if not requests and state is None:
-        raise MalformedMessage("the server wants input but does not say which", UPSTREAM_FAILED)
+        raise MalformedMessage("the server needs input but did not name it", UPSTREAM_FAILED)
     if len(requests) > MAX_REQUESTS:
-        raise MalformedMessage("the server asks too much at once", UPSTREAM_FAILED)
+        raise MalformedMessage("the server asks for too much input at once", UPSTREAM_FAILED)
     return InputRequiredResult({key: _input_request(raw) for key, raw in requests.items()}, state)
 
 

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
 from math import isinf
-from typing import Literal, cast
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from comity.errors import INTERNAL_ERROR, INVALID_REQUEST, Fault, MalformedMessage
+from comity.errors import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    INVALID_TOOL_ARGS,
+    Fault,
+    MalformedMessage,
+)
 from comity.mcp.framing import BEGINNING, NEWLINE, RETURN
 
 type Id = int | str
@@ -41,8 +47,29 @@ Arguments are decoded, validated and recorded: 20,000 values take 50 ms for all 
 MAX_ID_BYTES = 2**53
 
 
+class ToolCallParams(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The parameters of a tool call that has no others."""
+
+    name: str
+    arguments: Raw | UnsetType = UNSET
+    meta: Raw | UnsetType = msgspec.field(default=UNSET, name="_meta")
+
+
+class _ToolCall(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    jsonrpc: Literal["2.0"]
+    id: int | str
+    method: Literal["tools/call"]
+    params: ToolCallParams
+
+
 class Frame(Struct, omit_defaults=True, dict=True):
     """One JSON-RPC message. Members that Comity does not read stay raw."""
+
+    # The parameters of a plain tool call, which were decoded together with the frame.
+    tool: ClassVar[ToolCallParams | None] = None
+    # The compact encoding, if it is known, and where its id ends.
+    encoded: ClassVar[bytes | None] = None
+    id_end: ClassVar[int] = 0
 
     jsonrpc: Literal["2.0"]
     id: int | str | UnsetType | None = UNSET
@@ -55,6 +82,19 @@ class Frame(Struct, omit_defaults=True, dict=True):
     def parameters(self) -> dict[str, Raw]:
         """The members of `params`, decoded once. Several readers share them; do not change them."""
         return {} if self.params is UNSET else decode_members(self.params)
+
+    @cached_property
+    def arguments(self) -> dict[str, object]:
+        """The arguments of a tool call, decoded once. Missing arguments are an empty object.
+
+        Several readers share them; do not change them. Raises MalformedMessage if they are not an
+        object.
+        """
+        raw = self.parameters.get("arguments", UNSET) if self.tool is None else self.tool.arguments
+        found: object = {} if raw is UNSET else decode_value(raw)
+        if not isinstance(found, dict):
+            raise MalformedMessage("arguments must be an object", INVALID_TOOL_ARGS)
+        return found  # pyright: ignore[reportUnknownVariableType]  # JSON: any values
 
     @cached_property
     def problem(self) -> "ErrorBody | None":
@@ -83,6 +123,7 @@ class ErrorBody(Struct, omit_defaults=True):
 
 _encoder = msgspec.json.Encoder()
 _frame_decoder = msgspec.json.Decoder(Frame)
+_tool_call_decoder = msgspec.json.Decoder(_ToolCall)
 _broken_decoder = msgspec.json.Decoder(_BrokenFrame)
 _members_decoder = msgspec.json.Decoder(dict[str, Raw])
 _value_decoder = msgspec.json.Decoder(object)
@@ -100,15 +141,59 @@ def decode_frame(data: bytes, limits: FrameLimits = LIMITS) -> Frame:
     if size > _BEGINNING and _values_in(data[:_BEGINNING]) > limits.values:
         # Most oversize messages are refused before they are read to their end.
         raise MalformedMessage(_too_many(limits.values), INVALID_REQUEST)
-    frame = _parse(data)
-    _check_shape(frame, limits)
+    frame = _tool_call_in(data, limits) if _TOOL_CALL in data else None
+    if frame is None:
+        frame = _parse(data)
+        _check_shape(frame, limits)
     # Each level takes two brackets, so a short message cannot be deep; and most messages hold fewer
     # brackets than they may have levels.
     is_long = size > limits.values or size > limits.string_bytes
     if is_long or (size > 2 * limits.depth and data.count(b"{") + data.count(b"[") > limits.depth):
         _check_bulk(data, limits)
-    if len(_encoder.encode(frame)) != size or NEWLINE in data or RETURN in data:
+    if frame.encoded is not None:
+        return frame
+    encoded = _encoder.encode(frame)
+    # The same length means that no member is repeated or unknown.
+    if len(encoded) != size or NEWLINE in data or RETURN in data:
         return _look_closer(data)
+    if frame.id is not UNSET and frame.id is not None:
+        # A text may end in a comma, so only the encoding of the id itself shows where it ends.
+        length = len(_encoder.encode(frame.id)) if type(frame.id) is str else 0
+        id_end = len(_ID) + length if length else encoded.index(b",", len(_ID))
+        vars(frame).update(encoded=encoded, id_end=id_end)
+    return frame
+
+
+_ID: Final = b'{"jsonrpc":"2.0","id":'
+_TOOL_CALL: Final = b'"method":"tools/call"'
+_PARAMS: Final = b',"method":"tools/call","params":'
+
+
+def _tool_call_in(data: bytes, limits: FrameLimits) -> Frame | None:
+    """Decode a tool call with its parameters at once. Returns None for any unusual form.
+
+    Its encoding is as long as the message, so no member is repeated at either level, and the
+    encoding can be sent in place of the message.
+    """
+    try:
+        if not data.isascii():
+            data.decode()
+        found = _tool_call_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    id, encoded = found.id, _encoder.encode(found)
+    if len(encoded) != len(data) or NEWLINE in data or RETURN in data:
+        return None
+    if abs(id) > MAX_ID_BYTES if isinstance(id, int) else len(id) > limits.id_characters:
+        return None
+    return _from_tool_call(id, found.params, encoded)
+
+
+def _from_tool_call(id: Id, tool: ToolCallParams, encoded: bytes) -> Frame:
+    # A quote inside of a string has a backslash before it, so this is not part of the id.
+    id_end = encoded.index(_PARAMS)
+    frame = Frame("2.0", id, "tools/call", Raw(encoded[id_end + len(_PARAMS) : -1]))
+    vars(frame).update(tool=tool, encoded=encoded, id_end=id_end)
     return frame
 
 
@@ -145,6 +230,8 @@ def _parse(data: bytes) -> Frame:
 
 def encode_frame(frame: Frame) -> bytes:
     """Encode the frame as compact JSON on one line."""
+    if frame.encoded is not None:
+        return frame.encoded
     if type(frame) is ExtendedFrame:
         plain = _members_decoder.decode(_encoder.encode(frame))
         plain.pop("members", None)
@@ -305,7 +392,28 @@ def with_id(frame: Frame, request_id: Id) -> Frame:
     """Return the frame with another id."""
     if type(frame) is ExtendedFrame:
         return msgspec.structs.replace(frame, id=request_id)
-    return Frame("2.0", request_id, frame.method, frame.params, frame.result, frame.error)
+    other = Frame("2.0", request_id, frame.method, frame.params, frame.result, frame.error)
+    if frame.encoded is not None:
+        id = b"%d" % request_id if type(request_id) is int else _encoder.encode(request_id)
+        rest = frame.encoded[frame.id_end :]
+        vars(other).update(
+            tool=frame.tool, encoded=b"%b%b%b" % (_ID, id, rest), id_end=len(_ID) + len(id)
+        )
+    return other
+
+
+def with_tool_name(frame: Frame, name: str) -> Frame:
+    """Return a tool call that names another tool."""
+    tool = frame.tool
+    if tool is None or frame.id is UNSET or frame.id is None:
+        return with_params(frame, to_raw({**frame.parameters, "name": name}))
+    return make_tool_call(frame.id, ToolCallParams(name, tool.arguments, tool.meta))
+
+
+def make_tool_call(request_id: Id, tool: ToolCallParams) -> Frame:
+    """Return a tool call with these parameters."""
+    encoded = _encoder.encode(_ToolCall("2.0", request_id, "tools/call", tool))
+    return _from_tool_call(request_id, tool, encoded)
 
 
 def with_params(frame: Frame, params: Raw) -> Frame:
@@ -381,15 +489,15 @@ def _without_strings(plain: bytes) -> bytes:
 
 def _members_in(value: object) -> int:
     """Return the total number of members in all objects of a value."""
-    count, left = 0, [value]
+    # `Any`, because a cast costs a call for each value.
+    count, left = 0, list[Any]((value,))
     while left:
         each = left.pop()
-        if type(each) is dict:
-            values = cast("dict[str, object]", each).values()
-            count += len(values)
-            left += values
-        elif type(each) is list:
-            left += cast("list[object]", each)
+        if each.__class__ is dict:
+            count += len(each)
+            left += each.values()
+        elif each.__class__ is list:
+            left += each
     return count
 
 
@@ -432,7 +540,10 @@ def _check_bulk(data: bytes, limits: FrameLimits) -> None:
 
 def _check_shape(frame: Frame, limits: FrameLimits) -> None:
     if frame.method is UNSET:
-        _check_answer(frame)
+        if (frame.result is UNSET) == (frame.error is UNSET):
+            raise MalformedMessage("neither a request nor one answer", INVALID_REQUEST)
+        if frame.id is UNSET or (frame.id is None and frame.error is UNSET):
+            raise MalformedMessage("an answer without an id", INVALID_REQUEST)
     elif frame.result is not UNSET or frame.error is not UNSET:
         raise MalformedMessage("a question and an answer at once", INVALID_REQUEST)
     elif frame.id is None:
@@ -444,13 +555,6 @@ def _check_shape(frame: Frame, limits: FrameLimits) -> None:
             raise MalformedMessage("an id beyond 2^53, where readers disagree", INVALID_REQUEST)
     elif type(frame.id) is str and len(frame.id) > limits.id_characters:
         raise MalformedMessage("the id is too long", INVALID_REQUEST)
-
-
-def _check_answer(frame: Frame) -> None:
-    if (frame.result is UNSET) == (frame.error is UNSET):
-        raise MalformedMessage("neither a request nor one answer", INVALID_REQUEST)
-    if frame.id is UNSET or (frame.id is None and frame.error is UNSET):
-        raise MalformedMessage("an answer without an id", INVALID_REQUEST)
 
 
 def _look_closer(data: bytes) -> Frame:

@@ -219,7 +219,7 @@ def version_remark(said: MgpStatement | None) -> str | None:
         return None
     if _major(said.version) == _major(VERSION):
         return f"speaks MGP {said.version:.40}, which may differ from {VERSION} in details"
-    return f"speaks MGP {said.version:.40} and not {VERSION}: the link is plain MCP"
+    return f"speaks MGP {said.version:.40} and not {VERSION}: the connection is plain MCP"
 
 
 def _major(version: str) -> int | None:

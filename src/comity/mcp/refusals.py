@@ -27,7 +27,7 @@ from comity.errors import (
 )
 from comity.mcp import jsonrpc
 from comity.mcp.framing import BACKSLASH
-from comity.mcp.jsonrpc import ErrorBody, ExtendedFrame, Frame, Id
+from comity.mcp.jsonrpc import ErrorBody, ExtendedFrame, Frame, Id, ToolCallParams
 from comity.mcp.mgp import NegotiatedTerms
 from comity.mcp.protocol import CALL_TOOL
 from comity.toolkit.text import count_noun, start_sentence
@@ -51,7 +51,7 @@ _PROTOCOL: Final[Mapping[Fault, FaultHelp]] = {
         ("Compare the message with JSON-RPC 2.0 and with the transport's rules.",),
     ),
     errors.METHOD_NOT_FOUND: FaultHelp(
-        "Nobody behind this door knows the method.",
+        "The method is unknown at this endpoint.",
         ("Use a method that was negotiated.", "Use the server's own endpoint for its own methods."),
     ),
     errors.INVALID_PARAMS: FaultHelp(
@@ -60,48 +60,48 @@ _PROTOCOL: Final[Mapping[Fault, FaultHelp]] = {
     ),
     errors.INTERNAL_ERROR: FaultHelp(
         "A bug of the gateway's.",
-        ("Tell the operator the trace id; the log has the details.",),
+        ("Give the operator the trace id; the log has the details.",),
     ),
     errors.RESOURCE_NOT_FOUND: FaultHelp(
         "No server that the caller may use has a resource at this URI.",
         ("List the resources again.",),
     ),
     errors.URL_ELICITATION_REQUIRED: FaultHelp(
-        "The server wants a person to open a page first.",
+        "The server needs a person to open a page first.",
         ("Open the URL that the error names, then call again.",),
     ),
     errors.HEADER_MISMATCH: FaultHelp(
-        "A header of a modern request says something else than its body.",
-        ("Repeat in the headers exactly what the body says.",),
+        "A header of the request differs from its body.",
+        ("Repeat the values of the body in the headers.",),
     ),
     errors.MISSING_CAPABILITY: FaultHelp(
-        "The server needs to ask something that this client did not declare it can be asked.",
+        "The server needs input that this client did not declare support for.",
         ("Declare the capability that the reason names.",),
     ),
     errors.UNSUPPORTED_VERSION: FaultHelp(
-        "The request is of a version of MCP that is not spoken here.",
+        "The request has an unsupported MCP version.",
         ("Use one of the versions that the error lists.",),
     ),
     errors.EVENT_NOT_FOUND: FaultHelp(
-        "There is no such event, or no such subscription of the caller's.",
+        "The event does not exist, or the caller has no such subscription.",
         ("List what there is with events/list.",),
     ),
     errors.EVENTS_FORBIDDEN: FaultHelp(
         "The caller has no grant to have events posted there.",
-        ("Ask the operator: comity grants add PARTY webhooks/HOST --verb events/subscribe.",),
+        ("Ask for: comity grants create PRINCIPAL webhooks/HOST --verb events/subscribe.",),
     ),
     errors.MODE_UNSUPPORTED: FaultHelp(
-        "Events are not told in this way by this method.",
+        "This method does not deliver events in this way.",
         ("Use one of the ways that events/list names, with the method that it has.",),
     ),
     errors.CALLBACK_FAILED: FaultHelp(
-        "The place that events were to be posted to did not show that it wants them.",
+        "The webhook receiver did not confirm the subscription.",
         ("Have it answer a post of type verification with 200 and the challenge.",),
     ),
 }
 _AUTHORITY: Final[Mapping[Fault, FaultHelp]] = {
     errors.UNAUTHENTICATED: FaultHelp(
-        "The request came without credentials, or with some that nobody here knows.",
+        "The request has no credentials, or unknown ones.",
         (
             "Send a key or a token in the Authorization header.",
             "Ask the operator for a key: comity keys create.",
@@ -112,7 +112,7 @@ _AUTHORITY: Final[Mapping[Fault, FaultHelp]] = {
         ("Refresh the token.", "Ask the operator for a new key."),
     ),
     errors.PERMISSION_DENIED: FaultHelp(
-        "The tool's server lacks a permission that the tool needs.",
+        "The server of the tool lacks a permission.",
         ("Use another tool.", "Ask the operator to grant the server the permission."),
     ),
     errors.APPROVAL_REQUIRED: FaultHelp(
@@ -124,14 +124,14 @@ _AUTHORITY: Final[Mapping[Fault, FaultHelp]] = {
         ("Make exactly the same call again: once it is approved, it runs, and only once.",),
     ),
     errors.DECLINED: FaultHelp(
-        "A person was asked and said no.",
+        "A person denied the call.",
         ("Do not repeat the call; ask the person what to do instead.",),
     ),
     errors.ACCESS_DENIED: FaultHelp(
-        "No grant lets the caller use anything of that name; whether it exists is not told.",
+        "The caller has no grant for this name, or it does not exist.",
         (
-            "List the tools: what is listed can be called.",
-            "Ask the operator for a grant: comity grants explain says what decides.",
+            "List the tools: all listed tools can be called.",
+            "Ask the operator for a grant: see comity grants explain.",
         ),
     ),
     errors.VALIDATION_BLOCKED: FaultHelp(
@@ -146,7 +146,7 @@ _AUTHORITY: Final[Mapping[Fault, FaultHelp]] = {
 _RESOURCES: Final[Mapping[Fault, FaultHelp]] = {
     errors.RATE_LIMITED: FaultHelp(
         "Too many calls in a short time, of the caller, its key, the tool or the server.",
-        ("Wait as long as retry_after_ms says, then call again.", "Make fewer calls."),
+        ("Wait for retry_after_ms, then call again.", "Make fewer calls."),
     ),
     errors.QUOTA_EXCEEDED: FaultHelp(
         "All calls of this day or month are used up.",
@@ -161,7 +161,7 @@ _RESOURCES: Final[Mapping[Fault, FaultHelp]] = {
         (
             "Check whether the tool has run before you call it again.",
             "Break the request into smaller parts.",
-            "Ask the operator for a longer deadline.",
+            "Ask the operator for a longer timeout.",
         ),
     ),
     errors.SERVER_NOT_READY: FaultHelp(
@@ -169,29 +169,29 @@ _RESOURCES: Final[Mapping[Fault, FaultHelp]] = {
         ("Call again in a moment.",),
     ),
     errors.SERVER_DRAINING: FaultHelp(
-        "The tool's server finishes what it has begun and takes nothing new.",
+        "The server of the tool is draining and takes no new calls.",
         ("Call again when it is back.", "Use another tool."),
     ),
     errors.SERVER_RESTARTING: FaultHelp(
         "The tool's server is being started again.", ("Call again in a moment.",)
     ),
     errors.SERVER_STOPPED: FaultHelp(
-        "The tool's server was stopped, or was started in vain too often.",
+        "The server of the tool is stopped, or failed to start too often.",
         ("Use another tool.", "Ask the operator to start it: comity servers start."),
     ),
     errors.POLICY_UNKNOWN: FaultHelp(
-        "The gateway cannot read its grants just now, and so allows nothing.",
+        "The gateway cannot read its grants, so it denies all calls.",
         ("Call again in a moment.",),
     ),
     errors.JOURNAL_AWAY: FaultHelp(
-        "The gateway cannot write its journal just now, and so does nothing that must stand there.",
+        "The gateway cannot write its audit log, so it refuses calls that must be recorded.",
         ("Call again in a moment.",),
     ),
     errors.CUT_OFF: FaultHelp(
-        "This node cannot reach the other nodes just now, and what was asked for needs them.",
+        "This node cannot reach the other nodes, and the request needs them.",
         (
             "Call again in a moment; another node may answer at once.",
-            "Operators: `/ready` says of each node whether it is cut off.",
+            "Operators: `/ready` shows whether a node is disconnected.",
         ),
     ),
 }
@@ -212,7 +212,7 @@ _TOOLS: Final[Mapping[Fault, FaultHelp]] = {
         ("Check whether the tool has run before you call it again.", "Use another tool."),
     ),
     errors.UPSTREAM_SLOW: FaultHelp(
-        "The tool's server, or what stands before it, did not answer in time.",
+        "The server of the tool, or a proxy in front of it, did not answer in time.",
         ("Check whether the tool has run before you call it again.",),
     ),
     errors.UPSTREAM_DOWN: FaultHelp(
@@ -226,13 +226,13 @@ _TOOLS: Final[Mapping[Fault, FaultHelp]] = {
 }
 _DOOR: Final[Mapping[Fault, FaultHelp]] = {
     errors.HOST_REFUSED: FaultHelp(
-        "The Host header names somebody else.", ("Add the name to allowed_hosts.",)
+        "The Host header names another host.", ("Add the name to allowed_hosts.",)
     ),
     errors.ORIGIN_REFUSED: FaultHelp(
         "A web page of another origin called.", ("Add its origin to allowed_origins.",)
     ),
     errors.BODY_TOO_LARGE: FaultHelp(
-        "The body is longer than limits.frame_bytes.", ("Send less.",)
+        "The body is longer than limits.max_message_bytes.", ("Send less.",)
     ),
     errors.BODY_TOO_SLOW: FaultHelp(
         "The body did not arrive in time.", ("Send it again, faster.",)
@@ -248,15 +248,15 @@ _DOOR: Final[Mapping[Fault, FaultHelp]] = {
         "The session has ended, or was never here.", ("Begin again with initialize.",)
     ),
     errors.SCOPE_MISSING: FaultHelp(
-        "The token is good, and lacks the scope that this door asks for.",
-        ("Ask for a token with the scope that the WWW-Authenticate header names.",),
+        "The token is valid, but lacks a scope that this endpoint needs.",
+        ("Request a token with the scope in the WWW-Authenticate header.",),
     ),
     errors.OPERATORS_ONLY: FaultHelp(
-        "This door is for operators.", ("Use a credential with admin grants.",)
+        "This endpoint is for operators.", ("Use a credential with admin grants.",)
     ),
     errors.JOINING_REFUSED: FaultHelp(
         "The topic is for those who were granted something in it.",
-        ("Ask an operator for a capability there: comity topic caps TOPIC PARTY --add chat.",),
+        ("Ask an operator: comity topics capabilities set TOPIC PRINCIPAL --add chat.",),
     ),
     errors.NOTHING_HERE: FaultHelp("The path leads nowhere.", ("Use /mcp or /servers/{id}/mcp.",)),
 }
@@ -266,16 +266,16 @@ _MODELS: Final[Mapping[Fault, FaultHelp]] = {
         ("Wait until the next day (UTC).", "Ask for less: a shorter prompt, fewer tokens."),
     ),
     errors.MODEL_REFUSED: FaultHelp(
-        "The model does not take this, or gave what is no reply.",
-        ("Ask for something else, or for less.", "Ask the operator: comity models try ID TEXT."),
+        "The model refused the request, or sent an invalid reply.",
+        ("Ask for something else, or for less.", "Ask the operator: comity models test ID TEXT."),
     ),
     errors.NO_MODEL: FaultHelp(
-        "There is no model for this.",
+        "No model is configured for this request.",
         ("Ask the operator for one in [[models]], or for a route to it.",),
     ),
     errors.HOOK_LOOP: FaultHelp(
         "A model was asked for from within a hook of the same server.",
-        ("Ask for it after the hook was answered.",),
+        ("Send the request after the answer to the hook.",),
     ),
 }
 _MCPL: Final[Mapping[Fault, FaultHelp]] = {
@@ -289,7 +289,7 @@ _MCPL: Final[Mapping[Fault, FaultHelp]] = {
         "There is no such checkpoint.", ("Use one that state/rollback can still reach.",)
     ),
     errors.SCOPE_NOT_PERMITTED: FaultHelp(
-        "The scope or channel is outside of what was granted.", ("Use another one, or ask for it.",)
+        "The scope or channel is not granted.", ("Use another one, or ask for it.",)
     ),
     errors.CHANNEL_UNKNOWN: FaultHelp("There is no such channel.", ("List the channels again.",)),
     errors.CHANNEL_NOT_OPENED: FaultHelp(
@@ -474,11 +474,15 @@ def of_server(frame: Frame) -> Refusal:
     return Refusal(fault, error.message, pause, details=details)
 
 
+def may_name_trace(params: Raw) -> bool:
+    """Return whether parameters may hold a trace id. An escape could hide its name."""
+    plain = bytes(params)
+    return b"trace" in plain or BACKSLASH in plain
+
+
 def trace_of(params: Raw | UnsetType) -> str | None:
     """Return the trace id in a request's parameters, as 32 hexadecimal digits. (D-33)"""
-    plain = b"" if params is UNSET else bytes(params)
-    if b"trace" not in plain and BACKSLASH not in plain:
-        # Most requests have none. An escape could hide the key, so such parameters are decoded.
+    if params is not UNSET and not may_name_trace(params):
         return None
     try:
         found = {} if params is UNSET else jsonrpc.decode_members(params)
@@ -517,6 +521,13 @@ def trim_params(params: Raw | UnsetType) -> Raw | UnsetType:
     named = {key: found[key] for key in ("_meta", "trace_id") if key in found}
     small = {key: said for key, said in named.items() if len(said) <= MAX_KEPT_BYTES}
     return jsonrpc.to_raw(small) if small else UNSET
+
+
+def trim_tool_params(tool: ToolCallParams) -> Raw | UnsetType:
+    """Return the same for a plain tool call."""
+    if tool.meta is UNSET or len(tool.meta) > MAX_KEPT_BYTES:
+        return UNSET
+    return Raw(b'{"_meta":%b}' % bytes(tool.meta))
 
 
 def _recovery(request: RefusedRequest, refusal: Refusal) -> dict[str, object]:
@@ -572,7 +583,7 @@ def _advice(request: RefusedRequest, refusal: Refusal) -> str:
     """Return what to do next, for a model and for the person who reads along."""
     else_ = " ".join(refusal.suggestions)
     if refusal.fallback_tool:
-        else_ = f"{else_} The tool {refusal.fallback_tool} may do instead.".strip()
+        else_ = f"{else_} The tool {refusal.fallback_tool} may help instead.".strip()
     return f"{_when(request, refusal)} {else_}".rstrip()
 
 
@@ -580,8 +591,8 @@ def _when(request: RefusedRequest, refusal: Refusal) -> str:
     in_doubt = _is_in_doubt(request, refusal.fault)
     if not _may_be_repeated(request, refusal.fault):
         if in_doubt:
-            return "The tool may have run all the same: check that before you call it again."
-        return "The tool did not run, and calling it again in the same way will not help."
+            return "The tool may have run. Check this before you call it again."
+        return "The tool was not run. Retrying the same call will fail again."
     ran = (
         "The tool may have run, but it can be called twice" if in_doubt else "The tool did not run"
     )

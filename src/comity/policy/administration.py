@@ -86,7 +86,7 @@ class GrantAdmin:
         judged = self._effective_grants.authorize(actor, verb, server, name)
         if actor.kind is PrincipalKind.SERVER or judged.effect is not Effect.ALLOW:
             raise MalformedMessage(
-                f"this is for operators: {actor.party or 'nobody'} has no grant of {verb} on "
+                f"{actor.party or 'an unauthenticated client'} needs the grant {verb} on "
                 f"{target:.200}",
                 ACCESS_DENIED,
             )
@@ -145,7 +145,14 @@ class GrantAdmin:
         if was_there:
             self._record_revocation(actor, (subject, verb, target), AuditResult.SUCCESS, trace)
         await self._refresh()
-        log.info("%s revokes of %s: %s on %s: %s", actor.party, subject, verb, target, was_there)
+        log.info(
+            "%s deletes the grant of %s: %s on %s: %s",
+            actor.party,
+            subject,
+            verb,
+            target,
+            was_there,
+        )
         return was_there
 
     def explain(
@@ -215,7 +222,7 @@ def _facts_of(
 
 def _require_self(actor: Actor, named: str) -> None:
     if named not in ("", actor.party):
-        reason = f"an entry is granted by whoever asks for it, which is {actor.party}"
+        reason = f"granted_by is always the sender, {actor.party}"
         raise MalformedMessage(reason, ACCESS_DENIED)
 
 

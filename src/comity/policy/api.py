@@ -46,7 +46,7 @@ class GrantPageQuery(RequestQuery, frozen=True):
 class ExplainQuery(RequestQuery, frozen=True):
     """The principal, and the call whose decision is explained."""
 
-    party: str = ""
+    principal: str = ""
     tool: str = ""
     verb: str = CALL
     key: str | None = None
@@ -79,7 +79,7 @@ class GrantBody(RequestBody, frozen=True):
 class GrantRevocationBody(GrantBody, frozen=True):
     """The grant to revoke, or the target of all conditional grants to revoke."""
 
-    standing: bool = False
+    conditional: bool = False
 
 
 def _no_key(_: str) -> None:
@@ -112,7 +112,7 @@ class GrantsApi:
             ApiRoute("GET", "/api/grants", read, self._list_grants, GrantPageQuery),
             ApiRoute("GET", "/api/grants/explain", read, self._explain, ExplainQuery),
             ApiRoute("POST", "/api/grants", write, self._put_grant, GrantBody),
-            ApiRoute("POST", "/api/grants/revoke", write, self._revoke, GrantRevocationBody),
+            ApiRoute("POST", "/api/grants/delete", write, self._revoke, GrantRevocationBody),
         )
 
     async def _list_grants(self, request: ApiRequest[GrantPageQuery]) -> View:
@@ -137,9 +137,9 @@ class GrantsApi:
         wanted = request.input.to_grant()
         named = (wanted.subject, wanted.verb, wanted.target)
         access = self._administration.access
-        # With `standing`, revoke all conditional grants for this target, otherwise the one named
+        # With `conditional`, revoke all conditional grants for this target, otherwise the one named
         # grant.
-        conditions = _conditions(access, named) if request.input.standing else [wanted.where]
+        conditions = _conditions(access, named) if request.input.conditional else [wanted.where]
         is_fixed = any(
             (each.subject, each.verb, each.target) == named and each.where in conditions
             for each in access.static_rules.grants
@@ -149,16 +149,16 @@ class GrantsApi:
         ]
         left = _conditions(self._administration.access, named)
         return {
-            "revoked": any(revoked),
-            "stands_in_the_file": is_fixed,
-            "standing_answers": len(left),
+            "deleted": any(revoked),
+            "is_in_file": is_fixed,
+            "conditional_grants": len(left),
         }
 
     async def _explain(self, request: ApiRequest[ExplainQuery]) -> View:
         wanted = request.input
         verb = granting.parse_verb(wanted.verb)
         place = self._find_tool(wanted.tool) or _entry_of(wanted.tool, verb)
-        about = Actor(granting.parse_subject(wanted.party))
+        about = Actor(granting.parse_subject(wanted.principal))
         if wanted.key is not None:
             about = self._with_key_bounds(about, wanted.key)
         found = self._administration.explain(request.actor, about, verb, place)
@@ -175,7 +175,7 @@ class GrantsApi:
 def _entry_of(tool: str, verb: str) -> Place:
     if "/" not in tool and "__" not in tool and tool != "*":
         raise MalformedMessage(
-            f"say of which server {tool!r:.80} is, as server/{tool:.80}", INVALID_PARAMS
+            f"name the server of {tool!r:.80}, as server/{tool:.80}", INVALID_PARAMS
         )
     server, name = split_target(granting.parse_target(tool, verb))
     return server, name
@@ -186,7 +186,7 @@ def _explanation_view(
 ) -> View:
     judged = explanation.decision
     return {
-        "party": about.party,
+        "principal": about.party,
         "verb": verb,
         "target": "/".join(entry),
         "effect": judged.effect,
@@ -210,7 +210,7 @@ def _conditions(access: GrantSet, named: tuple[str, str, str]) -> list[Where]:
 
 def _considered_view(considered: ConsideredEntry) -> View:
     level = considered.level.name.lower()
-    return {**grant_view(considered.grant), "level": level, "part": considered.role}
+    return {**grant_view(considered.grant), "level": level, "role": considered.role}
 
 
 def grant_view(grant: Grant) -> dict[str, object]:
@@ -227,7 +227,7 @@ def grant_view(grant: Grant) -> dict[str, object]:
         "granted_at": grant.granted_at,
         "expires_at": grant.expires_at,
         "where": grant.where,
-        "where_words": None if condition is None else condition.describe(),
+        "where_text": None if condition is None else condition.describe(),
     }
 
 
@@ -236,7 +236,7 @@ def guardrail_view(guardrail: Guardrail) -> dict[str, object]:
         "subject": guardrail.subject,
         "verb": guardrail.verb,
         "target": guardrail.target,
-        "why": guardrail.why,
+        "reason": guardrail.why,
     }
 
 

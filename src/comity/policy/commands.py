@@ -1,22 +1,39 @@
-"""`comity grants` and `comity permissions`."""
+"""`comity grants` and `comity servers permissions`."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import click
 from rich.text import Text
 
-from comity.app.administration import AdminClient, config_option, parse_expiry
-from comity.approvals.commands import suggest
-from comity.cli.api_client import Answer, ApiClient
+from comity.app.administration import AdminClient
+from comity.cli.api_client import Answer
+from comity.cli.arguments import parse_expiry
 from comity.cli.completion import complete_servers
-from comity.cli.exit_status import FINE, SOMETHING_WRONG
-from comity.cli.options import Decorator, DefaultListGroup, json_option, url_option
-from comity.cli.output import build_table, line_text, show_json, show_output
-from comity.config.document import ConfigValue
+from comity.cli.exit_status import DONE, FAILED, NOT_FOUND
+from comity.cli.options import (
+    Decorator,
+    DefaultListGroup,
+    check_option,
+    confirm,
+    dry_run_option,
+    exit_code_option,
+    expires_option,
+    gateway_options,
+    limit_option,
+    reason_option,
+    store_options,
+    yes_option,
+)
+from comity.cli.output import build_table, line_text, show_document, show_hint, show_output
+from comity.cli.target import connect_gateway
+from comity.clients.server_import import toml_value
 from comity.errors import Misconfigured
+from comity.policy import grant_files
+from comity.policy.grant_files import GrantChanges, GrantEntry
+from comity.toolkit.text import count_noun
 
 STYLE_BY_EFFECT: Final = {"allow": "green", "ask": "yellow", "deny": "red"}
 FILE_SOURCE: Final = "file"
@@ -27,51 +44,70 @@ verb_option: Final[Decorator] = click.option(
     metavar="VERB",
     default="tools/call",
     show_default=True,
-    help="What is done with it: a method, a family as 'tools/*', or '*'.",
+    help="Method, family such as 'tools/*', or '*'.",
 )
 
 
-@click.group("grants", cls=DefaultListGroup)
+@click.group(
+    "grants",
+    cls=DefaultListGroup,
+    lazy_commands={"suggestions": "comity.approvals.commands:suggestions_command"},
+)
 def grants_command() -> None:
-    """Show and change who may do what, and explain it.
+    """Manage and explain grants.
 
-    A TARGET is server/tool, server/* or *; a TOOL may be named as clients name it. A running
-    gateway is asked, by somebody who may administer it. Without one, grants are read from the
-    store, and changed there with --offline.
+    A TARGET is server/tool, server/* or *. You need admin access to the gateway. With --offline the
+    command works on the database.
+
+    \b
+    Examples:
+      comity grants
+      comity grants create agent:ci 'files/*'
+      comity grants explain agent:ci files__read
+      comity grants export > grants.toml
     """
 
 
 @grants_command.command("list")
-@click.option(
-    "--subject", metavar="PARTY", help="Only what this party was granted; * is everybody."
-)
-@url_option
-@config_option
-@json_option
-def list_grants(subject: str | None, url: str, config: Path | None, as_json: bool) -> int:
-    """List every grant, with who gave it; the same as `comity grants`."""
-    records = AdminClient(url, config)
-    first = page = records.get("grants", **({} if subject is None else {"subject": subject}))
+@click.option("--principal", metavar="ID", help="Only this principal. * is every principal.")
+@limit_option()
+@store_options
+def list_grants(principal: str | None, limit: int | None) -> None:
+    """List grants with their author.
+
+    \b
+    Examples:
+      comity grants list
+      comity grants list --principal agent:ci
+    """
+    found = fetch_grants(AdminClient(), principal)
+    grants: list[Answer] = found["grants"][:limit]
+
+    def print_table() -> None:
+        _print_grants(grants)
+        _print_static_rules(found)
+
+    names = [f"{each['subject']} {each['verb']} {each['target']}" for each in grants]
+    show_document({**found, "grants": grants}, print_table, names)
+
+
+def fetch_grants(records: AdminClient, principal: str | None = None) -> Answer:
+    """Return all grants, and the rules that the configuration sets."""
+    first = page = records.get("grants", **({} if principal is None else {"subject": principal}))
     grants: list[Answer] = [*first["grants"]]
     while "next" in page:
         page = records.get("grants", cursor=page["next"])
         grants += page["grants"]
-    if as_json:
-        decided = {name: first[name] for name in ("forbid", "default_policy", "policies")}
-        show_json({"grants": grants, **decided})
-        return FINE
-    _print_grants(grants)
-    _print_static_rules(first)
-    return FINE
+    rules = {name: first[name] for name in ("forbid", "default_policy", "policies")}
+    return {"grants": grants, **rules}
 
 
 def _print_grants(grants: list[Answer]) -> None:
     if not grants:
-        show_output(
-            line_text("Nothing is granted to anybody; `comity grants add PARTY TARGET` grants it.")
-        )
+        show_output(line_text("There are no grants."))
+        show_hint("`comity grants create PRINCIPAL TARGET` creates one.")
         return
-    # Most have no condition, and then nobody has to see that there can be one.
+    # Most grants have no condition, and then there is no column for it.
     conditional = any(grant["where"] is not None for grant in grants)
     rows = [
         (
@@ -86,19 +122,23 @@ def _print_grants(grants: list[Answer]) -> None:
         )
         for grant in grants
     ]
-    only = ("ONLY",) if conditional else ()
-    show_output(build_table(("WHO", "EFFECT", "VERB", "TARGET", "UNTIL", *only, "BY", "WHY"), rows))
+    only = ("CONDITION",) if conditional else ()
+    columns = (
+        *("PRINCIPAL", "EFFECT", "VERB", "TARGET", "EXPIRES"),
+        *(*only, "GRANTED BY", "REASON"),
+    )
+    show_output(build_table(columns, rows))
 
 
 def _print_static_rules(found: Answer) -> None:
     if found["forbid"]:
-        names = ("subject", "verb", "target", "why")
+        names = ("subject", "verb", "target", "reason")
         rows = [[each[name] for name in names] for each in found["forbid"]]
-        show_output("", line_text("Forbidden, whatever is granted:", "bold"))
-        show_output(build_table(("WHO", "VERB", "TARGET", "WHY"), rows))
+        show_output("", line_text("Forbidden by the configuration:", "bold"))
+        show_output(build_table(("PRINCIPAL", "VERB", "TARGET", "REASON"), rows))
     policies = [f"{server}: {policy}" for server, policy in sorted(found["policies"].items())]
     told = ", ".join((found["default_policy"], *policies))
-    show_output("", line_text(f"Without a grant: {told}", "dim"))
+    show_output("", line_text(f"Default without a grant: {told}", "dim"))
 
 
 def _effect_text(grant: Answer) -> Text:
@@ -117,52 +157,53 @@ def _expiry_text(grant: Answer) -> Text:
 def _condition_text(grant: Answer) -> str:
     if grant["where"] is None:
         return ""
-    return grant["where_words"] or "a condition that nothing meets"
+    return grant["where_text"] or "a condition that no call meets"
 
 
 def _author_text(grant: Answer) -> str:
     if grant["source"] == "records":
         return grant["granted_by"]
-    return "the file" if grant["source"] == FILE_SOURCE else "built in"
+    return "configuration" if grant["source"] == FILE_SOURCE else "built in"
 
 
-@grants_command.command("add")
-@click.argument("party")
+@grants_command.command("create")
+@click.argument("principal")
 @click.argument("target")
 @verb_option
-@click.option("--ask", "effect", flag_value="ask", help="A person is asked each time.")
-@click.option("--deny", "effect", flag_value="deny", help="Deny it, over what is less specific.")
-@click.option(
-    "--expires",
-    metavar="WHEN",
-    help="When it ends: after a while, as 8h or 90d, or at a time, as 2027-01-31T18:00:00+01:00.",
-)
-@click.option("--why", metavar="TEXT", help="For people who read it later.")
+@click.option("--ask", "effect", flag_value="ask", help="Require approval for each call.")
+@click.option("--deny", "effect", flag_value="deny", help="Deny. A more specific grant can allow.")
+@expires_option
+@reason_option
 @click.option(
     "--where",
     metavar="JSON",
-    help="Only answer in a person's place: a condition on the arguments of one tool.",
+    help="Approve calls of one tool whose arguments match this condition.",
 )
-@url_option
-@config_option
-@json_option
-def add(party: str, target: str, url: str, config: Path | None, **said: Any) -> int:
-    """Let PARTY use TARGET, or another way with --ask or --deny; at once, on every node."""
-    made = AdminClient(url, config).post(
+@store_options
+def create_grant(principal: str, target: str, **said: Any) -> None:
+    """Allow a principal to use a target.
+
+    With --ask each call needs approval. With --deny the principal may not use the target. The grant
+    takes effect at once, on every node.
+
+    \b
+    Examples:
+      comity grants create agent:ci files/read
+      comity grants create agent:ci 'github/*' --ask --reason "trial"
+      comity grants create person:me '*' --verb '*'
+    """
+    made = AdminClient().post(
         "grants",
-        subject=party,
+        subject=principal,
         target=target,
         verb=said["verb"],
         effect=said["effect"] or "allow",
         expires_at=parse_expiry(said["expires"]),
-        justification=said["why"],
+        justification=said["reason"],
         where=_parse_condition(said["where"]),
     )
-    if said["as_json"]:
-        show_json(made)
-    else:
-        _print_grants([made])
-    return FINE
+    name = f"{made['subject']} {made['verb']} {made['target']}"
+    show_document(made, lambda: _print_grants([made]), [name])
 
 
 def _parse_condition(text: str | None) -> object:
@@ -172,62 +213,70 @@ def _parse_condition(text: str | None) -> object:
         raise Misconfigured(f"--where is no JSON; write it as {CONDITION_EXAMPLE}") from None
 
 
-@grants_command.command("remove")
-@click.argument("party")
+@grants_command.command("delete")
+@click.argument("principal")
 @click.argument("target")
 @verb_option
 @click.option(
-    "--standing", is_flag=True, help="Take its standing answers back, and leave the plain entry."
+    "--conditional", is_flag=True, help="Delete the conditional grants, and keep the plain one."
 )
-@url_option
-@config_option
-@json_option
-def remove(party: str, target: str, url: str, config: Path | None, **said: Any) -> int:
-    """Take the entry for PARTY and TARGET back; the exit status is 1 if there is none."""
-    as_json, standing = said["as_json"], said["standing"] or None
-    named = {"subject": party, "target": target, "verb": said["verb"], "standing": standing}
-    done = AdminClient(url, config).post("grants", "revoke", **named)
-    if as_json:
-        show_json(done)
-    elif done["revoked"]:
-        show_output(line_text("It is taken back.", "green"))
+@store_options
+def delete_grant(principal: str, target: str, **said: Any) -> int:
+    """Delete a grant of a principal.
+
+    \b
+    Examples:
+      comity grants delete agent:ci files/read
+      comity grants delete agent:ci files/read --conditional
+    """
+    named = {"subject": principal, "target": target, "verb": said["verb"]}
+    done = AdminClient().post("grants", "delete", **named, conditional=said["conditional"] or None)
+    show_document(done, lambda: _print_deletion(done), [f"{principal} {said['verb']} {target}"])
+    return DONE if done["deleted"] else NOT_FOUND
+
+
+def _print_deletion(done: Answer) -> None:
+    if done["deleted"]:
+        show_output(line_text("Deleted the grant.", "green"))
     else:
-        show_output(
-            line_text("There is no such entry; `comity grants` lists those that there are.")
-        )
-    if done["stands_in_the_file"] and not as_json:
-        show_output(
-            line_text("The configuration file grants it as well; take it out there.", "yellow")
-        )
-    if done["standing_answers"] and not as_json:
-        told = f"Standing answers about it: {done['standing_answers']}; --standing removes them."
+        show_output(line_text("There is no such grant."))
+        show_hint("`comity grants list` lists all grants.")
+    if done["is_in_file"]:
+        show_output(line_text("The configuration has this grant too. Remove it there.", "yellow"))
+    if done["conditional_grants"]:
+        told = f"Conditional grants that remain: {done['conditional_grants']}."
         show_output(line_text(told, "yellow"))
-    return FINE if done["revoked"] else SOMETHING_WRONG
+        show_hint("--conditional deletes them.")
 
 
 @grants_command.command("explain")
-@click.argument("party")
+@click.argument("principal")
 @click.argument("tool")
 @verb_option
-@click.option("--key", metavar="KEY", help="As it would be with this key, by its id.")
-@url_option
-@config_option
-@json_option
-def explain(party: str, tool: str, url: str, config: Path | None, **said: Any) -> int:
-    """Say what PARTY may do with TOOL, which entry decides, and why."""
-    query = {"party": party, "tool": tool, "verb": said["verb"]}
+@click.option("--key", metavar="KEY", help="Explain for this key, by its id.")
+@store_options
+def explain(principal: str, tool: str, **said: Any) -> None:
+    """Explain what a principal may do with a tool.
+
+    \b
+    Examples:
+      comity grants explain agent:ci files__read
+      comity grants explain agent:ci files/read --verb tools/list
+    """
+    query = {"principal": principal, "tool": tool, "verb": said["verb"]}
     if said["key"]:
         query["key"] = said["key"]
-    found = AdminClient(url, config).get("grants", "explain", **query)
-    if said["as_json"]:
-        show_json(found)
-        return FINE
+    found = AdminClient().get("grants", "explain", **query)
+    show_document(found, lambda: _print_explanation(found), [found["effect"]])
+
+
+def _print_explanation(found: Answer) -> None:
     show_output(line_text(found["sentence"], STYLE_BY_EFFECT.get(found["effect"], "")))
     if found["entries"]:
         conditional = any(entry["where"] is not None for entry in found["entries"])
         rows = [
             (
-                line_text(entry["part"], "bold" if entry["part"] == "decides" else "dim"),
+                line_text(entry["role"], "bold" if entry["role"] == "decides" else "dim"),
                 _effect_text(entry),
                 entry["subject"],
                 entry["verb"],
@@ -238,25 +287,155 @@ def explain(party: str, tool: str, url: str, config: Path | None, **said: Any) -
             )
             for entry in found["entries"]
         ]
-        only = ("ONLY",) if conditional else ()
-        columns = ("", "EFFECT", "WHO", "VERB", "TARGET", "UNTIL", *only, "BY")
+        only = ("CONDITION",) if conditional else ()
+        columns = ("", "EFFECT", "PRINCIPAL", "VERB", "TARGET", "EXPIRES", *only, "GRANTED BY")
         show_output("", build_table(columns, rows))
     _print_tool_review(found)
-    return FINE
-
-
-grants_command.add_command(suggest)
 
 
 def _print_tool_review(found: Answer) -> None:
-    """How the tool itself stands, beside what was granted."""
+    """Print what the review of the tool adds to the grants."""
     tool: Answer = found["tool"] or {}
-    by_itself = any(e["part"] == "decides" and e["level"] == "offer" for e in found["entries"])
+    by_itself = any(e["role"] == "decides" and e["level"] == "offer" for e in found["entries"])
     if tool.get("refusal"):
-        show_output("", line_text(f"Nobody can call it just now: {tool['refusal']}.", "yellow"))
+        show_output("", line_text(f"No principal can call it now: {tool['refusal']}.", "yellow"))
     elif tool.get("is_asked") and found["effect"] == "allow" and not by_itself:
-        told = f"It counts as {tool['risk']}: unless the tool itself is granted, a person is asked."
+        told = (
+            f"Its risk is {tool['risk']}: without a grant on the tool itself, calls need approval."
+        )
         show_output("", line_text(told, "yellow"))
+
+
+_file_option: Final[Decorator] = click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    required=True,
+    help="Grants in TOML or JSON. - is standard input.",
+)
+_prune_option: Final[Decorator] = click.option(
+    "--prune", is_flag=True, help="Delete stored grants that the file does not have."
+)
+
+
+@grants_command.command("export")
+@store_options
+def export_grants() -> None:
+    """Print the stored grants as TOML, in a stable order.
+
+    The output has no grants of the configuration. With -o json it is JSON.
+
+    \b
+    Examples:
+      comity grants export > grants.toml
+      comity grants export -o json
+    """
+    entries = grant_files.entries_of(fetch_grants(AdminClient())["grants"])
+    # On lines of their own, however long, because the output is a file.
+    show_document(
+        {"grants": entries},
+        lambda: click.echo(_to_toml(entries), nl=False),
+        [_entry_name(each) for each in entries],
+    )
+
+
+def _to_toml(entries: Sequence[GrantEntry]) -> str:
+    if any("null" in json.dumps(each.get("where")) and "where" in each for each in entries):
+        raise Misconfigured("TOML cannot hold the null of a condition; export with -o json")
+    tables = (
+        "\n".join(["[[grants]]", *(f"{key} = {toml_value(each[key])}" for key in each), ""])
+        for each in entries
+    )
+    return "\n".join(tables)
+
+
+def _entry_name(entry: GrantEntry) -> str:
+    return f"{entry['principal']} {entry.get('verb', grant_files.DEFAULT_VERB)} {entry['target']}"
+
+
+@grants_command.command("diff")
+@_file_option
+@_prune_option
+@exit_code_option("there are differences")
+@store_options
+def diff_grants(file: IO[str], *, prune: bool, exit_code: bool) -> int:
+    """Compare the stored grants with a file.
+
+    \b
+    Examples:
+      comity grants diff -f grants.toml
+      comity grants diff -f grants.toml --prune --exit-code
+    """
+    changes = _compare(AdminClient(), file, prune=prune)
+    _show_changes(changes, "")
+    return FAILED if exit_code and changes else DONE
+
+
+@grants_command.command("apply")
+@_file_option
+@_prune_option
+@dry_run_option
+@yes_option
+@store_options
+def apply_grants(file: IO[str], *, prune: bool, dry_run: bool, yes: bool) -> None:
+    """Store the grants of a file.
+
+    The command creates and changes grants. Only with --prune it deletes grants.
+
+    \b
+    Examples:
+      comity grants apply -f grants.toml --dry-run
+      comity grants apply -f grants.toml --prune --yes
+    """
+    records = AdminClient()
+    changes = _compare(records, file, prune=prune)
+    if not dry_run:
+        if changes.deleted:
+            confirm(f"Delete {count_noun(len(changes.deleted), 'grant')}?", yes=yes)
+        for entry in (*changes.created, *changes.changed):
+            records.post("grants", **grant_files.body_of(entry))
+        for entry in changes.deleted:
+            records.post("grants", "delete", **grant_files.body_of(entry))
+    _show_changes(changes, "Nothing was changed (--dry-run)." if dry_run else "Applied.")
+
+
+def _compare(records: AdminClient, file: IO[str], *, prune: bool) -> GrantChanges:
+    wanted = grant_files.read_grants(file.read(), file.name)
+    stored = grant_files.entries_of(fetch_grants(records)["grants"])
+    return grant_files.compare_grants(stored, wanted, prune=prune)
+
+
+def _show_changes(changes: GrantChanges, outcome: str) -> None:
+    kinds = (
+        ("+", "create", "green", changes.created),
+        ("~", "change", "yellow", changes.changed),
+        ("-", "delete", "red", changes.deleted),
+    )
+    rows = [
+        (line_text(mark, style), line_text(word, style), *_change_cells(each))
+        for mark, word, style, entries in kinds
+        for each in entries
+    ]
+
+    def print_table() -> None:
+        if not rows:
+            show_output(line_text("The stored grants match the file."))
+            return
+        columns = ("", "CHANGE", "PRINCIPAL", "EFFECT", "VERB", "TARGET", "EXPIRES", "REASON")
+        show_output(build_table(columns, rows))
+        if outcome:
+            show_output(line_text(outcome))
+
+    document = {f"{word}d": list(entries) for _, word, _, entries in kinds}
+    names = [f"{mark} {_entry_name(each)}" for mark, _, _, entries in kinds for each in entries]
+    show_document(document, print_table, names)
+
+
+def _change_cells(entry: GrantEntry) -> tuple[str, ...]:
+    names = ("principal", "effect", "verb", "target", "expires", "reason")
+    shown = {"effect": "allow", "verb": grant_files.DEFAULT_VERB, **entry}
+    return tuple(str(shown.get(name, "")) for name in names)
 
 
 STYLE_BY_DECISION = {"approved": "green", "denied": "red", "deferred": "yellow"}
@@ -264,32 +443,46 @@ STYLE_BY_DECISION = {"approved": "green", "denied": "red", "deferred": "yellow"}
 
 @click.group("permissions", cls=DefaultListGroup)
 def permissions_command() -> None:
-    """Show what servers need to do their work; approve it, or deny it."""
+    """Approve or deny permissions that servers need.
+
+    \b
+    Examples:
+      comity servers permissions
+      comity servers permissions approve files filesystem.read
+    """
 
 
 @permissions_command.command("list")
-@click.option(
-    "--server", metavar="NAME", shell_complete=complete_servers, help="Only of this server."
-)
-@url_option
-@json_option
-def list_permissions(server: str | None, url: str, *, as_json: bool) -> int:
-    """List every permission that a server needs, and how it stands; the same as `comity
-    permissions`.
+@click.option("--server", metavar="NAME", shell_complete=complete_servers, help="Only this server.")
+@check_option("a permission waits for a decision")
+@gateway_options
+def list_permissions(server: str | None, *, check: bool) -> int:
+    """List permissions that servers need.
 
-    The exit status is 1 if one of them waits for a decision.
+    \b
+    Examples:
+      comity servers permissions list
+      comity servers permissions list --server files --check
     """
     query = {} if server is None else {"server": server}
-    found = ApiClient(url).get("permissions", **query)
+    found = connect_gateway().get("permissions", **query)
     needs: list[Answer] = found["permissions"]
-    if as_json:
-        show_json(found)
-    elif needs:
-        _print_permissions(needs)
-    else:
-        show_output(line_text("No server has said that it needs a permission."))
+    _show_permissions(found, "No server needs a permission.")
     waits = any(each["decision"] == "deferred" for each in needs)
-    return SOMETHING_WRONG if waits else FINE
+    return FAILED if check and waits else DONE
+
+
+def _show_permissions(found: Answer, if_empty: str) -> None:
+    needs: list[Answer] = found["permissions"]
+
+    def print_table() -> None:
+        if needs:
+            _print_permissions(needs)
+        else:
+            show_output(line_text(if_empty))
+
+    names = [f"{each['server']} {each['permission']}" for each in needs]
+    show_document(found, print_table, names)
 
 
 def _print_permissions(needs: list[Answer]) -> None:
@@ -301,46 +494,39 @@ def _print_permissions(needs: list[Answer]) -> None:
             line_text(each["decision"], STYLE_BY_DECISION.get(each["decision"], "")),
             each["by"],
             (each["expires_at"] or "")[:16],
-            each["because"],
+            each["reason"],
         )
         for each in needs
     ]
-    columns = ("SERVER", "PERMISSION", "RISK", "DECISION", "BY", "UNTIL", "BECAUSE")
+    columns = ("SERVER", "PERMISSION", "RISK", "STATUS", "DECIDED BY", "EXPIRES", "REASON")
     show_output(build_table(columns, rows))
 
 
-def _make_decision_command(action: str, past_participle: str) -> None:
+def _make_decision_command(action: str, help_text: str) -> None:
     """Make the command for one decision."""
+    example = f"comity servers permissions {action} files filesystem.read"
 
-    @permissions_command.command(action, help=past_participle)
+    @permissions_command.command(action, help=f"{help_text}\n\n\b\nExamples:\n  {example}")
     @click.argument("server", shell_complete=complete_servers)
     @click.argument("permission")
-    @click.option("--expires", metavar="TIME", help="How long it holds, as 8h or 30d; for good.")
-    @click.option("--because", metavar="TEXT", default="", help="Why; it is kept with it.")
-    @url_option
-    @json_option
-    def order(
-        server: str, permission: str, expires: str | None, because: str, url: str, *, as_json: bool
-    ) -> None:
+    @expires_option
+    @reason_option
+    @gateway_options
+    def order(server: str, permission: str, expires: str | None, reason: str | None) -> None:
         body: dict[str, object] = {
             "server": server,
             "permission": permission,
-            "justification": because,
+            "justification": reason or "",
         }
-        if expires is not None:
-            length = ConfigValue(expires, "--expires").duration()
-            body["expires_in_seconds"] = max(1, int(length.total_seconds()))
-        found = ApiClient(url).post("permissions", action, body=body)
-        if as_json:
-            show_json(found)
-        elif found["permissions"]:
-            _print_permissions(found["permissions"])
-        else:
-            show_output(line_text(f"Noted; {server} has not said that it needs {permission}."))
+        if ends := parse_expiry(expires):
+            left = datetime.fromisoformat(ends) - datetime.now(UTC)
+            body["expires_in_seconds"] = max(1, round(left.total_seconds()))
+        found = connect_gateway().post("permissions", action, body=body)
+        _show_permissions(found, f"Stored. {server} has not requested {permission} yet.")
 
 
-_make_decision_command("approve", "Give the server SERVER the permission PERMISSION.")
-_make_decision_command("deny", "Deny the server SERVER the permission PERMISSION.")
+_make_decision_command("approve", "Approve a permission of a server.")
+_make_decision_command("deny", "Deny a permission of a server.")
 _make_decision_command(
-    "forget", "Forget what was decided here of SERVER's PERMISSION; its policy decides again."
+    "reset", "Delete a decision about a permission. Then the policy of the server decides."
 )

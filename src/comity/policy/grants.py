@@ -286,10 +286,10 @@ class Guardrails:
 
 
 class DefaultPolicy(StrEnum):
-    """The policy that applies where no grant does. (MGP §5.5)"""
+    """The policy that applies where no grant does: opt-in and opt-out of MGP. (MGP §5.5)"""
 
-    OPT_IN = "opt-in"
-    OPT_OUT = "opt-out"
+    DENY = "deny"
+    ALLOW = "allow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ LEVELS_BY_SPECIFICITY: Final = (
     TargetSpecificity.SERVER,
     TargetSpecificity.EVERYTHING,
 )
-GATEWAY_VERBS: Final = ("admin/", "ask/", "topic/", "events/", "feature/")
+GATEWAY_VERBS: Final = ("admin/", "approval/", "topic/", "events/", "feature/")
 """Prefixes of the gateway's own verbs, which do not concern catalog entries of servers."""
 
 CREDENTIAL_SOURCE: Final = "credential"
@@ -335,7 +335,7 @@ class StaticRules:
     grants: tuple[Grant, ...] = ()
     guardrails: tuple[Guardrail, ...] = ()
     policies: Mapping[str, DefaultPolicy] = field(default_factory=dict[str, DefaultPolicy])
-    default: DefaultPolicy = DefaultPolicy.OPT_IN
+    default: DefaultPolicy = DefaultPolicy.DENY
 
     def grants_of(self, subject: str) -> tuple[Grant, ...]:
         return tuple(grant for grant in self.grants if grant.subject == subject)
@@ -464,7 +464,7 @@ class GrantSet:
         The default policy covers catalog entries of servers, never the gateway's own verbs.
         """
         of_ours = verb == PERMISSION_VERB or verb.startswith(GATEWAY_VERBS)
-        opens = self.policy_of(server) is DefaultPolicy.OPT_OUT and actor.party and not of_ours
+        opens = self.policy_of(server) is DefaultPolicy.ALLOW and actor.party and not of_ours
         return Effect.ALLOW if opens else Effect.DENY
 
 
@@ -502,7 +502,7 @@ def parse_subject(text: str) -> str:
         return text
     if "*" in text:
         raise _malformed(
-            f"the subject {text!r:.80} must be one party, as agent:ci, or * for everybody"
+            f"the subject {text!r:.80} must be one principal, such as agent:ci, or * for all"
         )
     return parse_subject_pattern(text)
 
@@ -516,7 +516,8 @@ def parse_subject_pattern(text: str) -> str:
         or _CONTROL_PATTERN.search(text)
     ):
         raise _malformed(
-            f"a subject must be the id of a party, as agent:ci, of at most {MAX_SUBJECT_LENGTH} "
+            "a subject must be the id of a principal, such as agent:ci, of at most "
+            f"{MAX_SUBJECT_LENGTH} "
             "characters"
         )
     return _check_stars(text)
@@ -592,7 +593,7 @@ class EntryRole(StrEnum):
     LESS_SPECIFIC = "less specific"
     EXPIRED = "expired"
     OVERRIDDEN = "overridden"
-    STANDING = "standing answer"
+    STANDING = "conditional"
 
 
 @dataclass(frozen=True, slots=True)
@@ -654,11 +655,11 @@ def _role_of(grant: Grant, decision: Decision, now: datetime) -> EntryRole:
 
 _TEXT_BY_EFFECT = {
     Effect.ALLOW: "may",
-    Effect.ASK: "may, once a person has said yes,",
+    Effect.ASK: "may, after approval,",
     Effect.DENY: "may not",
 }
 _TEXT_BY_LEVEL = {
-    TargetSpecificity.OFFER: "this very offer",
+    TargetSpecificity.OFFER: "this target",
     TargetSpecificity.SERVER: "its server",
     TargetSpecificity.EVERYTHING: "everything",
 }
@@ -667,7 +668,7 @@ _TEXT_BY_LEVEL = {
 def _sentence(
     access: GrantSet, actor: Actor, verb: str, server: str, name: str, decision: Decision
 ) -> Iterator[str]:
-    who = actor.party or "whoever has shown no credentials"
+    who = actor.party or "an unauthenticated client"
     target = f"{server}/{name}" if server or name else "*"
     yield f"{who} {_TEXT_BY_EFFECT[decision.effect]} {_describe_verb(verb)} {target}: "
     if decision.guardrail is not None and decision.reason == GUARDRAIL_SOURCE:

@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, Self
@@ -16,15 +16,23 @@ from comity.mcp.actors import Actor
 from comity.mcp.refusals import Refusal
 from comity.policy.grants import TargetSpecificity, is_pattern_match, level_of, target_covers
 from comity.telemetry.metrics import MetricFamily
-from comity.toolkit.resilience import PERIODS, RateCounter, RateLimit, RateLimiter
+from comity.toolkit.resilience import (
+    PERIODS,
+    CounterState,
+    LocalCounterState,
+    RateCounter,
+    RateLimit,
+    RateLimiter,
+    SharedCounters,
+)
 from comity.toolkit.text import count_noun
 
-type Unit = Literal["party", "key", "server", "tool"]
+type Unit = Literal["principal", "key", "server", "tool"]
 """What a limit counts separately."""
 
 type Window = Literal["day", "month"]
 
-UNITS: Final[tuple[Unit, ...]] = ("party", "key", "server", "tool")
+UNITS: Final[tuple[Unit, ...]] = ("principal", "key", "server", "tool")
 WINDOWS: Final[Mapping[str, Window]] = {"d": "day", "mo": "month"}
 QUOTA_FORM: Final = r"([1-9][0-9]{0,11})/(d|mo)"
 
@@ -59,7 +67,7 @@ class LimitRule:
 
     subject: str = "*"
     target: str = "*"
-    per: tuple[Unit, ...] = ("party",)
+    per: tuple[Unit, ...] = ("principal",)
     rate: RateLimit | None = None
     quota: Quota | None = None
 
@@ -124,30 +132,33 @@ counters. Full tables take some 100 MB.
 class QuotaCounter:
     """The used part of one quota. A quota counts calls, regardless of their cost."""
 
-    __slots__ = ("_quota", "_used", "_wall_clock", "_window_end", "_window_start")
+    __slots__ = ("_quota", "_state", "_wall_clock", "_window_end", "_window_start")
 
-    def __init__(self, quota: Quota, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self, quota: Quota, wall_clock: Callable[[], float], state: CounterState | None = None
+    ) -> None:
         self._quota = quota
         self._wall_clock = wall_clock
-        self._used = 0
+        # The number of calls, and the end of the window in which they were counted.
+        self._state = state or LocalCounterState()
         self._window_start = self._window_end = 0.0
 
     def wait(self, now: float, cost: int = 1) -> float:
         at = self._wall_clock()
         if not self._window_start <= at < self._window_end:
             began, ends = self._quota.span(datetime.fromtimestamp(at, UTC))
-            self._window_start, self._window_end, self._used = (
-                began.timestamp(),
-                ends.timestamp(),
-                0,
-            )
+            self._window_start, self._window_end = began.timestamp(), ends.timestamp()
         return self._window_end - at if self._used + 1 > self._quota.count else 0.0
 
     def take(self, now: float, cost: int = 1) -> None:
-        self._used += 1
+        self._state.value, self._state.until = self._used + 1, self._window_end
 
     def is_idle(self, now: float) -> bool:
         return self._used == 0 or self._wall_clock() >= self._window_end
+
+    @property
+    def _used(self) -> int:
+        return int(self._state.value) if self._state.until == self._window_end else 0
 
     def refusal(self, wait: float, owner: str) -> Refusal:
         ends = datetime.fromtimestamp(self._window_end, UTC)
@@ -180,11 +191,12 @@ class CallLimiter:
         wall_clock: Callable[[], float] = time.time,
         max_counters: int = MAX_COUNTERS,
         is_listed: Callable[[str, str], bool] = lambda server, name: True,
+        shared: SharedCounters | None = None,
     ) -> None:
         self._limit_index = LimitIndex(limits)
         self._wall_clock = wall_clock
         self._is_listed = is_listed
-        self._limiter = RateLimiter(now, max_counters)
+        self._limiter = RateLimiter(now, max_counters, shared)
         # The counters by caller and tool, and by key for the limits of a key. This saves a call the
         # search through the rules.
         self._counters_by_route: dict[tuple[str, str, str, str], CallCounters] = {}
@@ -195,6 +207,11 @@ class CallLimiter:
         """Replace the limits. The counts of unchanged limits remain."""
         self._limit_index = LimitIndex(limits)
         self._counters_by_route.clear()
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether any call is counted."""
+        return bool(self._limit_index.limits)
 
     def count_call(self, actor: Actor, server: str, name: str, cost: int = 1) -> Refusal | None:
         """Count a call, or return a refusal. A refused call is not counted."""
@@ -223,36 +240,47 @@ class CallLimiter:
     def metric_families(self) -> list[MetricFamily]:
         return [
             MetricFamily(
-                "comity_limited_total",
+                "comity_rate_limited_total",
                 "counter",
                 "Requests that were refused because of a limit.",
                 [((("limit", fault.error_type),), n) for fault, n in self._refusal_counts.items()],
             ),
             MetricFamily(
-                "comity_limit_counts", "gauge", "Counts that are kept.", [((), len(self._limiter))]
+                "comity_limit_counters", "gauge", "Stored counters.", [((), len(self._limiter))]
             ),
             MetricFamily(
-                "comity_limit_counts_forgotten_total",
+                "comity_limit_counters_dropped_total",
                 "counter",
-                "Counts that were forgotten for want of room while they still mattered.",
+                "Counters that were dropped because of a limit while still in use.",
                 [((), self._limiter.dropped_keys)],
             ),
         ]
 
     def _count_or_refuse(self, counters: CallCounters, cost: int) -> Refusal | None:
-        now = self._limiter.clock()
-        for counter, whose in counters:
-            wait = counter.wait(now, cost)
-            if wait:
-                if isinstance(counter, QuotaCounter):
-                    refusal = counter.refusal(wait, whose)
-                else:
-                    refusal = _rate_refusal(counter.rate, counter.current(now, cost), wait, whose)
-                self._refusal_counts[refusal.fault] += 1
-                return refusal
-        for counter, _ in counters:
-            counter.take(now, cost)
-        return None
+        now, shared = self._limiter.clock(), self._limiter.shared
+        if shared is not None:
+            shared.acquire()
+        try:
+            for counter, whose in counters:
+                wait = counter.wait(now, cost)
+                if wait:
+                    return self._refusal(counter, now, cost, wait, whose)
+            for counter, _ in counters:
+                counter.take(now, cost)
+            return None
+        finally:
+            if shared is not None:
+                shared.release()
+
+    def _refusal(
+        self, counter: CallCounter, now: float, cost: int, wait: float, owner: str
+    ) -> Refusal:
+        if isinstance(counter, QuotaCounter):
+            refusal = counter.refusal(wait, owner)
+        else:
+            refusal = _rate_refusal(counter.rate, counter.current(now, cost), wait, owner)
+        self._refusal_counts[refusal.fault] += 1
+        return refusal
 
     def _counters_of_route(self, route: tuple[str, str, str, str]) -> CallCounters:
         party, key, server, name = route
@@ -260,18 +288,18 @@ class CallLimiter:
         # Unknown tool names share one counter. Otherwise a caller could create counters without
         # end.
         tool = name if self._is_listed(server, name) else ""
-        identity: dict[Unit, str] = {"party": party, "key": key, "server": server, "tool": tool}
+        identity: dict[Unit, str] = {"principal": party, "key": key, "server": server, "tool": tool}
         found: list[tuple[CallCounter, str]] = []
         for limit in self._limit_index.limits_for(party, server, name):
             # A tool name identifies a tool only together with its server.
             units: tuple[Unit, ...] = (*limit.per, "server") if "tool" in limit.per else limit.per
             counted = limit, tuple((unit, identity[unit]) for unit in units)
-            whose = " and ".join(f"this {unit}" for unit in limit.per) or "everybody together"
+            whose = " and ".join(f"this {unit}" for unit in limit.per) or "all principals together"
             if limit.rate is not None:
                 found.append((self._limiter.rate_counter(counted, limit.rate), whose))
             if limit.quota is not None:
                 made = self._limiter.counter(
-                    counted, lambda q=limit.quota: self._make_quota_counter(q)
+                    counted, lambda q=limit.quota, key=counted: self._make_quota_counter(q, key)
                 )
                 found.append((made, whose))
         counters = tuple(found)
@@ -294,8 +322,8 @@ class CallLimiter:
             self._counters_by_key[key] = counters
         return counters
 
-    def _make_quota_counter(self, quota: Quota) -> QuotaCounter:
-        return QuotaCounter(quota, self._wall_clock)
+    def _make_quota_counter(self, quota: Quota, key: Hashable) -> QuotaCounter:
+        return QuotaCounter(quota, self._wall_clock, self._limiter.shared_state(key))
 
     def _forget_routes(self, before: int) -> bool:
         """Clear the remembered counters if the limiter has dropped some.

@@ -22,7 +22,7 @@ WAIT_METHODS: Final = ("mgp/permission/request", "mgp/permission/await")
 DECISION_METHODS: Final = ("mgp/permission/response", "mgp/permission/grant")
 """Methods that tell a server the decision: MGP's name, then its later name."""
 
-OPERATOR_DECIDES_TEXT: Final = "what a server may do is decided by its operator alone"
+OPERATOR_DECIDES_TEXT: Final = "only operators decide about permissions of servers"
 """The answer to a server that decides on its own permissions or asks a client to. (D-08, S1)"""
 
 SECURITY_META_KEY: Final = "dev.comity/security"
@@ -181,8 +181,8 @@ MEANING_BY_PERMISSION: Final[Mapping[str, str]] = {
     "network.listen": "be reached from other machines over the network",
     "shell.execute": "run commands in a shell",
     "code_execution": "run code that it is given",
-    "memory.read": "read what was remembered for later",
-    "memory.write": "change what is remembered for later",
+    "memory.read": "read stored memories",
+    "memory.write": "change stored memories",
     "system.info": "learn about the machine that it runs on",
     "camera": "see through a camera",
     "notification": "show notices to people",
@@ -250,7 +250,7 @@ def permission_risk(name: str) -> Risk:
 def describe_permission(name: str) -> str:
     """Describe what a server can do with a permission, for the person who decides."""
     own = "do what only its own documentation explains" if is_custom_permission(name) else ""
-    return MEANING_BY_PERMISSION.get(name, own or "do what nobody here knows by this name")
+    return MEANING_BY_PERMISSION.get(name, own or "use an unknown permission")
 
 
 def decide_permission(
@@ -274,7 +274,9 @@ def decide_permission(
         )
     if policy in (ApprovalPolicy.AUTO_APPROVE, ApprovalPolicy.INTERACTIVE):
         reason = (
-            "an operator has to decide" if is_known_permission(name) else "nobody knows this name"
+            "an operator has to decide"
+            if is_known_permission(name)
+            else "the permission is unknown"
         )
         return PermissionDecision(PermissionOutcome.DEFERRED, f"policy {policy}", reason)
     return PermissionDecision(
@@ -301,7 +303,7 @@ def _decision_of_grants(judged: Decision) -> PermissionDecision | None:
     }[judged.effect]
     by = grant.granted_by or str(grant.source)
     return PermissionDecision(
-        decision, by, grant.justification or "an operator said so", grant.expires_at
+        decision, by, grant.justification or "an operator decided it", grant.expires_at
     )
 
 
@@ -323,7 +325,7 @@ class PermissionDenialAction(StrEnum):
 class DefinitionPolicy(StrEnum):
     """When Comity accepts the definition of a tool. (attack 2)"""
 
-    FIRST_SEEN = "first_seen"
+    FIRST_USE = "first_use"
     APPROVE = "approve"
     OFF = "off"
 
@@ -383,7 +385,7 @@ class ServerPolicy:
     on_denied: PermissionDenialAction = PermissionDenialAction.DEGRADE
     trust: TrustLevel = TrustLevel.STANDARD
     risk: Risk | None = None
-    definitions: DefinitionPolicy = DefinitionPolicy.FIRST_SEEN
+    definitions: DefinitionPolicy = DefinitionPolicy.FIRST_USE
     suspicious: SuspicionPolicy = SuspicionPolicy.REFUSE
     fallback: FallbackValidatorPolicy = FallbackValidatorPolicy.WARN
     require_approval: RequireApproval = RequireApproval.NEVER

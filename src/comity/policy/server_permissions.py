@@ -88,10 +88,10 @@ class ServerPermissions:
 
 
 _UNDECIDED_DECISION: Final = PermissionDecision(
-    PermissionOutcome.DEFERRED, GATEWAY, "nobody has decided yet"
+    PermissionOutcome.DEFERRED, GATEWAY, "not decided yet"
 )
 _UNKNOWN_DECISION: Final = PermissionDecision(
-    PermissionOutcome.DEFERRED, GATEWAY, "what is allowed is not known just now"
+    PermissionOutcome.DEFERRED, GATEWAY, "permissions are not loaded"
 )
 _NEVER_DECIDED: Final = object()
 _DECISION_EVENTS: Final = {
@@ -241,9 +241,10 @@ class PermissionService:
         if denied:
             told = ", ".join(f"{name} ({each.decision})" for name, each in denied.items())
             raise Unavailable(
-                f"server {permissions.server!r} needs what it was not given: {told:.500}; "
+                f"server {permissions.server!r} lacks permissions: {told:.500}; "
                 "approve it "
-                f"with `comity permissions approve {permissions.server} PERMISSION` and restart it",
+                f"with `comity servers permissions approve {permissions.server} PERMISSION` and "
+                "restart it",
                 PERMISSION_DENIED,
             )
 
@@ -307,7 +308,9 @@ class PermissionService:
                 async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
                     answer = await permissions.send_request(name, params)
             except (Unavailable, MalformedMessage, TimeoutError) as error:
-                log.info("server %r was not told by %s: %s", permissions.server, name, error)
+                log.info(
+                    "Server %r could not be notified with %s: %s", permissions.server, name, error
+                )
                 return
             refused = jsonrpc.error_of(answer)
             if refused is None or refused.code != METHOD_NOT_FOUND.code:
@@ -327,10 +330,10 @@ class PermissionService:
             )
         except MalformedMessage:
             return
-        log.warning("server %r answered with grants of its own: they count for nothing", server)
+        log.warning("Server %r answered with its own grants. Comity ignores them.", server)
         if self.audit_log is not None:
             self.audit_log.record(
-                AuditType.TESTIMONY,
+                AuditType.SERVER_REPORT,
                 f"{SERVER_SUBJECT_PREFIX}{server}",
                 server=server,
                 result=AuditResult.UNKNOWN,
@@ -361,7 +364,7 @@ def _record_decision(
     details: dict[str, object] = {"permission": name, "decision": now.decision, "by": now.by}
     if type is AuditType.PERMISSION_REVOKED and has_ended:
         details["expired"] = True
-    untrusted = {"because": now.reason}
+    untrusted = {"reason": now.reason}
     audit_log.record(type, GATEWAY, server=permissions.server, details=details, untrusted=untrusted)
 
 

@@ -39,11 +39,11 @@ from comity.policy.risk import (
 from comity.toolkit.resilience import RATE_FORM, RateLimit
 from comity.validation.settings import INSPECT
 
-type DefaultPolicy = Literal["opt-in", "opt-out"]
+type DefaultPolicy = Literal["deny", "allow"]
 type RequireApprovalChoice = Literal["auto", "never", "destructive", "dangerous"]
 type SuspiciousChoice = Literal["show", "refuse", "strict"]
 type FallbackChoice = Literal["auto", "off", "warn", "on"]
-type DefinitionsChoice = Literal["first_seen", "approve", "off"]
+type DefinitionsChoice = Literal["first_use", "approve", "off"]
 type ApprovalChoice = Literal["auto", "interactive", "auto_approve", "deny_all", "config_only"]
 
 MAX_GRANTS: Final = 10_000
@@ -76,7 +76,7 @@ def _read_expiry(value: ConfigValue) -> Any:
 
 def _read_justification(value: ConfigValue) -> str:
     if len(value.text()) > MAX_JUSTIFICATION_LENGTH:
-        raise value.wrong(f"has more than {MAX_JUSTIFICATION_LENGTH} characters; say it shorter")
+        raise value.wrong(f"has more than {MAX_JUSTIFICATION_LENGTH} characters; shorten it")
     return value.text()
 
 
@@ -119,39 +119,39 @@ _CONDITION_SCHEMA: Final = {
 _SHORT_TEXT_SCHEMA: Final = {"type": "string", "minLength": 1, "maxLength": 1000}
 _VERB_MEMBER: Final = (
     _checked_text_type(grants.parse_verb, _SHORT_TEXT_SCHEMA),
-    "what it may do; tools/call unless given",
+    "the permitted verb; default: tools/call",
 )
 _TARGET_MEMBER: Final = (
     FieldType(ConfigValue.text, _SHORT_TEXT_SCHEMA),
-    "with what: server/tool, server/*, or *",
+    "the target: server/tool, server/*, or *",
 )
 _JUSTIFICATION_MEMBER: Final = (
     FieldType(_read_justification, TEXT.schema),
-    "for people who read it later",
+    "a note for people who read the entry later",
 )
 _GRANT_MEMBERS: Final[Members] = {
     "subject": (
         _checked_text_type(grants.parse_subject, _SHORT_TEXT_SCHEMA),
-        "who: a party's id, or * for everybody known",
+        "the name of a principal, or * for all known principals",
     ),
     "verb": _VERB_MEMBER,
     "target": _TARGET_MEMBER,
-    "effect": (one_of(*Effect), "allow unless given; deny, or ask a person each time"),
+    "effect": (one_of(*Effect), "`allow` (default), `deny`, or `ask` for approval of each call"),
     "expires": (FieldType(_read_expiry, {"type": "string"}), "when it ends, with the time zone"),
     "where": (
         FieldType(_read_condition, _CONDITION_SCHEMA),
-        "for which arguments a person need not be asked: a test for each, by its JSON pointer",
+        "conditions on arguments under which no approval is needed, by JSON pointer",
     ),
-    "why": _JUSTIFICATION_MEMBER,
+    "reason": _JUSTIFICATION_MEMBER,
 }
 _GUARDRAIL_MEMBERS: Final[Members] = {
     "subject": (
         _checked_text_type(grants.parse_subject_pattern, _SHORT_TEXT_SCHEMA),
-        "who; may be a pattern, as agent:*",
+        "the principal, or a pattern such as agent:*",
     ),
     "verb": _VERB_MEMBER,
     "target": _TARGET_MEMBER,
-    "why": _JUSTIFICATION_MEMBER,
+    "reason": _JUSTIFICATION_MEMBER,
 }
 
 
@@ -195,7 +195,7 @@ def _read_grant(entry: ConfigValue) -> Grant:
         Effect(said.get("effect", Effect.ALLOW)),
         source=GrantSource.FILE,
         granted_by=FILE_AUTHOR,
-        justification=said.get("why", ""),
+        justification=said.get("reason", ""),
         expires_at=said.get("expires"),
         where=said.get("where"),
     )
@@ -207,7 +207,7 @@ def _read_grant(entry: ConfigValue) -> Grant:
 
 def _read_guardrail(entry: ConfigValue) -> Guardrail:
     said = _read_members(entry, _GUARDRAIL_MEMBERS)
-    return Guardrail(said["subject"], said["verb"], said["target"], said.get("why", ""))
+    return Guardrail(said["subject"], said["verb"], said["target"], said.get("reason", ""))
 
 
 def _entries_type(
@@ -215,7 +215,9 @@ def _entries_type(
 ) -> FieldType:
     items = table_of(known, required=["subject", "target"])
     schema = {"type": "array", "maxItems": max_entries, "items": items}
-    return FieldType(all_of(read, max_entries, "; keep the rest with `comity grants add`"), schema)
+    return FieldType(
+        all_of(read, max_entries, "; store the rest with `comity grants create`"), schema
+    )
 
 
 GRANTS_TYPE: Final = _entries_type(_read_grant, MAX_GRANTS, _GRANT_MEMBERS)
@@ -249,42 +251,45 @@ def _read_meanings(value: ConfigValue) -> Mapping[str, object]:
 
 
 SERVER_POLICY_MEMBERS: Final[Members] = {
-    "approval_policy": (one_of(*ApprovalPolicy), "what becomes of permissions nobody decided"),
+    "approval_policy": (one_of(*ApprovalPolicy), "the decision about its pending permissions"),
     "permissions": (
         FieldType(_read_permissions, _NAMES.schema),
-        "permissions that this server is given",
+        "the permissions of this server",
     ),
     "on_denied": (
         one_of(*PermissionDenialAction),
-        "whether it works with less, or not at all, if denied some",
+        "whether it runs with fewer permissions, or not at all, if some are denied",
     ),
     "trust": (
         FieldType(_read_trust, {"enum": list(TRUST_BY_NAME)}),
-        "whether its labels and hints about its tools are believed: only those of `trusted`",
+        "whether Comity believes its hints about its tools: only if `trusted`",
     ),
-    "risk": (_RISK, "how risky its tools are, where nothing is said of one"),
-    "definitions": (one_of(*DefinitionPolicy), "when its tools are accepted as they are described"),
-    "suspicious": (
+    "risk": (_RISK, "the risk of its tools that have none of their own"),
+    "trust_definitions": (
+        one_of(*DefinitionPolicy),
+        "when Comity accepts the definitions of its tools",
+    ),
+    "on_suspicious_definition": (
         one_of(*SuspicionPolicy),
-        "what is done about tools that hide or imitate something",
+        "the treatment of tools whose definition hides or imitates something",
     ),
-    "audit": (TRUTH, "whether it is told all that happens here, as an audit server"),
+    "audit": (TRUTH, "whether it receives all audit events, as an audit server"),
 }
 TOOL_POLICY_MEMBERS: Final[Members] = {
     "risk": (_RISK, "how risky it is"),
-    "validators": (_VALIDATORS, "what looks at its arguments before it is called"),
+    "validators": (_VALIDATORS, "the validators that check its arguments before a call"),
     "arguments": (
         FieldType(
             _read_meanings,
             {"type": "object", "additionalProperties": {"enum": list(ARGUMENT_MEANINGS)}},
         ),
-        "what its arguments are, for those validators",
+        "the roles of its arguments, for these validators",
     ),
-    "inspect": (INSPECT, "how strict those validators are, and what they let through"),
-    "require_approval": (one_of(*RequireApproval), "which of its calls need a person's approval"),
-    "approvals": (number_type(1, 100), "how many people have to say yes, where any has to"),
-    "disabled": (TRUTH, "whether nobody can call it"),
-    "cost": (number_type(1, 10_000), "how many calls one of it counts as, for limits"),
+    "inspect": (INSPECT, "the rules of these validators"),
+    "require_approval": (one_of(*RequireApproval), "which of its calls need approval"),
+    "approvals": (number_type(1, 100), "how many people must approve a call that needs approval"),
+    "disabled": (TRUTH, "whether all calls of it are refused"),
+    "cost": (number_type(1, 10_000), "how many calls one call counts as, for rate limits"),
     "idempotent": (TRUTH, "whether calling it twice does no more than calling it once"),
     "max_retries": (
         number_type(0, 10),
@@ -340,7 +345,7 @@ def _pattern_type(pattern: str, description: str) -> FieldType:
 def _read_units(value: ConfigValue) -> tuple[Unit, ...]:
     found = tuple(each.one_of(UNITS) for each in value.items())
     if len(set(found)) < len(found):
-        raise value.wrong("names one thing twice; keep one")
+        raise value.wrong("has a duplicate; keep one")
     return tuple(unit for unit in UNITS if unit in found)
 
 
@@ -349,19 +354,22 @@ _UNITS_TYPE: Final = FieldType(
 )
 _LIMIT_MEMBERS: Final[Members] = {
     "subject": (
-        _pattern_type(_SUBJECT_PATTERN, "a party, as agent:ci, or a pattern"),
-        "whose calls; * is all",
+        _pattern_type(_SUBJECT_PATTERN, "a principal, such as agent:ci, or a pattern"),
+        "the principal whose calls count; * is all",
     ),
     "target": (
         _pattern_type(_TARGET_PATTERN, "server/tool, server/* or *"),
-        "calls of what, as in a grant; * is everything",
+        "the target of the calls, as in a grant; * is all",
     ),
-    "per": (_UNITS_TYPE, "what has a count of its own: party unless given; [] is one for all"),
+    "per": (
+        _UNITS_TYPE,
+        "the units with a counter of their own; default: principal; [] is one for all",
+    ),
     "rate": (
         _pattern_type(RATE_FORM, "a number in a time, as 60/m"),
         "calls a second, minute, hour, day",
     ),
-    "burst": (number_type(1, 1_000_000_000), "how many of them at once; all of them unless given"),
+    "burst": (number_type(1, 1_000_000_000), "how many of them at once; default: all"),
     "quota": (
         _pattern_type(QUOTA_FORM, "a number in a time, as 10000/d"),
         "calls a day or month, in UTC",
@@ -375,7 +383,7 @@ def _read_limit(entry: ConfigValue) -> LimitRule:
         raise entry.wrong("limits nothing; give it a rate, as 60/m, or a quota, as 10000/d")
     burst = said.pop("burst", None)
     if burst is not None and "rate" not in said:
-        raise entry.table()["burst"].wrong("belongs to a rate, and there is none")
+        raise entry.table()["burst"].wrong("needs a rate")
     rate = RateLimit.parse(said.pop("rate"), burst) if "rate" in said else None
     quota = Quota.parse(said.pop("quota")) if "quota" in said else None
     return LimitRule(**said, rate=rate, quota=quota)
@@ -396,32 +404,32 @@ RATES_TYPE: Final = FieldType(_read_limits, {"type": "array", "items": _LIMIT_SC
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
     default_policy: DefaultPolicy = setting(
-        "opt-in",
-        "Calls without a grant: `opt-in` denies them, `opt-out` allows them to known principals.",
+        "deny",
+        "Calls without a grant: `deny` denies them, `allow` allows them to known principals.",
         is_live=True,
     )
     require_approval: RequireApprovalChoice = setting(
         "auto",
-        "The calls that need the approval of a person; `destructive`: dangerous ones, and servers "
-        "in this file are `trusted` unless they say otherwise; `auto`: dangerous ones where "
+        "The calls that need the approval of a person. `destructive`: dangerous ones, and servers "
+        "in this file are `trusted` unless they say otherwise. `auto`: dangerous ones where "
         "identity is required, else never.",
     )
     approve_own: bool = setting(
         False,
         "Whether a person who may do everything (verb `*` on `*`) may approve their own requests.",
     )
-    suspicious: SuspiciousChoice = setting(
-        "refuse", "What happens to tools whose definition hides something or imitates another."
+    on_suspicious_definition: SuspiciousChoice = setting(
+        "refuse", "The treatment of tools whose definition hides something or imitates another."
     )
     fallback_validators: FallbackChoice = setting(
         "auto",
         "Validators for tools that name none; `auto`: on where identity is required, else warn.",
     )
-    definitions: DefinitionsChoice = setting(
-        "first_seen", "When Comity accepts the definition of a tool."
+    trust_definitions: DefinitionsChoice = setting(
+        "first_use", "When Comity accepts the definition of a tool."
     )
     approval_policy: ApprovalChoice = setting(
         "auto",
-        "What becomes of permissions that nobody decided; `auto`: config_only where identity is "
+        "The decision about pending permissions of servers; `auto`: config_only where identity is "
         "required, else auto_approve.",
     )

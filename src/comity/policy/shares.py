@@ -37,9 +37,10 @@ class PrincipalShares:
 
     def acquire(self, principal: str, amount: int = 1) -> bool:
         """Count `amount` more. Returns False and counts nothing if that exceeds the limit."""
-        if self.is_full(principal, amount):
+        held = self._count_by_principal.get(principal, 0) + amount
+        if held > self.limit and principal not in _UNLIMITED_PRINCIPALS:
             return False
-        self._count_by_principal[principal] = self._count_by_principal.get(principal, 0) + amount
+        self._count_by_principal[principal] = held
         return True
 
     def is_full(self, principal: str, amount: int = 1) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import batched
+from itertools import batched, count
 from typing import Final, Protocol
 
 from comity.errors import POLICY_UNKNOWN, Misconfigured, Unavailable
@@ -122,22 +122,43 @@ class SnapshotFreshness:
             raise self._stale_error()
 
     def _stale_error(self) -> Unavailable:
-        reason = "what is allowed here is not known yet; try again in a moment"
+        reason = "permissions are not loaded yet (store unavailable); retry shortly"
         if self._confirmed_at > -math.inf:
             reason = (
-                f"what is allowed here was last known for sure {self.age:.0f} s ago, which is too "
+                f"permissions were last confirmed {self.age:.0f} s ago, which is too "
                 "long; nothing is allowed before the store answers again"
             )
         return Unavailable(reason, POLICY_UNKNOWN, RETRY_AFTER)
 
 
+class PolicyGeneration:
+    """A number that grows with every change of what decides about calls.
+
+    Whoever remembers a decision remembers the number with it, and decides again once it has grown.
+    Grants, guardrails, keys, principals, definitions, permissions, policies, limits and feature
+    sets all advance the same number, so a look at it costs a call one comparison.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def advance(self, *_: object) -> None:
+        """Void what was decided before. It takes any arguments, so that it can be a watcher."""
+        self.number += 1
+
+
 class RecordCache[T]:
     """The records of one kind, by id. Usable only while they are fresh."""
 
-    __slots__ = ("_freshness", "_record_by_id")
+    __slots__ = ("_freshness", "_generation", "_record_by_id")
 
-    def __init__(self, freshness: SnapshotFreshness) -> None:
+    def __init__(
+        self, freshness: SnapshotFreshness, generation: PolicyGeneration | None = None
+    ) -> None:
         self._freshness = freshness
+        self._generation = generation or PolicyGeneration()
         self._record_by_id: dict[str, T] = {}
 
     def __len__(self) -> int:
@@ -153,9 +174,11 @@ class RecordCache[T]:
 
     def replace(self, records: Mapping[str, T]) -> None:
         self._record_by_id = dict(records)
+        self._generation.advance()
 
     def put(self, id: str, record: T | None) -> None:
         """Replace one record. None removes it."""
+        self._generation.advance()
         if record is None:
             self._record_by_id.pop(id, None)
         else:
@@ -176,6 +199,10 @@ type StillHolds = Callable[[], bool]
 
 class PolicyEngine(Protocol):
     """Decides what an actor may do. Raises Unavailable while the grants are not known."""
+
+    def require_fresh(self) -> None:
+        """Raise Unavailable if no decision is possible now, also none that was made before."""
+        ...
 
     def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision: ...
 
@@ -219,6 +246,8 @@ class GrantSnapshot:
         self._decision_by_key: dict[Asked, Decision] = {}
         self._clock = clock
         self._freshness = SnapshotFreshness() if freshness is None else freshness
+        self.require_fresh = self._freshness.require_fresh
+        self.generation = PolicyGeneration()
         if access is not None:
             self._freshness.confirm(self._freshness.clock())
 
@@ -235,6 +264,11 @@ class GrantSnapshot:
         """Use other grants from now on. This does not mark them as fresh."""
         self.latest = access
         self._decision_by_key = {}
+        self.generation.advance()
+
+    def never_expires(self, actor: Actor, server: str, name: str) -> bool:
+        """Return whether only a change of grants can change what this actor may do there."""
+        return self.latest.never_expires(actor, server, name)
 
     def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
         """Decide what the actor may do. Permissive decisions are cached until the grants change."""
@@ -286,6 +320,9 @@ class GrantSnapshot:
 class AllowAll:
     """Allows everything to everybody, for an endpoint without authentication."""
 
+    def require_fresh(self) -> None:
+        """Return: nothing here can be out of date."""
+
     def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
         return _ALLOW_DECISION
 
@@ -316,10 +353,12 @@ _ALLOW_DECISION = Decision(Effect.ALLOW, "nothing is governed")
 
 log = logging.getLogger(__name__)
 
-STORE_POLL_INTERVAL: Final = timedelta(milliseconds=300)
-"""The interval at which the store is asked. It bounds the delay after a lost change notice."""
+HEARTBEAT_INTERVAL: Final = timedelta(milliseconds=200)
+"""Well below `SUSPENSION_SECONDS`, so that a busy process does not count as suspended."""
 
-HEARTBEAT_SECONDS: Final = 0.1
+BEATS_PER_LOOK: Final = 2
+"""How many heartbeats pass between two looks at the store. It bounds the delay of lost notices."""
+
 REFRESH_TIMEOUT_SECONDS: Final = 5.0
 """How long a call waits for the store after the process was suspended."""
 
@@ -366,10 +405,11 @@ class PolicySnapshot[Stores: PolicyStores]:
         self.records = records
         self.grants = grants
         self.freshness = freshness
-        self.keys = RecordCache[ApiKey](freshness)
-        self.parties = RecordCache[Principal](freshness)
+        self.keys = RecordCache[ApiKey](freshness, grants.generation)
+        self.parties = RecordCache[Principal](freshness, grants.generation)
         self._static_rules = static_rules
         self._version = 0
+        self._seen_count = 0
         self._is_open = False
         self._is_loaded = False
         self._trouble = ""
@@ -419,13 +459,20 @@ class PolicySnapshot[Stores: PolicyStores]:
                 await self.records.open()
                 self._is_open = True
             asked = self.freshness.clock()
-            news = await self.records.changes.since(self._version)
-            if self._is_loaded and news.changes is not None:
-                await self._reread_changed(news.changes)
-            else:
-                await self._load()
-            self._version = news.version
+            change_count = await self.records.changes.count_changes()
+            if change_count != self._seen_count:
+                await self._read_changes()
+                # The count is from before the changes were read, so it misses no later change.
+                self._seen_count = change_count
             self.freshness.confirm(asked)
+
+    async def _read_changes(self) -> None:
+        news = await self.records.changes.since(self._version)
+        if self._is_loaded and news.changes is not None:
+            await self._reread_changed(news.changes)
+        else:
+            await self._load()
+        self._version = news.version
 
     @property
     def is_fresh(self) -> bool:
@@ -458,24 +505,27 @@ class PolicySnapshot[Stores: PolicyStores]:
         """
         try:
             await self._retry_refresh()
-            work = [
-                asyncio.ensure_future(self._follow_changes()),
-                asyncio.ensure_future(self._give_heartbeats()),
-            ]
+            work = asyncio.ensure_future(self._follow_changes())
             try:
                 yield
             finally:
-                for each in work:
-                    each.cancel()
+                work.cancel()
                 self._background_tasks.cancel()
-                await asyncio.gather(*work, self._background_tasks.finish(), return_exceptions=True)
+                await asyncio.gather(work, self._background_tasks.finish(), return_exceptions=True)
         finally:
             await self.records.close()
 
     async def _follow_changes(self) -> None:
-        while True:
-            await self.records.changes.wait_for_change(STORE_POLL_INTERVAL)
-            await self._refresh_soon()
+        """Give heartbeats, and refresh in the background, so that a slow store delays none."""
+        is_noticed = False
+        for number in count():
+            # Without a maximum age of the records, no heartbeats are needed.
+            stood_still = self.freshness.has_max_age and self.freshness.beat()
+            is_due = stood_still or is_noticed or number % BEATS_PER_LOOK == 0
+            # A refresh that runs already may have asked before this change, so one more follows it.
+            if is_due and len(self._background_tasks) < 2:
+                self._background_tasks.start(self._refresh_soon(), at_once=True)
+            is_noticed = await self.records.changes.wait_for_change(HEARTBEAT_INTERVAL)
 
     async def _refresh_soon(self) -> None:
         try:
@@ -483,14 +533,7 @@ class PolicySnapshot[Stores: PolicyStores]:
         except Misconfigured as error:
             self._log_trouble(str(error))
         except Exception:
-            log.exception("following the records ended in a bug")
-
-    async def _give_heartbeats(self) -> None:
-        """Give heartbeats. Without a maximum age of the records, none are needed."""
-        while self.freshness.has_max_age:
-            if self.freshness.beat():
-                self._background_tasks.start(self._refresh_soon(), at_once=True)
-            await asyncio.sleep(HEARTBEAT_SECONDS)
+            log.exception("Watching the records failed")
 
     async def _retry_refresh(self) -> None:
         try:
@@ -499,13 +542,13 @@ class PolicySnapshot[Stores: PolicyStores]:
             self._log_trouble(str(error))
         else:
             if self._trouble:
-                log.warning("the store answers again; what it holds is in force")
+                log.warning("The store is available again. Its permissions are in force.")
             self._trouble = ""
 
     def _log_trouble(self, trouble: str) -> None:
         """Log a problem once, regardless of the number of attempts."""
         if not self._trouble:
-            log.error("%s; calls are judged by what is known, while it is not too old", trouble)
+            log.error("%s; using cached permissions", trouble)
         self._trouble = trouble
 
     async def _load(self) -> None:
@@ -589,4 +632,4 @@ def _call_watcher(watcher: Watcher, record_id: str) -> None:
     try:
         watcher(record_id)
     except Exception:
-        log.exception("a watcher of the records failed")
+        log.exception("A listener for record changes failed")

@@ -87,7 +87,7 @@ def visible_servers(access: GrantSet, actor: Actor) -> Collection[str] | None:
     """The only servers of which the actor may see anything, or None if any server qualifies."""
     decided = access.static_rules
     entries = access.indexes_of(actor)
-    if decided.default is DefaultPolicy.OPT_OUT and actor.party:
+    if decided.default is DefaultPolicy.ALLOW and actor.party:
         return None
     if any(each.grants_on_all or each.grants_by_name or each.pattern_grants for each in entries):
         return None
@@ -97,7 +97,7 @@ def visible_servers(access: GrantSet, actor: Actor) -> Collection[str] | None:
         for server in chain(each.grants_by_entry, each.grants_by_server, each.grants_on_some)
     }
     found.update(
-        server for server, policy in decided.policies.items() if policy is DefaultPolicy.OPT_OUT
+        server for server, policy in decided.policies.items() if policy is DefaultPolicy.ALLOW
     )
     return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from comity.app.records import GatewaySnapshot, RecordStores
@@ -41,13 +42,19 @@ from comity.policy.risk import (
     expand_aliases,
 )
 from comity.policy.server_permissions import PermissionService
-from comity.policy.snapshot import GrantSnapshot, PolicySnapshot, SnapshotFreshness
+from comity.policy.snapshot import (
+    GrantSnapshot,
+    PolicyGeneration,
+    PolicySnapshot,
+    SnapshotFreshness,
+)
 from comity.servers.service import ServerService
 from comity.servers.supervisor import ServerOptions
 from comity.sessions.upstream import CallStreamRelay
 from comity.storage.changes import RecordKind
 from comity.telemetry.metrics import MetricFamily
 from comity.toolkit.background import BackgroundTasks
+from comity.toolkit.shared_counters import SharedCounterFile
 
 _UNKNOWN_SERVER_POLICY: Final = ServerPolicy(
     approval=ApprovalPolicy.DENY_ALL,
@@ -92,6 +99,12 @@ class ServerPolicyService:
             self.live_policy, enabling, audit=audit_log, is_on_other_node=is_elsewhere
         )
         snapshot.watch(RecordKind.GRANTS, lambda _: self.live_host.refresh_outdated())
+        # Everything that decides about calls advances the same number.
+        self._generation = grants.generation
+        catalog.watch(grants.generation.advance)
+        permits.watch(grants.generation.advance)
+        self.tool_reviews.watch(grants.generation.advance)
+        self.live_host.handlers.watchers.append(grants.generation.advance)
         self._background_tasks = background_tasks
         self.permission_approvals = PermissionApprovals(
             approvals, permits, administration, background_tasks
@@ -134,6 +147,7 @@ class ServerPolicyService:
     def update_live_policy(self, server: ServerSettings) -> None:
         """Apply a change of what a running server may do beyond answering requests."""
         self._live_policy_by_server[server.id] = live_policy_of(server.live)
+        self._generation.advance()
         self.live_host.refresh(server.id)
 
     def routes(self, servers: ServerService, administration: GrantAdmin) -> ApiRoutes:
@@ -146,6 +160,7 @@ class ServerPolicyService:
     def remove_server(self, server: str) -> None:
         self._policy_by_server.pop(server, None)
         self._live_policy_by_server.pop(server, None)
+        self._generation.advance()
         self.live_host.remove(server)
         self.tool_reviews.permission_service.remove_server(server)
         self.permission_approvals.on_server_removed(server)
@@ -176,15 +191,17 @@ def policy_of(server: ServerSettings, settings: Settings) -> ServerPolicy:
         PermissionDenialAction(own.get("on_denied", PermissionDenialAction.DEGRADE)),
         TrustLevel(own.get("trust") or server.trust_level or trust),
         None if risk is None else Risk(risk),
-        DefinitionPolicy(own.get("definitions", settings.policy.definitions)),
-        SuspicionPolicy(own.get("suspicious", settings.policy.suspicious)),
+        DefinitionPolicy(own.get("trust_definitions", settings.policy.trust_definitions)),
+        SuspicionPolicy(
+            own.get("on_suspicious_definition", settings.policy.on_suspicious_definition)
+        ),
         FallbackValidatorPolicy(fallback),
         RequireApproval(require_approval),
         settings.policy.require_approval == "never",
         server.tools,
         {
-            Risk.MODERATE: settings.limits.moderate_cost,
-            Risk.DANGEROUS: settings.limits.dangerous_cost,
+            Risk.MODERATE: settings.limits.rate_cost_moderate,
+            Risk.DANGEROUS: settings.limits.rate_cost_dangerous,
         },
         bool(own.get("audit", False)),
     )
@@ -194,12 +211,19 @@ class LimitComponents:
     """The rate limits and retries of one gateway, with their metrics."""
 
     def __init__(
-        self, settings: Settings, catalog: Catalog, policy_of: Callable[[str], ServerPolicy]
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        policy_of: Callable[[str], ServerPolicy],
+        generation: PolicyGeneration,
     ) -> None:
+        shared = settings.limits.counters_file
         self.limits = CallLimiter(
             settings.limits.rates,
             is_listed=lambda server, name: catalog.has_entry(server, EntryKind.TOOL, name),
+            shared=SharedCounterFile(Path(shared)) if shared else None,
         )
+        self._generation = generation
         self._settings = settings
         self.retries = RetryService(
             policy_of, settings.limits.retry_read_only, is_enabled=_are_retries_enabled(settings)
@@ -209,6 +233,7 @@ class LimitComponents:
         """Apply new settings. The counts of unchanged limits remain."""
         if settings.limits.rates != self._settings.limits.rates:
             self.limits.replace(settings.limits.rates)
+            self._generation.advance()
         self._settings = settings
         self.retries.set_enabled(_are_retries_enabled(settings))
 
@@ -231,7 +256,7 @@ BUILT_IN_GRANTS: Final = (
         "*",
         Effect.ALLOW,
         source=GrantSource.BUILT_IN,
-        justification="whoever runs the gateway on this machine for itself",
+        justification="the local user of this gateway",
     ),
 )
 
@@ -276,9 +301,9 @@ def suggestion_routes(
 
     records = policy_components.snapshot.records
     measure = SuggestionThreshold(
-        settings.suggestions.decisions,
-        settings.suggestions.people,
-        settings.suggestions.span,
+        settings.suggestions.min_approvals,
+        settings.suggestions.min_people,
+        settings.suggestions.min_span,
         settings.suggestions.window,
     )
     past = ApprovalHistory(records.approval_requests, records.audit_log, known)

@@ -5,11 +5,12 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from comity.redaction.secrets import (
+    MIN_FORM_LENGTH,
     compile_hint,
     compile_pattern,
     hide_forms,
@@ -19,7 +20,7 @@ from comity.redaction.secrets import (
     spellings_of,
     strip_scheme,
 )
-from comity.toolkit.text import escape_unsafe
+from comity.toolkit.text import escape_unsafe, has_unsafe
 
 MAX_TEXT_LENGTH: Final = 2000
 MAX_NAME_LENGTH: Final = 200
@@ -31,9 +32,9 @@ _MARGIN: Final = 4096
 _MARK_DIGITS: Final = 8
 _MAX_REMEMBERED_LENGTH: Final = 40
 _MAX_FEW: Final = 16
-_MAX_SHORT: Final = 1000
 _MAX_REMEMBERED: Final = 4096
 _NUMBERS: Final = (int, float)
+_SUSPICIOUS: Final = object()
 _NAMING: Final = ("name", "key", "header", "field")
 
 
@@ -59,37 +60,35 @@ class Redactor:
 
     def redact(self, value: object) -> object:
         """Return the value as plain JSON types, without secrets and within the size limits."""
-        if self._is_harmless(value):
-            return value
+        members: Any = value  # a cast would cost every call a call
+        if members.__class__ is dict and len(members) <= _MAX_FEW and "value" not in members:
+            # A few members, the usual arguments of a call, most often cannot hold a secret.
+            kept = members
+            for name, held in members.items():
+                found = self._harmless(held) if name in self._plain_names else _SUSPICIOUS
+                if found is _SUSPICIOUS:
+                    break
+                if found is not held:
+                    kept = {**kept, name: found}
+            else:
+                return kept
         return _ValueWalker(self).redact(value, 0, is_secret=False)
 
-    def _is_harmless(self, value: object) -> bool:
-        """Return whether a few short members cannot hold a secret: the usual arguments of a call.
-
-        A wrong "no" costs time only.
-        """
-        if type(value) is not dict:
-            return False
-        members = cast("dict[object, object]", value)
-        if len(members) > _MAX_FEW or "value" in members:
-            return False
-        for name, held in members.items():
-            if name not in self._plain_names or is_secret_name(str(name)):
-                return False
-            if type(held) is str:
-                is_harmless = (
-                    len(held) <= _MAX_SHORT
-                    and held.isprintable()
-                    and not may_hold_secret(held)
-                    and (self._hint is None or self._hint.search(held) is None)
-                )
-            elif type(held) in _NUMBERS:
-                is_harmless = not self._numbers
-            else:
-                is_harmless = held is None or type(held) is bool
-            if not is_harmless:
-                return False
-        return True
+    def _harmless(self, value: object) -> object:
+        """Return a value as it is kept, or `_SUSPICIOUS` if it may hold a secret."""
+        if type(value) is str:
+            looked = value[: MAX_TEXT_LENGTH + self._margin]
+            if (
+                (len(looked) >= MIN_FORM_LENGTH and may_hold_secret(looked))
+                or (not looked.isprintable() and has_unsafe(looked))
+                or (self._hint is not None and self._hint.search(looked) is not None)
+            ):
+                return _SUSPICIOUS
+            is_long = len(value) > MAX_TEXT_LENGTH
+            return self._cut(value, _whole_marks(value[:MAX_TEXT_LENGTH])) if is_long else value
+        if type(value) in _NUMBERS:
+            return _SUSPICIOUS if self._numbers else value
+        return value if value is None or type(value) is bool else _SUSPICIOUS
 
     def redact_text(self, text: str, longest: int = MAX_TEXT_LENGTH) -> str:
         """Return a text for people without secrets; a long text is cut and states its length."""
@@ -97,9 +96,11 @@ class Redactor:
         looked = text if size <= longest else text[: longest + self._margin]
         looked = hide_forms(self._remove_known(looked), self.mark)
         if len(looked) > longest or size > longest + self._margin:
-            kept = _whole_marks(looked[:longest])
-            looked = f"{kept}… [{size - longest:,} more characters: {self._digest(text)}]"
+            looked = self._cut(text, _whole_marks(looked[:longest]), longest)
         return escape_unsafe(looked)
+
+    def _cut(self, text: str, kept: str, longest: int = MAX_TEXT_LENGTH) -> str:
+        return f"{kept}… [{len(text) - longest:,} more characters: {self._digest(text)}]"
 
     def hide(self, text: str) -> str:
         """Return a text of any length without secrets, and otherwise unchanged."""
@@ -108,12 +109,12 @@ class Redactor:
     def name(self, name: str) -> str:
         """Return a member's name without secrets.
 
-        Names without secrets are cached, as most recur.
+        Names without secrets are cached, as most recur, but not those of secrets.
         """
         if name in self._plain_names:
             return name
         said = self.redact_text(name, MAX_NAME_LENGTH)
-        if said == name and len(name) <= _MAX_REMEMBERED_LENGTH:
+        if said == name and len(name) <= _MAX_REMEMBERED_LENGTH and not is_secret_name(name):
             if len(self._plain_names) >= _MAX_REMEMBERED:
                 self._plain_names.clear()
             self._plain_names.add(name)

@@ -196,7 +196,9 @@ class RegistryApi:
         if frame.method is UNSET or not isinstance(frame.id, int | str):
             raise MalformedMessage("send a request with an id", INVALID_REQUEST)
         if frame.method not in SPOKEN:
-            unknown = MalformedMessage(f"{frame.method:.80} is not said here", METHOD_NOT_FOUND)
+            unknown = MalformedMessage(
+                f"{frame.method:.80} is not supported here", METHOD_NOT_FOUND
+            )
             await send_refusal(send, unknown, frame.id)
             return
         client_stream = _outbox(scope, headers)

@@ -25,12 +25,12 @@ METHODS: Final = ("tools/list", "tools/call", "tools/validate", "resources/list"
 
 _FAILURES: Final = {
     "400": ("ValidationError", "The request or the arguments are not as they should be"),
-    "401": ("Unauthenticated", "Nobody is known by these credentials, or there are none"),
+    "401": ("Unauthenticated", "The credentials are missing or unknown"),
     "403": ("Forbidden", "The caller was not granted this"),
     "404": ("NotFound", "There is no such tool"),
     "429": ("RateLimited", "Too many calls; retry after a while"),
     "502": ("ToolFailed", "The tool, or its server, failed"),
-    "503": ("Unavailable", "The tool's server is not there just now"),
+    "503": ("Unavailable", "The server of the tool is unavailable"),
     "504": ("ToolTimeout", "The tool took too long"),
 }
 _FAILED: Final = {
@@ -76,7 +76,7 @@ PATHS: Final[Schema] = {
             **build_operation("listTools", "The catalogue", None, "Catalogue"),
             "parameters": [_CURSOR, _SERVER],
         },
-        "post": build_operation("speak", "Say it in JSON-RPC", "Request", "Response"),
+        "post": build_operation("speak", "Use JSON-RPC", "Request", "Response"),
     },
     "/tools/{tool_name}": {
         "get": {

@@ -167,7 +167,7 @@ _ENVELOPE: Final[dict[str, object]] = {
     protocol.CLIENT_INFO: _ABOUT,
 }
 _FAILED: Final = ("The reason is the tool's own words.", "Change the arguments, or ask its server.")
-_NO_INPUT: Final = "the tool asks for input amid the call, which nobody can give at this door"
+_NO_INPUT: Final = "the tool needs input during the call, which is not possible over REST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +392,7 @@ class RegistryService:
         """Return a tool that the actor may call and that is enabled. Raises MalformedMessage."""
         offer = self._gate.find(call, EntryKind.TOOL, name)
         if not self._gate.is_listed(call.client_stream.actor, EntryKind.TOOL, offer):
-            raise MalformedMessage("this tool cannot be called just now", TOOL_DISABLED)
+            raise MalformedMessage("this tool is unavailable", TOOL_DISABLED)
         return offer
 
     def _readable(self, call: Call, name: str | None) -> CatalogEntry:
@@ -405,7 +405,7 @@ class RegistryService:
             call.client_stream.actor, EntryKind.TOOL, offer
         ):
             return offer
-        raise MalformedMessage("this tool cannot be called just now", TOOL_DISABLED)
+        raise MalformedMessage("this tool is unavailable", TOOL_DISABLED)
 
     def _output(self, call: Call, raw: Raw) -> RegistryResponse:
         result = cast("dict[str, Any]", jsonrpc.decode_value(raw))
@@ -437,7 +437,7 @@ class RegistryService:
 
 
 async def _refuse_method(call: Call, frame: Frame, stack: AsyncExitStack) -> None:
-    raise MalformedMessage(f"{call.method:.80} is not said here", METHOD_NOT_FOUND)
+    raise MalformedMessage(f"{call.method:.80} is not supported here", METHOD_NOT_FOUND)
 
 
 def _tool_query(call: Call, frame: Frame) -> ToolQuery:

@@ -15,8 +15,8 @@ class RegistrySettings:
     discovery_timeout: timedelta = setting(
         timedelta(seconds=2), "How long an answer about the tools may take."
     )
-    lock_timeout: timedelta = setting(
-        timedelta(milliseconds=500), "How long a call may wait for a free place at its server."
+    queue_timeout: timedelta = setting(
+        timedelta(milliseconds=500), "How long a call may wait for a free slot at its server."
     )
     calls_per_server: int = setting(64, "The calls of /tools at one server at once.", COUNT)
     documentation_url: str = setting("", "The URL of these docs, for the errors of /tools.")

@@ -64,7 +64,7 @@ class AgentCallbackHandler:
         try:
             question = decode_callback(frame.params)
         except MalformedMessage as problem:
-            log.info("a callback was left aside: %s", problem)
+            log.info("A callback was ignored: %s", problem)
             return
         task = asyncio.create_task(self._reply(question, self._answer))
         self._tasks.add(task)
@@ -123,10 +123,12 @@ class AgentApprovalInbox:
         """All that is open, the oldest first. Raises Unavailable, MalformedMessage."""
         cursor = ""
         for _ in range(MOST_PAGES):
-            page = await self._line.api("GET", f"asks?cursor={quote(cursor)}" if cursor else "asks")
+            page = await self._line.api(
+                "GET", f"approvals?cursor={quote(cursor)}" if cursor else "approvals"
+            )
             if isinstance(page, AgentRefusal):
                 raise Unavailable(f"the inbox is not shown: {page.reason}", ACCESS_DENIED)
-            for each in cast("list[dict[str, Any]]", page.get("asks") or []):
+            for each in cast("list[dict[str, Any]]", page.get("approvals") or []):
                 yield _ask(each)
             cursor = str(page.get("next") or "")
             if not cursor:
@@ -147,12 +149,12 @@ class AgentApprovalInbox:
         body: dict[str, object] = {"verdict": verdict, "reason": reason}
         if content:
             body["content"] = dict(content)
-        said = await self._line.api("POST", f"asks/{quote(id, safe='')}/answer", body)
+        said = await self._line.api("POST", f"approvals/{quote(id, safe='')}/answer", body)
         return said if isinstance(said, AgentRefusal) else _ask(said)
 
 
 def _ask(fields: Mapping[str, Any]) -> AgentApprovalRequest:
-    names = ("id", "kind", "server", "tool", "asker", "state")
+    names = ("id", "kind", "server", "tool", "requester", "state")
     id, kind, server, tool, asker, state = (str(fields.get(name) or "") for name in names)
     return AgentApprovalRequest(
         id, kind, server, tool, asker, state, fields.get("arguments"), fields
@@ -342,7 +344,7 @@ class Agent:
             try:
                 named, event = happened_in(frame)
             except MalformedMessage as problem:
-                log.info("an event was left aside: %s", problem)
+                log.info("An event was ignored: %s", problem)
                 return
             if named in self._subscriptions:
                 self._subscriptions[named].give(event)

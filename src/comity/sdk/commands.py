@@ -1,4 +1,4 @@
-"""`comity new`: a server project with its tests."""
+"""`comity dev`: a new server project, functions as a server, and an example server."""
 
 import importlib.resources
 import keyword
@@ -12,9 +12,8 @@ from typing import Final
 
 import click
 
-from comity.cli.exit_status import FINE
-from comity.cli.options import json_option
-from comity.cli.output import line_text, shorten_path, show_json, show_output
+from comity.cli.options import CliGroup, output_options
+from comity.cli.output import line_text, shorten_path, show_document, show_hint, show_output
 from comity.errors import Misconfigured
 
 KINDS: Final[Mapping[str, str]] = {
@@ -39,9 +38,60 @@ _FILES: Final[Mapping[str, str]] = {
 }
 
 
-@click.group("new")
+@click.group("dev", cls=CliGroup)
+def dev_command() -> None:
+    """Build and try servers of your own.
+
+    \b
+    Examples:
+      comity dev new server weather
+      comity dev serve-functions tools.py
+      comity dev example-server
+    """
+
+
+@dev_command.group("new")
 def new_command() -> None:
-    """Begin a project of your own: a live server with its tests."""
+    """Create a project of your own.
+
+    \b
+    Examples:
+      comity dev new server weather
+    """
+
+
+@dev_command.command("serve-functions")
+@click.argument("module")
+def serve_functions(module: str) -> None:
+    """Serve the functions of a Python module as tools.
+
+    The server speaks MCP on stdin and stdout. MODULE is `package.module`,
+    `package.module:function,other` or a file. Each function is a tool. Its annotations are the
+    schema, and its docstring is the description.
+
+    \b
+    Examples:
+      comity dev serve-functions tools.py
+      comity dev serve-functions package.module:function,other
+    """
+    # Imported here because only this process is that server.
+    from comity.sdk import module_server
+
+    module_server.serve_functions(module)
+
+
+@dev_command.command("example-server")
+def example_server() -> None:
+    """Run a small example server on stdin and stdout.
+
+    \b
+    Examples:
+      comity dev example-server
+    """
+    # Imported here because only this process is that server.
+    from comity.sdk.example import ExampleServer
+
+    ExampleServer(sys.stdin, sys.stdout).serve()
 
 
 @new_command.command("server")
@@ -52,34 +102,39 @@ def new_command() -> None:
     type=click.Choice(list(KINDS)),
     default="tool",
     show_default=True,
-    help="What it begins with: a tool, a memory, a push or a channel.",
+    help="Template: a tool, a memory, a push or a channel.",
 )
 @click.option(
     "--to",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="The folder to write it to; the name itself unless given.",
+    help="Folder of the project. Default: the name.",
 )
-@json_option
-def new_server(name: str, kind: str, to: Path | None, *, as_json: bool) -> int:
-    """Write a live server named NAME, with tests that drive it as Comity would.
+@output_options
+def new_server(name: str, kind: str, to: Path | None) -> None:
+    """Create a server project with its tests.
 
-    The folder must be new or empty. The project is a page of Python on `comity.sdk.server`, its
-    tests, a README and the configuration that puts it behind Comity.
+    The folder must be new or empty. The project has a server, its tests, a README and a
+    configuration for Comity.
+
+    \b
+    Examples:
+      comity dev new server weather
+      comity dev new server my-notes --with memory --to notes
     """
     module = _module_of(name)
     folder = to or Path(name)
     _refuse_to_replace(folder)
     written = _write(folder, kind, {"name": name, "module": module, "about": KINDS[kind]})
-    if as_json:
-        show_json({"name": name, "folder": str(folder.absolute()), "files": written})
-        return FINE
-    show_output(
-        line_text(f"Wrote {len(written)} files to {shorten_path(folder.absolute())}.", "bold green")
-    )
-    show_output("", line_text(f"Next: cd {folder}, then `pip install -e '.[test]'` and `pytest`."))
-    show_output(line_text("README.md says how to put it behind Comity."))
-    return FINE
+
+    def print_table() -> None:
+        place = shorten_path(folder.absolute())
+        show_output(line_text(f"Wrote {len(written)} files to {place}.", "bold green"))
+        show_hint(f"Next: cd {folder}, then `pip install -e '.[test]'` and `pytest`.")
+        show_hint("README.md explains how to add it to Comity.")
+
+    document = {"name": name, "folder": str(folder.absolute()), "files": written}
+    show_document(document, print_table, written)
 
 
 def _module_of(name: str) -> str:
@@ -87,11 +142,11 @@ def _module_of(name: str) -> str:
     module = name.replace("-", "_")
     if len(name) > LONGEST or not _NAME.fullmatch(name):
         raise Misconfigured(
-            f"{name!r:.80} cannot be a server's name: small letters and digits, joined by single "
-            f"hyphens, {LONGEST} characters at most, as weather or my-notes"
+            f"{name!r:.80} is no name for a server: use small letters and digits, joined by single "
+            f"hyphens, {LONGEST} characters at most, such as weather or my-notes"
         )
     if keyword.iskeyword(module) or module in _OURS or module in sys.stdlib_module_names:
-        raise Misconfigured(f"{name!r} is a name that Python or Comity has already; take another")
+        raise Misconfigured(f"Python or Comity uses the name {name!r}; choose another one")
     return module
 
 
@@ -99,11 +154,9 @@ def _refuse_to_replace(folder: Path) -> None:
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as problem:
-        raise Misconfigured(f"{folder} cannot be looked into: {problem.strerror}") from None
+        raise Misconfigured(f"{folder} cannot be read: {problem.strerror}") from None
     if taken or folder.is_symlink():
-        raise Misconfigured(
-            f"{folder} is there already, and is left alone; name another folder with --to"
-        )
+        raise Misconfigured(f"{folder} exists; name another folder with --to")
 
 
 def _write(folder: Path, kind: str, values: Mapping[str, str]) -> list[str]:

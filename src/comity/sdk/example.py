@@ -1,14 +1,11 @@
-"""`comity example`: a small tool server to try things with."""
+"""`comity dev example-server`: a small tool server to try things with."""
 
-import sys
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from itertools import count
 from queue import SimpleQueue
 from typing import Final, TextIO
-
-import click
 
 from comity.mcp import protocol
 from comity.sdk.module_server import Frame, StdioToolServer, text_result
@@ -18,16 +15,24 @@ LONGEST_COUNTDOWN: Final = 60
 _TEXT: Final[Frame] = {"type": "string"}
 
 
-def _tool(name: str, about: str, takes: Frame, needed: Iterable[str] = ()) -> Frame:
+def _tool(
+    name: str,
+    about: str,
+    takes: Frame,
+    needed: Iterable[str] = (),
+    *,
+    is_destructive: bool = False,
+) -> Frame:
     schema = {"type": "object", "properties": takes, "required": list(needed)}
-    hints = {"readOnlyHint": True, "openWorldHint": False}
+    effect = "destructiveHint" if is_destructive else "readOnlyHint"
+    hints = {effect: True, "openWorldHint": False}
     return {"name": name, "description": about, "inputSchema": schema, "annotations": hints}
 
 
 TOOLS: Final = [
-    _tool("echo", "Says the message back.", {"message": _TEXT}, ["message"]),
+    _tool("echo", "Returns the message.", {"message": _TEXT}, ["message"]),
     {
-        **_tool("now", "Tells the time, as a structured result.", {}),
+        **_tool("now", "Returns the time as a structured result.", {}),
         "outputSchema": {
             "type": "object",
             "properties": {"time": {**_TEXT, "format": "date-time"}},
@@ -36,17 +41,18 @@ TOOLS: Final = [
     },
     _tool(
         "countdown",
-        "Counts down to zero, one step in a second, and reports each step as progress.",
+        "Counts down to zero, one step per second, and reports progress.",
         {"seconds": {"type": "integer", "minimum": 1, "maximum": LONGEST_COUNTDOWN, "default": 3}},
     ),
-    _tool("greet", "Asks for a name amid the call, and greets whoever answered.", {}),
+    _tool("greet", "Asks for a name during the call and returns a greeting.", {}),
+    _tool(
+        "delete_note",
+        "Deletes a note. There are no real notes: try an approval with it.",
+        {"name": _TEXT},
+        ["name"],
+        is_destructive=True,
+    ),
 ]
-
-
-@click.command("example")
-def example_command() -> None:
-    """Run a small tool server on stdin and stdout, to try things with."""
-    ExampleServer(sys.stdin, sys.stdout).serve()
 
 
 class ExampleServer(StdioToolServer):
@@ -63,6 +69,9 @@ class ExampleServer(StdioToolServer):
             "now": lambda _, __: _now(),
             "countdown": self._count_down,
             "greet": lambda _, __: self._greet(),
+            "delete_note": lambda arguments, _: text_result(
+                f"Deleted the note {arguments.get('name', '')}."
+            ),
         }
 
     def answered(self, frame: Frame) -> None:
@@ -105,7 +114,7 @@ class ExampleServer(StdioToolServer):
         answer = object_members(waiting.get().get("result"))
         content = object_members(answer.get("content"))
         if answer.get("action") != "accept" or not content.get("name"):
-            return text_result("Nobody said a name.", is_error=True)
+            return text_result("The client sent no name.", is_error=True)
         return text_result(f"Hello, {content['name']}!")
 
 

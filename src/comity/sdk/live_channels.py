@@ -204,7 +204,10 @@ class LiveChannels:
         return tuple(_arrived(each.id, results.get(each.id)) for each in messages)
 
     async def listed(self) -> tuple[ChannelDescriptor, ...]:
-        """The channels of this server as its host knows them. Raises Absent, Refused, Lost."""
+        """The channels of this server as its host knows them.
+
+        Raises HostUnavailable, HostRefusal, HostRequestFailure.
+        """
         hosts = self._having(FeatureUse.OBSERVE) or self._having(FeatureUse.PUBLISH)
         if not hosts:
             raise HostUnavailable("no host lets this server have channels")

@@ -431,7 +431,7 @@ class Feature:
         on_piece: OnPiece | None = None,
         within: timedelta = LONGEST,
     ) -> Reply:
-        """What the host's model says. Raises Absent, Refused, Lost."""
+        """What the host's model says. Raises HostUnavailable, HostRefusal, HostRequestFailure."""
         self._require(FeatureUse.INFERENCE)
         refuse_in_hook()
         asked = HostInferenceRequest(self.name, messages, conversation, max_tokens, temperature)
@@ -546,7 +546,7 @@ class FeatureHookRunner:
         try:
             return encode_injections(value, self._name)
         except Misconfigured:
-            log.exception("what a hook of %r gave cannot be said", feature.name)
+            log.exception("The result of a hook of %r cannot be sent", feature.name)
             return []
 
     async def _looked(

@@ -143,7 +143,7 @@ class HostConnection(Protocol):
     async def ask(
         self, method: str, params: Mapping[str, Any], id: str, seconds: float
     ) -> Mapping[str, Any]:
-        """Raises Lost, Refused."""
+        """Raises HostRequestFailure, HostRefusal."""
         ...
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None: ...
@@ -174,7 +174,7 @@ class McplHost:
     async def ask(
         self, method: str, params: Mapping[str, Any], seconds: float, id: str | None = None
     ) -> Mapping[str, Any]:
-        """Raises Lost, Refused."""
+        """Raises HostRequestFailure, HostRefusal."""
         if self.way is None:
             raise HostRequestFailure(f"nobody listens for {method}")
         return await self.way.ask(method, params, id or new_id(), seconds)

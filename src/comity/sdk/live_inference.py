@@ -125,7 +125,7 @@ class HostInferenceClient:
         on_piece: OnPiece | None,
         within: timedelta,
     ) -> Reply:
-        """Raises Lost, Refused."""
+        """Raises HostRequestFailure, HostRefusal."""
         id = new_id()
         pieces = None if on_piece is None else InferenceChunkBuffer(on_piece)
         params = question.params(stream=pieces is not None and host.offered.streams)

@@ -191,7 +191,7 @@ class LiveMiddleware:
                 host.knows = dict(now)
 
     async def model(self) -> ModelInfo:
-        """The host's model. Raises Absent, Refused, Lost. (§12)"""
+        """The host's model. Raises HostUnavailable, HostRefusal, HostRequestFailure. (§12)"""
         here = [each for each in self.hosts.all if each.way is not None and each.offered.models]
         if not here:
             raise HostUnavailable("no host has a model to tell of")
@@ -396,7 +396,7 @@ async def _guarded(doing: Awaitable[object]) -> None:
     except (HostRequestFailure, HostRefusal, HostUnavailable) as problem:
         log.info("%s", problem)
     except Exception:
-        log.exception("what was done beside the requests failed")
+        log.exception("A background task failed")
 
 
 async def _rolled_back(feature: Feature, checkpoint: str) -> str | None:

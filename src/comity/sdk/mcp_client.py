@@ -32,7 +32,6 @@ from comity.mcp import jsonrpc, protocol
 from comity.mcp.framing import SseParser
 from comity.mcp.jsonrpc import UNSET, ExtendedFrame, Frame
 from comity.sdk.agent_results import VERSION, AgentRefusal, refused_in
-from comity.sdk.topics.connection import Token
 from comity.toolkit.background import PausableTimeout, draw_delay
 from comity.toolkit.resilience import RetrySchedule
 
@@ -64,7 +63,7 @@ class McpClientSession:
     def __init__(
         self,
         url: str,
-        token: Token,
+        token: str | Callable[[], str],
         hears: Hear,
         answers: AnswerRequest | None = None,
         max_bytes: int = LARGEST,
@@ -242,7 +241,7 @@ class McpClientSession:
                     await self._take(frame, self._hears)
             except (Unavailable, MalformedMessage) as problem:
                 if problem.fault in (NOTHING_HERE, UNAUTHENTICATED, ACCESS_DENIED):
-                    log.info("nothing more will be told: %s", problem)
+                    log.info("No more notifications will arrive: %s", problem)
                     return
             self.listens.clear()
             failures += 1

@@ -137,7 +137,7 @@ class MgpServerLifecycle:
                 await peer.tell(mgp.CHANGED, params)
             except Exception:
                 # Somebody who cannot be told any more does not keep the server from its end.
-                log.exception("a change of state was not told")
+                log.exception("A change of state could not be sent")
 
     def _status(self, checks: Mapping[str, bool]) -> HealthStatus:
         if self._ailment:

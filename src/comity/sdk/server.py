@@ -173,7 +173,7 @@ class Server:
         await self.live.announce()
 
     async def model(self) -> ModelInfo:
-        """The model of the host. Raises Absent, Refused, Lost."""
+        """The model of the host. Raises HostUnavailable, HostRefusal, HostRequestFailure."""
         return await self.live.model()
 
     def afterwards(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
@@ -237,4 +237,4 @@ async def _run(function: Background) -> None:
         await function()
     except Exception:
         # The server goes on without it: its tools work as before.
-        log.exception("what runs beside the requests failed")
+        log.exception("A background task failed")

@@ -144,14 +144,14 @@ class ServersApi:
             **self._dependencies.describe(server.name),
             "eras": sorted(server.connections.eras),
             **{kind: self._catalog.count(server.name, kind) for kind in EntryKind},
-            "set_aside": len(self._catalog.quarantine_reasons(server.name)),
+            "quarantined": len(self._catalog.quarantine_reasons(server.name)),
         }
 
     def _detail_view(self, server: UpstreamServer) -> View:
         """Return all details of one server, including its own reports and its last output."""
         return {
             **self._summary_view(server),
-            "set_aside": dict(self._catalog.quarantine_reasons(server.name)),
+            "quarantined": dict(self._catalog.quarantine_reasons(server.name)),
             "permissions": list(self._dependencies.permissions_of(server.name)),
             "info": _initialize_member(server, "serverInfo"),
             "instructions": _initialize_member(server, "instructions"),
@@ -168,6 +168,6 @@ async def _run_and_log(order: ServerOrder, name: str, by: str) -> None:
     try:
         await order(name, by)
     except Misconfigured as error:
-        log.warning("an operator's order came too late: %s", error)
+        log.warning("An operator action came too late: %s", error)
     except Exception:
-        log.exception("an operator's order about server %r ended in a bug", name)
+        log.exception("An operator action on server %r failed", name)

@@ -1,4 +1,4 @@
-"""`comity servers` and `comity status`."""
+"""`comity servers`, `comity status` and `comity nodes`."""
 
 import json
 import sys
@@ -10,10 +10,16 @@ from typing import Final
 import click
 from rich.text import Text
 
-from comity.cli.api_client import Answer, ApiClient
+from comity.cli.api_client import Answer
 from comity.cli.completion import complete_servers
-from comity.cli.exit_status import FINE, SOMETHING_WRONG
-from comity.cli.options import DefaultListGroup, json_option, url_option
+from comity.cli.exit_status import DONE, FAILED
+from comity.cli.options import (
+    CliCommand,
+    DefaultListGroup,
+    check_option,
+    current_options,
+    gateway_options,
+)
 from comity.cli.output import (
     build_table,
     describe_age,
@@ -21,12 +27,14 @@ from comity.cli.output import (
     output_width,
     paragraph_text,
     short_reason,
-    show_json,
+    show_document,
+    show_hint,
     show_output,
     show_spinner,
     state_name,
     state_text,
 )
+from comity.cli.target import connect_gateway
 from comity.mcp.mgp import ShutdownReason
 from comity.servers.process.stderr import sanitize_line
 from comity.toolkit.text import count_noun
@@ -37,31 +45,51 @@ MIN_WIDE_COLUMNS: Final = 115
 OPERATOR_REQUEST: Final = str(ShutdownReason.OPERATOR_REQUEST)
 
 
-@click.group("servers", cls=DefaultListGroup)
+@click.group(
+    "servers",
+    cls=DefaultListGroup,
+    lazy_commands={
+        "permissions": "comity.policy.commands:permissions_command",
+        "features": "comity.live.commands:features_command",
+        "state": "comity.live.commands:state_command",
+    },
+)
 def servers_command() -> None:
-    """Show the servers of a running gateway; restart, stop and start them."""
+    """Manage servers and their permissions, features and state.
+
+    \b
+    Examples:
+      comity servers
+      comity servers show files
+      comity servers logs -f files
+      comity servers restart files
+    """
 
 
 @servers_command.command("list")
-@url_option
-@json_option
-def list_servers(url: str, as_json: bool) -> int:
-    """List every server with its state and what it offers; the same as `comity servers`.
+@check_option("a server has failed")
+@gateway_options
+def list_servers(*, check: bool) -> int:
+    """List servers with their state and number of tools.
 
-    The exit status is 1 if one of them has failed.
+    \b
+    Examples:
+      comity servers list
+      comity servers list --check
+      comity servers list -o json
     """
-    servers = ApiClient(url).get("servers")
-    if as_json:
-        show_json(servers)
-    elif not servers["servers"]:
-        show_output(
-            line_text(
-                "The gateway has no servers; add some to its configuration, or `comity init`."
-            )
-        )
-    else:
-        _print_servers(servers["servers"])
-    return SOMETHING_WRONG if any(has_failed(each) for each in servers["servers"]) else FINE
+    answer = connect_gateway().get("servers")
+    servers: list[Answer] = answer["servers"]
+
+    def print_table() -> None:
+        if servers:
+            _print_servers(servers)
+        else:
+            show_output(line_text("The gateway has no servers."))
+            show_hint("Add servers to its configuration, or run `comity init`.")
+
+    show_document(answer, print_table, [each["id"] for each in servers])
+    return FAILED if check and any(has_failed(each) for each in servers) else DONE
 
 
 def has_failed(server: Answer) -> bool:
@@ -70,7 +98,7 @@ def has_failed(server: Answer) -> bool:
 
 
 def _print_servers(servers: list[Answer]) -> None:
-    columns = ["SERVER", "STATE", "TOOLS", "OVER", "SINCE", "RESTARTS"]
+    columns = ["SERVER", "STATE", "TOOLS", "TRANSPORT", "SINCE", "RESTARTS"]
     reasons = [(server["id"], short_reason(server["reason"])) for server in servers]
     reasons = [(id, reason) for id, reason in reasons if reason]
     # A narrow terminal has no room for reasons beside all the rest.
@@ -94,21 +122,22 @@ def _print_servers(servers: list[Answer]) -> None:
     if reasons and not is_wide:
         show_output("", build_table(("SERVER", "REASON"), reasons))
     if any(has_failed(server) for server in servers):
-        show_output("", line_text("`comity servers show NAME` tells more.", "dim"))
+        show_hint("`comity servers show NAME` shows the details.")
 
 
 @servers_command.command("show")
 @click.argument("name", shell_complete=complete_servers)
-@url_option
-@json_option
-def show_server(name: str, url: str, as_json: bool) -> int:
-    """Show all that is known of the server NAME."""
-    server = ApiClient(url).get("servers", name)
-    if as_json:
-        show_json(server)
-    else:
-        _print_server(server)
-    return SOMETHING_WRONG if has_failed(server) else FINE
+@gateway_options
+def show_server(name: str) -> None:
+    """Show the details of a server.
+
+    \b
+    Examples:
+      comity servers show files
+      comity servers show files -o json
+    """
+    server = connect_gateway().get("servers", name)
+    show_document(server, lambda: _print_server(server), [server["id"]])
 
 
 def _print_server(server: Answer) -> None:
@@ -120,31 +149,30 @@ def _print_server(server: Answer) -> None:
         "since": line_text(describe_age(server["since"])),
         "restarts": line_text(server["restarts"] or ""),
         "registered by": line_text(server.get("registered_by", "")),
-        "reached": line_text(f"{server['reached']} ({server['transport']})"),
-        "eras": line_text(", ".join(server["eras"])),
-        "names itself": line_text(said),
-        "offers": line_text(_catalog_counts(server)),
-        "says of itself": line_text(describe_report(server.get("account") or {})),
+        "address": line_text(f"{server['reached']} ({server['transport']})"),
+        "protocols": line_text(", ".join(server["eras"])),
+        "reports as": line_text(said),
+        "provides": line_text(_catalog_counts(server)),
+        "health": line_text(describe_report(server.get("account") or {})),
     }
     show_output(line_text(server["label"], "bold"))
     rows = [(line_text(name, "dim"), fact) for name, fact in facts.items() if fact]
     show_output(build_table(("", ""), rows))
-    if server["set_aside"]:
-        show_output("", line_text("Set aside, because clients could not use them:", "bold"))
-        show_output(build_table(("TOOL", "WHY"), server["set_aside"].items()))
+    if server["quarantined"]:
+        show_output("", line_text("Quarantined tools, which clients cannot use:", "bold"))
+        show_output(build_table(("TOOL", "REASON"), server["quarantined"].items()))
     if server.get("permissions"):
-        show_output("", line_text("What it needs to do its work:", "bold"))
+        show_output("", line_text("Permissions it needs:", "bold"))
         needs = [
-            (each["permission"], each["decision"], each["because"])
-            for each in server["permissions"]
+            (each["permission"], each["decision"], each["reason"]) for each in server["permissions"]
         ]
-        show_output(build_table(("PERMISSION", "DECISION", "BECAUSE"), needs))
+        show_output(build_table(("PERMISSION", "STATUS", "REASON"), needs))
     _print_stderr(server)
 
 
 def _print_stderr(server: Answer) -> None:
     if server["lines"]:
-        show_output("", line_text("What it last said on its error output:", "bold"))
+        show_output("", line_text("Last lines of its error output:", "bold"))
         show_output(paragraph_text("\n".join(server["lines"][-MAX_STDERR_LINES:])))
 
 
@@ -153,7 +181,7 @@ def describe_report(report: Answer) -> str:
     if "problem" in report:
         return str(report["problem"])
     failed = [name for name, passed in report.get("checks", {}).items() if passed is not True]
-    told: Answer = report.get("told", {})
+    told: Answer = report.get("reported", {})
     words = [report.get("status") or "", f"not well: {', '.join(failed)}" if failed else ""]
     words.append(f"{told['new_state']}: {told['reason']}" if told else "")
     return "; ".join(word for word in words if word)
@@ -164,11 +192,11 @@ def _catalog_counts(server: Answer) -> str:
     return ", ".join(count_noun(count, noun) for noun, count in counts.items() if count)
 
 
-def _make_order_command(action: str, past_participle: str) -> None:
-    """Make the command for one thing that can be ordered of a server."""
+def _make_order_command(action: str, help_text: str) -> None:
+    """Make the command for one action on a server."""
 
     @servers_command.command(
-        action, help=f"{past_participle} The exit status is 1 if that did not succeed."
+        action, help=f"{help_text}\n\n\b\nExamples:\n  comity servers {action} files"
     )
     @click.argument("name", shell_complete=complete_servers)
     @click.option(
@@ -177,26 +205,26 @@ def _make_order_command(action: str, past_participle: str) -> None:
         type=click.FloatRange(min=0),
         default=90.0,
         show_default=True,
-        help="How long to wait until it is done; it is done all the same.",
+        help="How long to wait. The gateway continues after that.",
     )
-    @url_option
-    @json_option
-    def order(name: str, timeout: float, url: str, *, as_json: bool) -> int:
-        gateway = ApiClient(url)
+    @gateway_options
+    def order(name: str, timeout: float) -> int:
+        gateway = connect_gateway()
         ends = time.monotonic() + timeout
         server = gateway.post("servers", name, action)
         with show_spinner(f"{action} {name}"):
             while not is_settled(server) and time.monotonic() < ends:
                 time.sleep(POLL_INTERVAL.total_seconds())
                 server = gateway.get("servers", name)
-        if as_json:
-            show_json(server)
-        else:
-            show_output(build_table(("", "", ""), [_status_row(server)]))
-            if has_failed(server):
-                _print_stderr(server)
+        show_document(server, lambda: _print_outcome(server), [server["id"]])
         well = "disconnected" if action == "stop" else "connected"
-        return FINE if server["state"] == well else SOMETHING_WRONG
+        return DONE if server["state"] == well else FAILED
+
+
+def _print_outcome(server: Answer) -> None:
+    show_output(build_table(("", "", ""), [_status_row(server)]))
+    if has_failed(server):
+        _print_stderr(server)
 
 
 def _status_row(server: Answer) -> tuple[str, Text, str]:
@@ -212,36 +240,48 @@ def is_settled(server: Answer) -> bool:
 
 
 _make_order_command(
-    "restart", "Let the calls of the server NAME finish, end it and start it again."
+    "restart", "Restart a server. Its running calls finish first. Exits with 1 if it fails."
 )
 _make_order_command(
-    "stop", "Let the calls of the server NAME finish and end it, until it is started again."
+    "stop",
+    "Stop a server until you start it. Its running calls finish first. Exits with 1 if it fails.",
 )
-_make_order_command("start", "Start the server NAME, which was stopped or has failed.")
+_make_order_command(
+    "start", "Start a server that was stopped or has failed. Exits with 1 if it fails."
+)
 
 
 @servers_command.command("logs")
 @click.argument("name", shell_complete=complete_servers)
-@click.option("--follow", "-f", is_flag=True, help="Wait for more, until interrupted.")
-@url_option
-@json_option
-def show_logs(name: str, follow: bool, url: str, as_json: bool) -> None:
-    """Show what the server NAME last said on its error output.
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until you press Ctrl-C.")
+@gateway_options
+def show_logs(name: str, *, follow: bool) -> None:
+    """Show the error output of a server.
 
-    Values of variables that its configuration sets are shown by their names.
+    Comity replaces the values of variables that the configuration sets by their names.
+
+    \b
+    Examples:
+      comity servers logs files
+      comity servers logs -f files
     """
-    gateway = ApiClient(url)
+    gateway = connect_gateway()
     logs = gateway.get("servers", name, "logs")
-    if as_json and not follow:
-        show_json(logs)
+    if not follow:
+        show_document(logs, lambda: _print_logs(logs), [name])
         return
-    if not logs["lines"] and not follow:
-        sys.stderr.write(f"comity: {name} has said nothing on its error output\n")
+    as_json = current_options().is_for_programs
     _print_lines(logs["lines"], as_json)
-    while follow:
+    while True:
         time.sleep(POLL_INTERVAL.total_seconds())
         before, logs = logs, gateway.get("servers", name, "logs")
         _print_lines(find_new_lines(before["lines"], logs["lines"]), as_json)
+
+
+def _print_logs(logs: Answer) -> None:
+    if not logs["lines"]:
+        sys.stderr.write(f"comity: {logs['id']} has no error output\n")
+    _print_lines(logs["lines"], as_json=False)
 
 
 def _print_lines(lines: list[str], as_json: bool) -> None:
@@ -260,21 +300,23 @@ def find_new_lines(before: list[str], now: list[str]) -> list[str]:
     return now
 
 
-@click.command("status")
-@url_option
-@json_option
-def status_command(url: str, as_json: bool) -> int:
-    """Show how a running gateway is doing.
+@click.command("status", cls=CliCommand)
+@check_option("a server has failed")
+@gateway_options
+def status_command(*, check: bool) -> int:
+    """Show the health of a gateway.
 
-    The exit status is 1 if one of its servers has failed.
+    \b
+    Examples:
+      comity status
+      comity status --check
+      comity status --url https://comity.example.org
     """
-    gateway = ApiClient(url)
+    gateway = connect_gateway()
     status = gateway.status()
-    if as_json:
-        show_json({"url": gateway.url, **status})
-    else:
-        _print_status(gateway.url, status)
-    return SOMETHING_WRONG if status["troubled"] else FINE
+    document = {"url": gateway.url, **status}
+    show_document(document, lambda: _print_status(gateway.url, status), [gateway.url])
+    return FAILED if check and status["troubled"] else DONE
 
 
 def _print_status(url: str, status: Answer) -> None:
@@ -289,8 +331,8 @@ def _print_status(url: str, status: Answer) -> None:
         ("servers", servers),
         ("tools", str(status["tools"])),
         ("sessions", str(status["sessions"])),
-        ("calls", f"{status['calls']} under way"),
-        ("clients go to", f"{url}/mcp"),
+        ("calls", f"{status['calls']} running"),
+        ("endpoint", f"{url}/mcp"),
     )
     show_output(*(line_text(f"{name:<14} {fact}") for name, fact in facts))
     if status["troubled"]:
@@ -299,7 +341,7 @@ def _print_status(url: str, status: Answer) -> None:
             for each in status["troubled"]
         ]
         show_output("", build_table(("SERVER", "STATE", "REASON"), rows))
-        show_output("", line_text("`comity servers show NAME` tells more.", "dim"))
+        show_hint("`comity servers show NAME` shows the details.")
 
 
 def _count_states(status: Answer) -> Counter[str]:
@@ -309,3 +351,50 @@ def _count_states(status: Answer) -> Counter[str]:
         states[each["state"]] -= 1
         states[state_name(each["state"], each["reason"])] += 1
     return +states
+
+
+@click.command("nodes", cls=CliCommand)
+@check_option("a node is silent or this node is isolated")
+@gateway_options
+def nodes_command(*, check: bool) -> int:
+    """Show the nodes of a cluster.
+
+    RUNS lists the servers that only this node runs. All other servers run on every node.
+
+    \b
+    Examples:
+      comity nodes
+      comity nodes --check
+    """
+    found = connect_gateway().get("nodes")
+    nodes: list[Answer] = found["nodes"]
+    problems = [
+        *(
+            [f"This node cannot reach the others: {found['isolated']}."]
+            if found["isolated"]
+            else []
+        ),
+        *(
+            [f"{count_noun(found['silent'], 'node')} stopped without leaving the cluster."]
+            if found["silent"]
+            else []
+        ),
+    ]
+
+    def print_table() -> None:
+        rows = [
+            (
+                each["name"],
+                "*" if each["is_self"] else "",
+                each["version"],
+                describe_age(each["started"]),
+                ", ".join(each["runs"]),
+            )
+            for each in nodes
+        ]
+        show_output(build_table(("NODE", "THIS", "VERSION", "UP FOR", "RUNS"), rows))
+        if problems:
+            show_output(*(line_text(each, "yellow") for each in problems))
+
+    show_document(found, print_table, [each["id"] for each in nodes])
+    return FAILED if check and problems else DONE

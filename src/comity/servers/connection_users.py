@@ -30,7 +30,7 @@ MAX_ASKING_TOOLS = 256
 
 AMBIGUOUS_CALLER_TEXT = (
     "calls of several clients are open on this process, and the question names none of them; "
-    'make the call again, or set sharing = "session" for this server'
+    'make the call again, or set process_per = "session" for this server'
 )
 
 

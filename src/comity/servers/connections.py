@@ -95,7 +95,9 @@ class ClientProcessPool:
         if client not in self._principals and not self._acquire(
             client, call.client_stream.actor.party
         ):
-            log.info("server %r: no more processes apart; a call shares one", connection.server)
+            log.info(
+                "server %r: no further process is available; a call shares one", connection.server
+            )
             return False
         self._background_tasks.start(self._send(client, call, frame), at_once=True)
         return True
@@ -461,9 +463,7 @@ class ServerConnections:
         ):
             await self._start_modern()
         if self.own_connection is None and self.own_modern_connection is None:
-            raise Unavailable(
-                "; ".join(refusals) or "speaks no era of MCP that it may be spoken to in"
-            )
+            raise Unavailable("; ".join(refusals) or "does not support the configured MCP version")
         # Set only now: the former catalog entries stay listed while the server starts again.
         found = {Era.HANDSHAKE: self.own_connection, Era.MODERN: self.own_modern_connection}
         self.eras = {era for era, shared in found.items() if shared is not None}
@@ -525,10 +525,11 @@ class ServerConnections:
 
     def modern_connection(self) -> UpstreamConnection:
         """Return the connection of the modern era. Raise Unavailable if there is none."""
-        if self.own_modern_connection is None or not self.own_modern_connection.connection.is_open:
+        own = self.own_modern_connection
+        if own is None or own.connection.is_closed:
             self._require()
             raise Unavailable(f"server {self.name!r} is starting again", SERVER_NOT_READY)
-        return self.own_modern_connection.connection
+        return own.connection
 
     async def bridge_connection(
         self, capabilities: Mapping[str, object], party: str = ""
@@ -638,7 +639,7 @@ class ServerConnections:
                     self._store_statements(found),
                 )
         except (Unavailable, MalformedMessage, TimeoutError) as error:
-            log.debug("server %r does not speak the modern era: %s", self.name, error)
+            log.debug("Server %r does not support MCP 2026-07-28: %s", self.name, error)
         finally:
             if self.own_modern_connection is not shared:
                 await shared.connection.close()

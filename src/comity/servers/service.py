@@ -245,7 +245,7 @@ class ServerService:
             try:
                 watcher(step)
             except Exception:
-                log.exception("a watcher of the servers failed")
+                log.exception("A listener for servers failed")
 
     def _announce_lists(self, name: str) -> None:
         """Announce the lists of a server that reconnects: clients may have dropped its tools."""
@@ -318,7 +318,7 @@ class ResourceLimits:
 
     async def _retire(self, server: UpstreamServer, reason: ShutdownReason) -> None:
         try:
-            log.info("server %r is ended: %s", server.name, reason)
+            log.info("Server %r is stopped: %s", server.name, reason)
             await server.retire(reason)
         finally:
             self._retiring_servers.discard(server.name)
@@ -368,7 +368,7 @@ class ServerStatusReports:
         if shared is None or not manages_lifecycle(shared.connection):
             return None
         claim = self._transition_by_server.get(server.name)
-        told = {} if claim is None else {"told": claim.to_json()}
+        told = {} if claim is None else {"reported": claim.to_json()}
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_SECONDS):
                 answer = await send_mgp_request(
@@ -397,7 +397,7 @@ class ServerStatusReports:
         server = self._servers.get(connection.server)
         claim = None if server is None else _parse_transition(frame)
         if server is None or claim is None:
-            log.info("server %r told something of its life that cannot be read", connection.server)
+            log.info("Server %r sent an invalid lifecycle message", connection.server)
             return
         self._transition_by_server[server.name] = claim
         if claim.state in _LEAVING_STATES:

@@ -38,15 +38,15 @@ class SupervisionSettings:
     health_interval: timedelta = setting(
         timedelta(seconds=30), "How often Comity checks its health; 0: never.", DURATION_OR_NEVER
     )
-    drain_deadline: timedelta = setting(
+    drain_timeout: timedelta = setting(
         timedelta(seconds=30), "How long its open calls may still take before Comity stops it."
     )
-    stop_when_idle: timedelta = setting(
+    idle_timeout: timedelta = setting(
         timedelta(0),
         "How long it may be unused before Comity stops it until its next use; 0: for ever.",
         DURATION_OR_NEVER,
     )
-    max_memory: int = setting(
+    max_memory_mb: int = setting(
         0,
         "The megabytes that its processes may hold; more counts as a failure; 0: any number.",
         number_type(0, 10_000_000),
@@ -55,6 +55,9 @@ class SupervisionSettings:
 
 _NAMES: Final = text_list_type(r"\S+", "a name, as network.outbound")
 _OWN: Final = fields_of(SupervisionSettings)
+
+DEFAULT_POLICY_BY_MGP_NAME: Final = {"opt-in": "deny", "opt-out": "allow"}
+"""The default policies of MGP, as `mgp.toml` spells them. (MGP §5.5)"""
 
 # The names of MGP in the table `mgp` of a server, and the field of each. (MGP §11.5, §15.2)
 MGP_SETTINGS: Final[dict[str, tuple[str, FieldType]]] = {

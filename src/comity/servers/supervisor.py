@@ -365,7 +365,7 @@ class ServerSupervisor:
             while await self._run_and_wait():
                 pass
         except Exception:
-            log.exception("the care for server %r ended in a bug", self.name)
+            log.exception("Supervision of server %r failed", self.name)
             self.apply_event(
                 LifecycleEvent.FAILED, "the gateway failed in caring for it; see its log"
             )
@@ -568,7 +568,7 @@ async def request_shutdown(
             if answer.error is UNSET:
                 await connections.disconnected.wait()
             else:
-                log.info("server %r does not shut down when asked", connections.name)
+                log.info("Server %r did not shut down on request", connections.name)
 
 
 async def close_all(connections: ServerConnections, activity: ServerActivity) -> None:

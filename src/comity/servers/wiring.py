@@ -63,8 +63,8 @@ def _count_connections(servers: ServerService) -> int:
 
 _ERAS_BY_CHOICE: Final = {
     "auto": BOTH_ERAS,
-    "handshake": frozenset({Era.HANDSHAKE}),
-    "modern": frozenset({Era.MODERN}),
+    "2025-11-25": frozenset({Era.HANDSHAKE}),
+    "2026-07-28": frozenset({Era.MODERN}),
 }
 
 
@@ -97,13 +97,13 @@ def proxies_of(settings: Settings) -> ProxySettings:
 def limits_of(settings: Settings) -> FrameLimits:
     """Return the size limits for messages of clients."""
     limits = settings.limits
-    return FrameLimits(limits.frame_bytes, limits.depth, limits.max_values)
+    return FrameLimits(limits.max_message_bytes, limits.max_depth, limits.max_values)
 
 
 def server_limits_of(settings: Settings) -> FrameLimits:
     """Return the size limits for messages of servers."""
     limits = settings.limits
-    return FrameLimits(limits.frame_bytes, limits.depth, limits.max_server_values)
+    return FrameLimits(limits.max_message_bytes, limits.max_depth, limits.max_server_values)
 
 
 def make_transport_factory(
@@ -114,7 +114,7 @@ def make_transport_factory(
     if server.transport == "stdio":
         argv = (server.command, *server.args)
         return StdioReach(
-            server.id, ServerCommand(argv, server.env, server.cwd, server.containment)
+            server.id, ServerCommand(argv, server.env, server.cwd, server.process_cleanup)
         )
     if server.transport == "sse":
         return SseReach(pools.calls, server.url, server.headers, limits)
@@ -124,9 +124,9 @@ def make_transport_factory(
 def options_of(server: ServerSettings, settings: Settings) -> ServerOptions:
     care = server.supervision
     links = ConnectionOptions(
-        eras=_ERAS_BY_CHOICE[server.era],
-        own_process_for_each_session=server.sharing == "session",
-        start_timeout=settings.limits.start_deadline,
+        eras=_ERAS_BY_CHOICE[server.protocol],
+        own_process_for_each_session=server.process_per == "session",
+        start_timeout=settings.limits.start_timeout,
         backoff=RetrySchedule(care.backoff_base, max(care.backoff_base, care.backoff_max)),
         limits=server_limits_of(settings),
         declared=_declared_statement(server),
@@ -135,10 +135,10 @@ def options_of(server: ServerSettings, settings: Settings) -> ServerOptions:
     most = care.max_restarts if server.transport == "stdio" else None
     restarts = RestartRules(RestartPolicy(care.restart_policy), most, care.restart_window)
     probing = HealthCheckSettings(
-        interval=care.health_interval, busy_timeout=settings.limits.call_deadline
+        interval=care.health_interval, busy_timeout=settings.limits.call_idle_timeout
     )
-    bounds = care.stop_when_idle, care.max_memory * 1024 * 1024
-    return ServerOptions(links, restarts, probing, care.drain_deadline, *bounds)
+    bounds = care.idle_timeout, care.max_memory_mb * 1024 * 1024
+    return ServerOptions(links, restarts, probing, care.drain_timeout, *bounds)
 
 
 def _declared_statement(server: ServerSettings) -> MgpStatement | None:

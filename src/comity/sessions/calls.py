@@ -140,7 +140,7 @@ class ServerRequest:
             self.connection.send_message(frame)
 
     def deliver_request(self, server_request: "ServerRequest", frame: Frame) -> None:
-        server_request.refuse(METHOD_NOT_FOUND, "a client cannot ask amid an answer")
+        server_request.refuse(METHOD_NOT_FOUND, "a client cannot send a request inside a response")
 
     def fail(self, error: Unavailable | MalformedMessage) -> None:
         self.refuse(error.fault, str(error))
@@ -253,6 +253,8 @@ class Call:
     # Whether the call continues without its client, which polls for the result.
     is_detached = False
     trace = ""
+    # The metadata of a plain tool call.
+    meta: Raw | UnsetType | None = None
     retrier: CallRetrier | None = None
     is_for_all_servers = False
     # Whether it came from another node, or goes to a server of the other protocol version.
@@ -270,9 +272,13 @@ class Call:
     ) -> None:
         self.client_request_id: Id = frame.id  # type: ignore[assignment]  # the door let only requests in
         self.method: str = frame.method  # type: ignore[assignment]  # likewise
-        params = frame.params
+        params, tool = frame.params, frame.tool
         # Large parameters are trimmed, so the name of the tool is read before.
-        if params is not jsonrpc.UNSET and len(params) > refusals.MAX_KEPT_BYTES:
+        if tool is not None:
+            self.tool, self.meta = tool.name, tool.meta
+            if len(params) > refusals.MAX_KEPT_BYTES:  # type: ignore[arg-type]  # a call has them
+                params = refusals.trim_tool_params(tool)
+        elif params is not jsonrpc.UNSET and len(params) > refusals.MAX_KEPT_BYTES:
             self.tool = name_in(params)
             params = refusals.trim_params(params)
         self.params = params
@@ -295,12 +301,14 @@ class Call:
             frame, status = worded, self._http_status(worded, status)
         elif self.stream is not None:
             frame = self.stream.add_summary(self, frame)
-        encoded = jsonrpc.encode_frame(frame)
+        encoded = frame.encoded or jsonrpc.encode_frame(frame)
         if self.on_input_required is not None:
             self.on_input_required(frame)
-        is_well = encoded.endswith(NO_ERROR)
-        outcome = OK if is_well else outcome_of(self.method, frame, encoded)
-        self._end_call(outcome, frame)
+        outcome = OK if encoded.endswith(NO_ERROR) else outcome_of(self.method, frame, encoded)
+        if self.client is not None:
+            self.client.conversation.settle(self.client_request_id)
+        if self.active_calls is not None:
+            self.active_calls.end(self, outcome, frame)
         self._reply(encoded, status, outcome)
 
     def _adapt_error(self, frame: Frame) -> Frame | None:
@@ -323,7 +331,7 @@ class Call:
         if self.stream is not None and self.stream.handle_notification(self, frame):
             return
         if str(frame.method).startswith(NOTICE_PREFIX) and not self.speaks_mgp_with_server():
-            log.debug("nobody here agreed with a server to be told %s", frame.method)
+            log.debug("No client negotiated %s with a server", frame.method)
             return
         retold = frame if self.adapt_notification is None else self.adapt_notification(frame)
         if retold is None:
@@ -333,7 +341,9 @@ class Call:
             and self.client_stream.is_overrun
         ):
             told = {"trace_id": self.trace_id()}
-            log.warning("a client reads %s too slowly; it is ended", self.method, extra=told)
+            log.warning(
+                "A client reads %s too slowly; the stream is closed", self.method, extra=told
+            )
             self.withdraw(None)
 
     def deliver_request(self, server_request: ServerRequest, frame: Frame) -> None:
@@ -478,7 +488,15 @@ class Call:
 
     def ensure_trace_id(self) -> str:
         """Return the trace id, and create one if the call has none."""
-        self.trace = self.trace or self.trace_id() or new_trace_id()
+        if self.trace:
+            return self.trace
+        # The parameters of a plain tool call name a trace in their metadata only.
+        said = self.params if self.meta is None else self.meta
+        if self.client_stream.trace is not None or (
+            said is not jsonrpc.UNSET and refusals.may_name_trace(said)
+        ):
+            self.trace = self.trace_id() or ""
+        self.trace = self.trace or new_trace_id()
         return self.trace
 
     def _reply(
@@ -677,4 +695,4 @@ async def run_periodically(
             try:
                 look(keep_alive_seconds)
             except Exception:
-                log.exception("a look after what waits failed")
+                log.exception("Cleaning up waiting calls failed")

@@ -180,7 +180,9 @@ class Session:
             if not self.may_read(uri or ""):
                 return
         if not self.standalone.put(jsonrpc.encode_frame(frame)):
-            log.info("session of %s reads nothing; a notice to it is lost", self.endpoint_name)
+            log.info(
+                "A session of %s does not read; a notification to it is lost", self.endpoint_name
+            )
 
     def handle_message(self, frame: Frame) -> Frame | None:
         """Handle a message of the client that is not a request.
@@ -207,7 +209,7 @@ class Session:
             return
         if str(frame.method).startswith(NOTICE_PREFIX) and not self.speaks_mgp_with_servers:
             # A server's statements about itself are for the gateway, not for clients. (D-21)
-            log.debug("server %r: nobody agreed to be told %s", connection.server, frame.method)
+            log.debug("server %r: no client negotiated %s", connection.server, frame.method)
         elif not self.sees_all_servers:
             self.send_notification(frame)
         elif frame.method == eras.STATUS and frame.params is not jsonrpc.UNSET:
@@ -233,7 +235,7 @@ class Session:
 
         A session that sees all servers learns it from the catalog.
         """
-        log.info("server %r began anew for a session", connection.server)
+        log.info("Server %r was restarted for a session", connection.server)
         if not self.sees_all_servers:
             for change in connection.list_changes():
                 self.send_notification(change)
@@ -382,7 +384,7 @@ class SessionStore:
         found = next(idle, next(iter(held)) if even_busy else None)
         if found is None:
             raise error
-        log.info("the idlest session of %s is ended: it has %d", party, len(held))
+        log.info("The most idle session of %s is closed: it has %d", party, len(held))
         self._forget(found)
         self._run_in_background(found.close())
 

@@ -367,7 +367,7 @@ class UpstreamConnection:
     """One connection to one server, with its conversation and negotiated terms."""
 
     __slots__ = (
-        *("_listener", "_is_closed", "_limits", "send_apart", "transport", "conversation"),
+        *("_listener", "is_closed", "_limits", "send_apart", "transport", "conversation"),
         *(
             "initialize_result",
             "is_for_plain_clients",
@@ -406,11 +406,11 @@ class UpstreamConnection:
         self.activity = activity or ServerActivity()
         self._listener = listener
         self._limits = limits
-        self._is_closed = False
+        self.is_closed = False
 
     @property
     def is_open(self) -> bool:
-        return not self._is_closed
+        return not self.is_closed
 
     @property
     def callers(self) -> list[Call]:
@@ -472,7 +472,7 @@ class UpstreamConnection:
 
     def send(self, call: Call, frame: Frame, headers: Headers) -> None:
         """Send any request unchanged. Raises Unavailable."""
-        if self._is_closed:
+        if self.is_closed:
             raise Unavailable(f"the link to server {self.server!r} is closed", UPSTREAM_DOWN)
         if call.client_stream.is_final or call.is_recorded:
             # The client withdrew the call, or its deadline passed, before a connection was found.
@@ -505,12 +505,12 @@ class UpstreamConnection:
 
     def send_message(self, frame: Frame, headers: Headers = ()) -> None:
         """Send a message that is not a request. A closed connection drops it."""
-        if self._is_closed:
+        if self.is_closed:
             return
         try:
             self.transport.send(frame, UNKNOWN, headers)
         except Unavailable as error:
-            log.info("server %r did not take a message: %s", self.server, error)
+            log.info("Server %r did not accept a message: %s", self.server, error)
 
     def cancel_request(self, outgoing_id: int, reason: Raw | None) -> None:
         """Withdraw a request, and tell the server that its answer is no longer needed."""
@@ -564,7 +564,9 @@ class UpstreamConnection:
             self.store_mgp_terms(here, said.extensions)
         version = jsonrpc.decode_text(here.get("protocolVersion"))
         if version not in protocol.HANDSHAKE_VERSIONS:
-            raise Unavailable(f"server {self.server!r} speaks another MCP: {version!r:.40}")
+            raise Unavailable(
+                f"server {self.server!r} has an unsupported MCP version: {version!r:.40}"
+            )
         if self.on_initialized_result is not None:
             await self.on_initialized_result(self)
         self.send_message(jsonrpc.make_notification(protocol.INITIALIZED))
@@ -610,7 +612,10 @@ class UpstreamConnection:
         self.activity.received_messages += 1
         try:
             frame = jsonrpc.decode_frame(data, self._limits)
-            found = self.conversation.classify(frame, stream)
+            if frame.method is UNSET:
+                found = self.conversation.match_answer(frame, stream)
+            else:
+                found = self.conversation.classify(frame, stream)
             if type(found) is PeerResponse:
                 live = self.live_handler
                 if live is None or not live.handle_answer(self, found.errand, found.frame, status):
@@ -687,7 +692,7 @@ class UpstreamConnection:
         if question.method == protocol.PING:
             question.deliver_answer(jsonrpc.make_result(question.server_request_id, {}))
         elif question.method.startswith(PERMISSION_PREFIX):
-            log.warning("server %r sent %s: it counts for nothing", self.server, question.method)
+            log.warning("Server %r sent %s, which is ignored", self.server, question.method)
             question.deliver_answer(
                 jsonrpc.make_error(
                     question.server_request_id, METHOD_NOT_FOUND, OPERATOR_DECIDES_TEXT
@@ -712,7 +717,7 @@ class UpstreamConnection:
             errand.client_stream.suspend()
 
     def is_awaited(self, stream: Stream) -> bool:
-        return self.conversation.find_stream_owner(stream) is not None
+        return self.conversation.is_open(stream)
 
     def on_session_renewed(self) -> None:
         self._listener.on_session_renewed(self)
@@ -724,17 +729,17 @@ class UpstreamConnection:
         self.activity.record_failure(reason, is_in_call=is_in_call)
 
     def on_closed(self, reason: str) -> None:
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         self.activity.connections.discard(self)
         self._fail_all(reason)
         self._listener.on_connection_lost(self, reason)
 
     async def close(self) -> None:
         """Close the connection from this side, and fail all open requests."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._fail_all("the link was closed")
         self.activity.connections.discard(self)
         await self.transport.close()

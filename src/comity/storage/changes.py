@@ -44,10 +44,21 @@ class ChangeBatch(NamedTuple):
 class ChangeFeed(Protocol):
     """Reports the changes of all processes that use the store."""
 
+    async def count_changes(self) -> int:
+        """Return how many changes of the store this process has noticed, after a look for more.
+
+        While the number stays the same, nothing in the store has changed. Never raises: a store
+        that does not answer may have changed.
+        """
+        ...
+
     async def since(self, version: int) -> ChangeBatch:
         """Return the changes after that version, and the version that they lead to."""
         ...
 
-    async def wait_for_change(self, timeout: timedelta) -> None:
-        """Wait until something may have changed, but at most `timeout`. Never raises."""
+    async def wait_for_change(self, timeout: timedelta) -> bool:
+        """Wait for the notice of a change, about `timeout` at most. Return whether there was one.
+
+        Never raises.
+        """
         ...

@@ -22,9 +22,11 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    TextClause,
     TypeDecorator,
     UniqueConstraint,
     delete,
+    func,
     insert,
     select,
     text,
@@ -137,7 +139,7 @@ REGISTRATIONS = Table(
     Column("justification", Text, nullable=False),
 )
 
-ASK_IS_LIVE = text("state IN ('pending', 'deferred', 'accepted')")
+ASK_IS_LIVE = text("state IN ('pending', 'deferred', 'approved')")
 """Has literal values, because a database uses a partial index only for literals."""
 
 ASKS = Table(
@@ -163,7 +165,7 @@ ASKS = Table(
     Column("ended_at", UtcDateTime),
     CheckConstraint("quorum > 0", name="comity_approvals_quorum"),
     # An approval was used if, and only if, one call used it.
-    CheckConstraint("(state = 'used') = (call <> '')", name="comity_approvals_used"),
+    CheckConstraint("(state = 'consumed') = (call <> '')", name="comity_approvals_consumed"),
     UniqueConstraint("id", "asker", "own", name="comity_approvals_askers"),
     Index("comity_approvals_by_state", "state", "id"),
     Index("comity_approvals_by_digest", "digest", "id"),
@@ -314,6 +316,9 @@ WRITES: Final = "comity_writes"
 """The execution option that marks a connection as a writer, where the engine needs to know."""
 
 _ROWS_AT_ONCE: Final = 1_000
+CLOSE_SECONDS: Final = 5.0
+"""How long closing a database waits for the tasks that use it."""
+
 AGAIN: Final = timedelta(seconds=1)
 
 type Row = dict[str, Any]
@@ -338,6 +343,14 @@ class DatabaseBackend(Protocol):
         """Create the place of a missing store, as far as Comity is responsible for it."""
         ...
 
+    async def read_change_mark(self, job_kinds: Sequence[str]) -> object:
+        """Return a value that differs from the value before if a process has changed the store.
+
+        The value covers the records and the due times of these jobs. None if it is unknown. This
+        runs several times a second on an idle node, so it costs much less than a query.
+        """
+        ...
+
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -350,10 +363,49 @@ class SqlDatabase:
         self._engine = backend.engine
         self._wake = wake
         self._autocommit = {"isolation_level": "AUTOCOMMIT"} if backend.tells else {}
+        self._change_mark: object = None
+        self._change_count = 0
+        self._job_kinds: list[str] = []
+        # One look at a time, because all looks share a connection.
+        self._look_lock = asyncio.Lock()
+        self._last_begun_look = self._last_ended_look = 0
+        self._users: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """Close the database after the tasks that use it. They were cancelled before, or end soon.
+
+        The driver's thread ends with the database. A task that waits for it would wait for ever.
+        """
+        users = self._users - {asyncio.current_task()}
+        if users:
+            await asyncio.wait(users, timeout=CLOSE_SECONDS)
+        await self._backend.close()
+
+    def watch_jobs(self, kind: str) -> None:
+        """Count changes of the jobs of this kind too."""
+        if kind not in self._job_kinds:
+            self._job_kinds.append(kind)
+
+    async def count_changes(self) -> int:
+        """Return how many changes this process has noticed, after a look for more. Never raises."""
+        last_begun = self._last_begun_look
+        async with self._look_lock:
+            # One look serves all callers that waited for the lock when it began.
+            if self._last_ended_look <= last_begun:
+                if self._backend.tells:
+                    # A look at a server is a round trip. Those who wake up now too share it.
+                    await asyncio.sleep(0)
+                self._last_begun_look += 1
+                mark = await self._backend.read_change_mark(self._job_kinds)
+                if mark is None or mark != self._change_mark:
+                    self._change_mark = mark
+                    self._change_count += 1
+                self._last_ended_look = self._last_begun_look
+        return self._change_count
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
-        async with map_database_errors(), self._engine.connect() as connection:
+        async with self._connection() as connection:
             yield await connection.execution_options(**self._autocommit)
 
     @asynccontextmanager
@@ -362,7 +414,7 @@ class SqlDatabase:
 
         The row lock keeps the versions in the order of the changes.
         """
-        async with map_database_errors(), self._engine.connect() as connection:
+        async with self._connection() as connection:
             await connection.execution_options(**{WRITES: True})
             async with connection.begin():
                 await connection.execute(select(VERSION.c.version).with_for_update())
@@ -374,10 +426,24 @@ class SqlDatabase:
     @asynccontextmanager
     async def beside(self) -> AsyncGenerator[AsyncConnection]:
         """Begin a transaction without a version, which does not wait for the writer lock."""
-        async with map_database_errors(), self._engine.connect() as connection:
+        async with self._connection() as connection:
             await connection.execution_options(**{WRITES: True})
             async with connection.begin():
                 yield connection
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncGenerator[AsyncConnection]:
+        task = asyncio.current_task()
+        # A task that is a user already stays one until its outer transaction ends.
+        is_new = task is not None and task not in self._users
+        if task is not None:
+            self._users.add(task)
+        try:
+            async with map_database_errors(), self._engine.connect() as connection:
+                yield connection
+        finally:
+            if task is not None and is_new:
+                self._users.discard(task)
 
 
 class WriteTransaction:
@@ -470,6 +536,31 @@ async def select_page(
         return (await connection.execute(wanted)).all()
 
 
+class EarliestTime:
+    """The earliest time in a column, which is read again only if the store has changed."""
+
+    def __init__(
+        self,
+        database: SqlDatabase,
+        column: Column[datetime],
+        *where: ColumnElement[bool] | TextClause,
+    ) -> None:
+        self._database = database
+        self._query = select(func.min(column)).where(*where)
+        self._seen_count = 0
+        self._earliest: datetime | None = None
+
+    async def is_reached(self, now: datetime) -> bool:
+        """Return whether a row has this time or an earlier one. Raises Unavailable."""
+        count = await self._database.count_changes()
+        if count != self._seen_count:
+            async with self._database.reading() as connection:
+                self._earliest = (await connection.execute(self._query)).scalar()
+            # The count is from before the query, so a later change leads to another query.
+            self._seen_count = count
+        return self._earliest is not None and self._earliest <= now
+
+
 MAX_CHANGES_READ: Final = 5_000
 
 
@@ -479,6 +570,9 @@ class SqlChangeLog:
     def __init__(self, database: SqlDatabase, wakeup: asyncio.Event) -> None:
         self._database = database
         self._wakeup = wakeup
+
+    async def count_changes(self) -> int:
+        return await self._database.count_changes()
 
     async def since(self, version: int) -> ChangeBatch:
         # One statement reads one snapshot, so no change can slip in between the version and its
@@ -497,5 +591,5 @@ class SqlChangeLog:
         )
         return ChangeBatch(latest, tuple(dict.fromkeys(told)))
 
-    async def wait_for_change(self, timeout: timedelta) -> None:
-        await wait_for_change(self._wakeup, timeout)
+    async def wait_for_change(self, timeout: timedelta) -> bool:
+        return await wait_for_change(self._wakeup, timeout)

@@ -6,7 +6,7 @@ several hosts, a password file.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol, cast
 
@@ -23,12 +23,17 @@ from comity.toolkit.resilience import RetrySchedule
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 5.0
-PROBED_EVERY_SECONDS: Final = 10.0
 AGAIN: Final = RetrySchedule(timedelta(milliseconds=100), timedelta(seconds=2))
 
 UNREADABLE: Final = (
     "the url of the store cannot be read; write postgresql://user:password@host:5432/database"
 )
+CHANGE_MARK: Final = """
+SELECT version, ARRAY(
+    SELECT (SELECT min(due_at) FROM comity_jobs WHERE state = 'waiting' AND kind = each)
+    FROM unnest($1::text[]) AS each
+) FROM comity_version
+"""
 REFUSALS: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
@@ -50,7 +55,7 @@ class AsyncpgConnection(Protocol):
 
     def add_termination_listener(self, callback: Callable[[object], None]) -> None: ...
     async def add_listener(self, channel: str, callback: Callable[..., None]) -> None: ...
-    async def execute(self, query: str) -> str: ...
+    async def fetchrow(self, query: str, *values: object) -> Sequence[Any] | None: ...
     def terminate(self) -> None: ...
 
 
@@ -64,6 +69,7 @@ class PostgresBackend:
         self._timeout = timeout
         self._wake = wake
         self._listen_task: asyncio.Task[None] | None = None
+        self._listening: AsyncpgConnection | None = None
         self.engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",
             async_creator=self.connect,
@@ -118,7 +124,7 @@ class PostgresBackend:
                 failures += 1  # readers of the records report the failure
             except Exception:
                 failures += 1
-                log.exception("listening for changes of the store ended in a bug")
+                log.exception("Listening for changes of the store failed")
             await asyncio.sleep(draw_delay(AGAIN, failures).total_seconds())
 
     def _on_notification(self, *_: object) -> None:
@@ -131,16 +137,27 @@ class PostgresBackend:
         try:
             connection.add_termination_listener(lambda _: ended.set())
             await connection.add_listener(CHANNEL, self._on_notification)
+            self._listening = connection
             self._wake()
-            while not ended.is_set():
-                try:
-                    async with asyncio.timeout(PROBED_EVERY_SECONDS):
-                        await ended.wait()
-                except TimeoutError:
-                    # A probe, because a dead connection may never report its end.
-                    await connection.execute("SELECT 1")
+            await ended.wait()
         finally:
+            self._listening = None
             connection.terminate()
+
+    async def read_change_mark(self, job_kinds: Sequence[str]) -> object:
+        """Read the version and the due times on the listening connection.
+
+        This also finds out that the connection is dead, which may never report its end.
+        """
+        connection = self._listening
+        if connection is None:
+            return None
+        try:
+            found = await connection.fetchrow(CHANGE_MARK, job_kinds)
+        except FAILURES:
+            connection.terminate()
+            return None
+        return None if found is None else tuple(found)
 
 
 def product(url: str) -> PostgresBackend:

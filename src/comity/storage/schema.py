@@ -82,11 +82,11 @@ async def refuse_another_schema(engine: AsyncEngine) -> None:
     if found == known:
         return
     if found == NO_SCHEMA:
-        raise Misconfigured("the store has no tables yet; run `comity store upgrade`")
+        raise Misconfigured("the store has no tables yet; run `comity db migrate`")
     if is_known(found):
         raise Misconfigured(
             f"the store has schema {found}, and this version of Comity needs {known}; "
-            "run `comity store upgrade`"
+            "run `comity db migrate`"
         )
     raise Misconfigured(
         f"the store has schema {found:.40}, which a newer version of Comity made; run that version"

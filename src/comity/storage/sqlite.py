@@ -9,6 +9,7 @@ import secrets
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,8 @@ from sqlalchemy import Connection, Table, event
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from comity.config.files import prepare_state_file
+from comity.config.secret_files import read_secret, write_secret
 from comity.errors import Misconfigured
 from comity.storage import schema
 from comity.storage.database import WRITES
@@ -43,6 +46,7 @@ class SqliteBackend:
         )
         event.listen(self.engine.sync_engine, "connect", self._set_pragmas)
         event.listen(self.engine.sync_engine, "begin", _begin)
+        self._watching: sqlite3.Connection | None = None
 
     def insert(self, table: Table) -> Any:
         return insert(table)
@@ -53,7 +57,24 @@ class SqliteBackend:
         await schema.bring_up_to_date(self.engine)
 
     async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.close()
+            self._watching = None
         await self.engine.dispose()
+
+    async def read_change_mark(self, job_kinds: Sequence[str]) -> object:
+        """Read `data_version`, which each commit of another connection changes.
+
+        SQLite answers from shared memory within some microseconds, so no thread is needed.
+        """
+        try:
+            if self._watching is None:
+                # `mode=rw` creates no file: an empty one must not replace a store that is gone.
+                place = f"{self.path.absolute().as_uri()}?mode=rw"
+                self._watching = sqlite3.connect(place, timeout=0, isolation_level=None, uri=True)
+            return self._watching.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error:
+            return None
 
     def prepare(self) -> None:
         _create(self.path)
@@ -112,6 +133,7 @@ def product(url: str) -> SqliteBackend:
 
 
 def _create(path: Path) -> None:
+    prepare_state_file(path)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
@@ -122,3 +144,49 @@ def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get(WRITES, False)
     # A reader that becomes a writer may fail with a conflict, so a writer locks at once.
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def back_up(url: str, secret_files: Iterable[Path], folder: Path) -> list[Path]:
+    """Copy the store and those secrets that exist into a new folder, and return the copies.
+
+    A gateway may run meanwhile. Raises Misconfigured if the store is no file or something cannot
+    be copied.
+    """
+    if not url.startswith(SCHEME):
+        raise Misconfigured("only a SQLite store is copied; for PostgreSQL, use pg_dump")
+    store = Path(url.removeprefix(SCHEME))
+    if not store.exists():
+        raise Misconfigured(f"there is no store at {store}")
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as problem:
+        raise Misconfigured(f"{folder} cannot be created: {problem.strerror}") from None
+    # The secrets first. Otherwise the last checkpoint could name an entry that the copy lacks.
+    copies = [_copy_secret(file, folder) for file in secret_files if file.exists()]
+    return [*copies, _copy_store(store, folder)]
+
+
+def _copy_secret(file: Path, folder: Path) -> Path:
+    copy = folder / file.name
+    try:
+        write_secret(copy, read_secret(file, "backup") + b"\n")
+    except OSError as problem:
+        raise Misconfigured(f"{copy} cannot be written: {problem.strerror}") from None
+    return copy
+
+
+def _copy_store(store: Path, folder: Path) -> Path:
+    """Copy the database as it is at one moment, by the online backup of SQLite."""
+    copy = folder / store.name
+    try:
+        # An empty file is an empty database, and this one only its owner can read.
+        write_secret(copy, b"")
+        place = f"{store.absolute().as_uri()}?mode=ro"
+        with (
+            closing(sqlite3.connect(place, uri=True)) as source,
+            closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+    except (OSError, sqlite3.Error) as problem:
+        raise Misconfigured(f"{copy} cannot be written: {problem}") from None
+    return copy

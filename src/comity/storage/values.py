@@ -49,7 +49,7 @@ def to_optional_utc(at: datetime | None) -> datetime | None:
 def to_utc(at: datetime) -> datetime:
     """Return the same time in UTC."""
     if at.tzinfo is None:
-        raise refused_value("a time must say its zone")
+        raise refused_value("a time needs its zone")
     try:
         return at.astimezone(UTC)
     except OverflowError:

@@ -31,7 +31,15 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from comity.storage import values
-from comity.storage.database import METADATA, NUMBER, DatabaseBackend, Row, SqlDatabase, UtcDateTime
+from comity.storage.database import (
+    METADATA,
+    NUMBER,
+    DatabaseBackend,
+    EarliestTime,
+    Row,
+    SqlDatabase,
+    UtcDateTime,
+)
 from comity.toolkit.jobs import (
     JobAdmission,
     JobOutcome,
@@ -100,6 +108,7 @@ class SqlWorkQueue:
         self._kind = kind
         self._is_serial = is_serial
         self._of_kind = JOBS.c.kind == kind
+        self._next_due = EarliestTime(database, JOBS.c.due_at, IS_WAITING, self._of_kind)
 
     # Adding and reading jobs.
 
@@ -177,6 +186,10 @@ class SqlWorkQueue:
     async def claim(self, claim: WorkClaim, now: datetime, limit: int) -> Sequence[QueuedJob]:
         """Claim due jobs that no node holds, the oldest first."""
         now, until = values.to_utc(now), values.to_utc(claim.until)
+        self._database.watch_jobs(self._kind)
+        # A runner claims all the time. While nothing is due, this sends no query.
+        if not await self._next_due.is_reached(now):
+            return []
         where: list[ColumnElement[bool]] = [self._of_kind, JOBS.c.due_at <= now, _is_free(now)]
         if self._is_serial:
             earlier = JOBS.alias("earlier")
@@ -190,7 +203,7 @@ class SqlWorkQueue:
         first = select(JOBS.c.number).where(text("comity_jobs.state = 'waiting'"), *where)
         first = first.order_by(JOBS.c.due_at, JOBS.c.number).limit(limit)
         async with self._database.reading() as connection:
-            # This runs all the time, so it takes no write lock while nothing is due.
+            # Other nodes may hold all that is due. Then this takes no write lock.
             if (await connection.execute(first.limit(1))).first() is None:
                 return []
         async with self._database.beside() as connection:

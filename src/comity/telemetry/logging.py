@@ -54,38 +54,51 @@ _CONVERSION: Final = re.compile(r"%[^%]")
 _ABOUT_A_SERVER: Final = "server %r"
 
 
-class TextLines(logging.Formatter):
-    """Formats records for people; a traceback follows the message, indented."""
+class _NodeLines(logging.Formatter):
+    """Formats records of one node; the name is empty where the process is the only one."""
+
+    def __init__(self, node: str = "") -> None:
+        super().__init__()
+        self._node = node
+
+
+class TextLines(_NodeLines):
+    """Formats records for people; a traceback follows the message, indented.
+
+    Announcements of a start have no time, because they are output of the command.
+    """
 
     @override
     def format(self, record: logging.LogRecord) -> str:
+        program = f"comity {self._node}" if self._node else "comity"
         if getattr(record, "is_announcement", False):
-            return f"comity: {_message(record)}"
-        lines = [f"comity: {record.levelname} {_message(record)}"]
+            return f"{program}: {_message(record)}"
+        lines = [f"{_time(record)} {program}: {record.levelname} {_message(record)}"]
         lines += [f"  | {_escape_unsafe(line)}" for line in _exception(record).splitlines()]
         return "\n".join(lines)
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(_NodeLines):
     """Formats records for programs: one JSON object a line, in ASCII."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
-            "time": when.replace("+00:00", "Z"),
+            "time": _time(record),
             "level": record.levelname,
             "logger": record.name,
             "message": _message(record),
+            "node": self._node,
             "server": _server(record),
             "trace_id": getattr(record, "trace_id", None),
+            **_fields(record),
             "exception": _exception(record),
         }
         return json.dumps({name: value for name, value in line.items() if value or name in _ALWAYS})
 
 
 _ALWAYS: Final = frozenset({"time", "level", "logger", "message"})
-_FORMATS: Final[dict[LogFormat, type[logging.Formatter]]] = {"text": TextLines, "json": JsonLines}
+_FORMATS: Final[dict[LogFormat, type[_NodeLines]]] = {"text": TextLines, "json": JsonLines}
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
@@ -95,16 +108,17 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
     """Removes secrets from a text."""
 
 
-def configure_logging(form: LogFormat, level: str) -> None:
-    """Send every record of this process, uvicorn's included, to standard error.
+def configure_logging(form: LogFormat, level: str, node: str = "") -> None:
+    """Send every record of this process, those of libraries included, to standard error.
 
-    An unknown level, such as another program's word, counts as WARNING.
+    Each line carries the name of the node, if there is one. An unknown level, such as another
+    program's word, counts as WARNING.
     """
     root = logging.getLogger()
     for handler in [each for each in root.handlers if isinstance(each, _StderrHandler)]:
         root.removeHandler(handler)
     lines = _StderrHandler(sys.stderr)
-    lines.setFormatter(_FORMATS[form]())
+    lines.setFormatter(_FORMATS[form](node))
     root.addHandler(lines)
     root.setLevel(logging.getLevelNamesMapping().get(level.upper(), logging.WARNING))
     # At DEBUG, aiosqlite would log every value that is written to a file, three times a second.
@@ -139,6 +153,20 @@ def log_announcement(message: str, level: int = logging.INFO, *, is_own: bool = 
     if not handlers:
         sys.stderr.write(TextLines().format(record) + "\n")
     sys.stderr.flush()
+
+
+def _time(record: logging.LogRecord) -> str:
+    when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return when.replace("+00:00", "Z")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """Return the members that a record has beside its message, without secrets."""
+    given: dict[str, object] = getattr(record, "fields", {})
+    words = _StderrHandler.words
+    return {
+        name: words(value) if isinstance(value, str) else value for name, value in given.items()
+    }
 
 
 def _message(record: logging.LogRecord) -> str:

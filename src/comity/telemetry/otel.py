@@ -13,14 +13,12 @@ from urllib.parse import urlsplit
 
 from opentelemetry import metrics
 from opentelemetry.context import Context as Surroundings
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import Histogram
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -42,7 +40,13 @@ from comity.mcp.refusals import trace_beside
 from comity.telemetry import tracing
 from comity.telemetry.logging import redact_text
 from comity.telemetry.tracing import CallTrace as Trace
-from comity.telemetry.tracing import CallTraceOutcome, Describe, Headers, TraceContext
+from comity.telemetry.tracing import (
+    CallTraceOutcome,
+    Describe,
+    Headers,
+    ModelTraceOutcome,
+    TraceContext,
+)
 
 MAX_MESSAGE_LENGTH: Final = 200
 _MAX_INSPECTED_BYTES: Final = 4096
@@ -129,6 +133,37 @@ class OtelCallTrace:
         self._sent.clear()
         _finish(self._span, outcome, about, None)
         self._instruments.server_seconds.record(now - self._began, known)
+
+
+class OtelModelTrace:
+    """The span of one request to a language model, by the conventions for generative AI.
+
+    It holds no prompt and no reply.
+    """
+
+    __slots__ = ("_span",)
+
+    def __init__(self, tracer: Tracer, vendor: str, model: str, max_tokens: int) -> None:
+        self._span = tracer.start_span(
+            f"chat {model}",
+            kind=SpanKind.CLIENT,
+            attributes={
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": vendor,
+                "gen_ai.request.model": model,
+                "gen_ai.request.max_tokens": max_tokens,
+            },
+        )
+
+    def ended(self, outcome: ModelTraceOutcome) -> None:
+        self._span.set_attribute("gen_ai.usage.input_tokens", outcome.input_tokens)
+        self._span.set_attribute("gen_ai.usage.output_tokens", outcome.output_tokens)
+        if outcome.is_answered:
+            self._span.set_attribute("gen_ai.response.finish_reasons", [outcome.outcome])
+        else:
+            self._span.set_attribute("error.type", outcome.outcome)
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()
 
 
 def about_session(session: str, version: str) -> Attributes:
@@ -249,11 +284,9 @@ LAST_WORDS_SECONDS: Final = 5.0
 # The bucket bounds of OpenTelemetry's semantic conventions.
 BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 _METRICS_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
-_PROTOCOLS: Final = (
-    "OTEL_EXPORTER_OTLP_PROTOCOL",
-    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
-    "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
-)
+_ALL_SIGNALS: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
+_HTTP: Final = "http/protobuf"
+_GRPC: Final = "grpc"
 
 
 class OtelTracer:
@@ -280,6 +313,9 @@ class OtelTracer:
         named = None if told is None else told.context
         return OtelCallTrace(self._instruments, frame, named, about_session(session, version))
 
+    def begin_model(self, vendor: str, model: str, max_tokens: int) -> OtelModelTrace:
+        return OtelModelTrace(self._instruments.tracer, vendor, model, max_tokens)
+
     async def close(self) -> None:
         """Send the remaining spans, but wait at most LAST_WORDS_SECONDS for the collector."""
         done = asyncio.Event()
@@ -301,24 +337,53 @@ class OtelTracer:
 def open_tracer(version: str, describe: Describe, environ: Mapping[str, str]) -> OtelTracer:
     """Create the tracer; OpenTelemetry's packages read their other variables themselves.
 
-    Raises Misconfigured if a variable asks for another protocol than http/protobuf.
+    Raises Misconfigured if a variable asks for an unknown protocol.
     """
-    for name in _PROTOCOLS:
-        if environ.get(name, "http/protobuf") != "http/protobuf":
-            raise Misconfigured(
-                f"{name} is {environ[name]!r}, and only http/protobuf is spoken here; "
-                "set it so, with the collector's port for HTTP (4318 as a rule)"
-            )
     resource = _resource(version)
+    for_spans = _protocol("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", environ)
+    for_metrics = _protocol("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", environ)
     spans = TracerProvider(resource=resource, shutdown_on_exit=False)
     if environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
-        spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        spans.add_span_processor(BatchSpanProcessor(_span_exporter(for_spans)))
     durations = None
     wanted = any(environ.get(name) for name in _METRICS_ENDPOINTS)
     if wanted and environ.get("OTEL_METRICS_EXPORTER", "otlp") != "none":
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+        reader = PeriodicExportingMetricReader(_metric_exporter(for_metrics))
         durations = MeterProvider([reader], resource, shutdown_on_exit=False)
     return OtelTracer(spans, durations, version, describe)
+
+
+def _protocol(signal: str, environ: Mapping[str, str]) -> str:
+    """Return the protocol of one signal: from its own variable, or from that of all signals."""
+    name = signal if environ.get(signal) else _ALL_SIGNALS
+    chosen = environ.get(name) or _HTTP
+    if chosen not in (_HTTP, _GRPC):
+        raise Misconfigured(f"{name} is {chosen!r}; use {_HTTP} (port 4318) or {_GRPC} (port 4317)")
+    return chosen
+
+
+def _span_exporter(protocol_name: str) -> SpanExporter:
+    if protocol_name == _GRPC:
+        # gRPC takes long to import, and few deployments use it.
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter
+
+        return trace_exporter.OTLPSpanExporter()
+    # Only one of the two exporters is needed.
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
+def _metric_exporter(protocol_name: str) -> MetricExporter:
+    if protocol_name == _GRPC:
+        # gRPC takes long to import, and few deployments use it.
+        from opentelemetry.exporter.otlp.proto.grpc import metric_exporter
+
+        return metric_exporter.OTLPMetricExporter()
+    # Only one of the two exporters is needed.
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+    return OTLPMetricExporter()
 
 
 def _resource(version: str) -> Resource:

@@ -22,15 +22,18 @@ def is_asked_for(environ: Mapping[str, str]) -> bool:
 def open_tracer(version: str, describe: Describe, environ: Mapping[str, str]) -> Tracer:
     """Create the OpenTelemetry tracer.
 
-    Raises Misconfigured if the extra is not installed.
+    Raises Misconfigured if the extra is not installed, or a variable has a wrong value.
     """
     try:
         # An optional dependency that takes half a second of CPU to import.
         from comity.telemetry import otel
-    except ModuleNotFoundError as missing:
-        if not (missing.name or "").startswith("opentelemetry"):
+
+        return otel.open_tracer(version, describe, environ)
+    except ImportError as missing:
+        if not (missing.name or "").startswith(("opentelemetry", "grpc")):
             raise
         raise Misconfigured(
             "to send traces, install what that needs: pip install 'comity[otel]'"
         ) from None
-    return otel.open_tracer(version, describe, environ)
+    except ValueError as problem:
+        raise Misconfigured(f"a variable of OpenTelemetry has a wrong value: {problem}") from None

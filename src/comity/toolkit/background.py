@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class BackgroundTasks:
     def _end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a chore of %s ended in a bug", self._whose, exc_info=error)
+            log.error("A background task of %s failed", self._whose, exc_info=error)
 
 
 class SharedOpening[Key, Thing]:
@@ -198,11 +199,24 @@ def draw_delay(schedule: RetrySchedule, failures: int) -> timedelta:
     return schedule.delay(failures, random.random())  # noqa: S311  # no secret
 
 
-async def wait_for_change(wakeup: asyncio.Event, timeout: timedelta) -> None:
-    """Wait until the event is set, and clear it, or until the time is over."""
+def aligned_time(interval: float) -> float:
+    """Return the end of the present interval on the clock of the event loop.
+
+    Periodic work that waits until then runs together with other such work, so that an idle process
+    wakes up once for all of it. If the interval is nearly over, this is the end of the next one.
+    """
+    return math.ceil(asyncio.get_running_loop().time() / interval + 0.25) * interval
+
+
+async def wait_for_change(wakeup: asyncio.Event, timeout: timedelta) -> bool:
+    """Wait until the event is set, and clear it, or until the end of an interval of that length.
+
+    Returns whether the event was set.
+    """
     try:
-        async with asyncio.timeout(timeout.total_seconds()):
+        async with asyncio.timeout_at(aligned_time(timeout.total_seconds())):
             await wakeup.wait()
     except TimeoutError:
-        return
+        return False
     wakeup.clear()
+    return True

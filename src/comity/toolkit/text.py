@@ -4,10 +4,18 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+import msgspec
+
+_encode: Final = msgspec.json.Encoder().encode
 _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
+
+
+def has_unsafe(text: str) -> bool:
+    """Return whether `escape_unsafe` would change the text."""
+    return not text.isprintable() and _UNSAFE.search(text) is not None
 
 
 def escape_unsafe(text: str) -> str:
@@ -47,7 +55,16 @@ def format_timestamp(at: datetime) -> str:
     """Return a time in the format of the specification: UTC with milliseconds."""
     if at.tzinfo is not UTC:
         at = at.astimezone(UTC)
-    return at.isoformat(timespec="milliseconds")[:-6] + "Z"
+    # `isoformat` is slow for a time with a zone, and each audit entry has two.
+    return f"{_encode(at)[1:20].decode()}.{at.microsecond // 1000:03d}Z"
+
+
+def format_sql_timestamp(at: datetime) -> str:
+    """Return a time as SQLite stores it: UTC with microseconds, without a zone."""
+    if at.tzinfo is not UTC:
+        at = at.astimezone(UTC)
+    text = _encode(at).decode()
+    return f"{text[1:11]} {text[12:20]}.{at.microsecond:06d}"
 
 
 def as_uuid(trace: str) -> str:

@@ -120,7 +120,7 @@ class WorkQueueRunner:
                 self._report(problem)
                 await asyncio.sleep(self._settings.poll_interval.total_seconds())
             except Exception:
-                log.exception("looking for due %s ended in a bug", self._name)
+                log.exception("Looking for due %s failed", self._name)
                 await asyncio.sleep(self._settings.poll_interval.total_seconds())
             await wait_for_change(self.wakeup, self._settings.poll_interval)
 
@@ -164,7 +164,7 @@ class WorkQueueRunner:
         try:
             await self._handle(job)
         except (Unavailable, Misconfigured) as problem:
-            log.warning("the outcome of one of the %s is not written: %s", self._name, problem)
+            log.warning("A result of %s could not be stored: %s", self._name, problem)
         finally:
             renewal.cancel()
             self._active.discard(job.number)
@@ -181,7 +181,7 @@ class WorkQueueRunner:
                 # The store decides which node holds the job when the outcome is written.
                 continue
             if not is_held:
-                log.info("one of the %s goes on at another node", self._name)
+                log.info("One of the %s continues on another node", self._name)
                 work.cancel()
                 return
 
@@ -190,5 +190,5 @@ class WorkQueueRunner:
         if problem is not None and not self._is_paused:
             log.warning("Work on %s is paused: %s", self._name, problem)
         elif problem is None and self._is_paused:
-            log.warning("Work on %s goes on.", self._name)
+            log.warning("Work on %s continues.", self._name)
         self._is_paused = problem is not None

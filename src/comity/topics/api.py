@@ -45,7 +45,7 @@ class ParticipantsApi:
     @property
     def routes(self) -> ApiRoutes:
         read, write = Permission.ADMIN_READ, Permission.ADMIN_WRITE
-        capabilities = PARTICIPANTS + "{party:path}/capabilities"
+        capabilities = PARTICIPANTS + "{principal:path}/capabilities"
         return (
             ApiRoute("GET", "/api/topics", read, self._list_topics, EmptyQuery),
             ApiRoute("GET", "/api/topics/{topic}", read, self._show_topic, EmptyQuery),
@@ -54,7 +54,7 @@ class ParticipantsApi:
         )
 
     async def _show_capabilities(self, request: ApiRequest[EmptyQuery]) -> View:
-        party = request.path["party"]
+        party = request.path["principal"]
         return {
             "participantId": party,
             "capabilities": self._capability_admin.of(party, ANY_TARGET),
@@ -63,7 +63,7 @@ class ParticipantsApi:
     async def _change(self, request: ApiRequest[CapabilityChangeBody]) -> View:
         actor, wanted = request.actor, request.input
         changed = await self._capability_admin.change(
-            actor, request.path["party"], wanted.topic, wanted.add, wanted.remove
+            actor, request.path["principal"], wanted.topic, wanted.add, wanted.remove
         )
         return {
             "participantId": changed.party,
@@ -81,7 +81,7 @@ class ParticipantsApi:
     async def _show_topic(self, request: ApiRequest[EmptyQuery]) -> View:
         topic = self._topics.topics.get(request.path["topic"])
         if topic is None:
-            told = "nobody is in a topic of that name here; `comity topic list` lists the others"
+            told = "this topic has no members; `comity topics` lists the others"
             raise MalformedMessage(told, NOTHING_HERE)
         return {"topic": topic.name, "participants": _members(topic)[:_MAX_SHOWN]}
 

@@ -20,29 +20,42 @@ from comity.topics.gateway_members import INBOX, GatewayMember, ManagedTopic, gr
 from comity.topics.rules import TopicRefusal, TopicViolation
 from comity.topics.topic import TopicMember, TopicMessage
 
-ANSWER_TOOL: Final = "answer_ask"
-LIST_TOOL: Final = "list_asks"
+ANSWER_TOOL: Final = "answer_approval"
+LIST_TOOL: Final = "list_approvals"
 MAX_REASON_LENGTH: Final = 1000
-_SHOWN_FIELDS: Final = ("id", "kind", "asker", "server", "tool", "what", "risk", "about", "quorum")
+_SHOWN_FIELDS: Final = (
+    "id",
+    "kind",
+    "requester",
+    "server",
+    "tool",
+    "summary",
+    "risk",
+    "about",
+    "quorum",
+)
 _DECISIONS: Final = (ApprovalDecision.ACCEPT, ApprovalDecision.DECLINE)
 _TOOLS: Final[tuple[Mapping[str, object], ...]] = (
     {
         "name": LIST_TOOL,
-        "description": "The questions that wait for an answer, as far as you may see them.",
+        "description": "List the pending approval requests that you can see.",
         "inputSchema": {"type": "object", "properties": {}, "additionalProperties": False},
         "annotations": {"readOnlyHint": True},
     },
     {
         "name": ANSWER_TOOL,
-        "description": "Answer a question of the gateway. Only people do, and nobody its own.",
+        "description": "Answer an approval request. Only people can, and not their own.",
         "inputSchema": {
             "type": "object",
             "properties": {
-                "ask": {"type": "string", "description": "The whole id of the ask."},
+                "approval": {
+                    "type": "string",
+                    "description": "The full id of the approval request.",
+                },
                 "verdict": {"enum": list(_DECISIONS)},
                 "reason": {"type": "string", "maxLength": MAX_REASON_LENGTH},
             },
-            "required": ["ask", "verdict"],
+            "required": ["approval", "verdict"],
             "additionalProperties": False,
         },
     },
@@ -62,7 +75,7 @@ class TopicApprovals:
     def __init__(self, approvals: ApprovalService, managed_topics: ManagedTopicSource) -> None:
         self._approvals = approvals
         self._managed_topics = managed_topics
-        self._background_tasks = BackgroundTasks("asks in topics")
+        self._background_tasks = BackgroundTasks("approvals in topics")
 
     # Publication
 
@@ -81,7 +94,7 @@ class TopicApprovals:
     ) -> None:
         put = _id(managed_topic, approval_request, "")
         if approval_request.is_open:
-            arguments = {"ask": approval_request.id, "verdict": ApprovalDecision.ACCEPT}
+            arguments = {"approval": approval_request.id, "verdict": ApprovalDecision.ACCEPT}
             params = {
                 "name": ANSWER_TOOL,
                 "arguments": arguments,
@@ -92,10 +105,10 @@ class TopicApprovals:
             self._deliver(
                 managed_topic, managed_topic.new_header(id=put), (inbox.party, kind), payload
             )
-        elif approval_request.state is not ApprovalState.USED:
+        elif approval_request.state is not ApprovalState.CONSUMED:
             told = {
-                "notice": "ask_ended",
-                "ask": approval_request.id,
+                "notice": "approval_ended",
+                "approval": approval_request.id,
                 "state": approval_request.state,
             }
             words = presentation.describe_state(approval_request)[:1000]
@@ -126,7 +139,7 @@ class TopicApprovals:
     def _describe(self, approval_request: ApprovalRequest) -> dict[str, object]:
         fields = presentation.request_fields(approval_request)
         told = {name: fields[name] for name in _SHOWN_FIELDS}
-        url = f"{self._approvals.public_url}/asks/{approval_request.id}"
+        url = f"{self._approvals.public_url}/approvals/{approval_request.id}"
         return {**told, "expires_at": approval_request.expires_at.isoformat(), "url": url}
 
     # Requests of members
@@ -188,12 +201,12 @@ class TopicApprovals:
         if frame.method == protocol.LIST_TOOLS:
             return {"tools": _TOOLS}
         if frame.method != protocol.CALL_TOOL:
-            raise MalformedMessage("the inbox has tools, and nothing else", METHOD_NOT_FOUND)
+            raise MalformedMessage("approvals has only tools", METHOD_NOT_FOUND)
         name, arguments = values.get("name"), values.get("arguments")
         if name == LIST_TOOL:
             return await self._list(member)
         if name != ANSWER_TOOL or not isinstance(arguments, dict):
-            raise MalformedMessage(f"the inbox has {LIST_TOOL} and {ANSWER_TOOL}", INVALID_PARAMS)
+            raise MalformedMessage(f"the tools are {LIST_TOOL} and {ANSWER_TOOL}", INVALID_PARAMS)
         try:
             return await self._take_answer(member, arguments)  # pyright: ignore[reportUnknownArgumentType]  # JSON: any values
         except MalformedMessage as error:
@@ -202,22 +215,25 @@ class TopicApprovals:
     async def _list(self, member: TopicMember) -> Mapping[str, object]:
         found, _ = await self._approvals.page(grant_actor(member.actor), OPEN_STATES)
         shown = [self._describe(ask) for ask in presentation.sort_by_urgency(found)[:50]]
-        lines = [f"{ask['id']}: {ask['what']}" for ask in shown]
+        lines = [f"{ask['id']}: {ask['summary']}" for ask in shown]
         told = "\n".join(lines) or "Nothing waits for an answer that you may see."
-        return {**_text(told), "structuredContent": {"asks": shown}}
+        return {**_text(told), "structuredContent": {"approvals": shown}}
 
     async def _take_answer(
         self, member: TopicMember, fields: Mapping[str, object]
     ) -> Mapping[str, object]:
-        id, verdict, reason = (fields.get(name, "") for name in ("ask", "verdict", "reason"))
+        id, verdict, reason = (fields.get(name, "") for name in ("approval", "verdict", "reason"))
         if not isinstance(id, str) or not isinstance(reason, str) or verdict not in _DECISIONS:
             raise MalformedMessage(
-                "say {ask: its id, verdict: accept or decline, reason: words}", INVALID_PARAMS
+                "arguments must be {approval: id, verdict: accept or decline, reason: text}",
+                INVALID_PARAMS,
             )
         actor = grant_actor(member.actor)
         ask = await self._approvals.get(actor, id)
         if not RULES_BY_KIND[ask.kind].is_yes_or_no:
-            raise MalformedMessage("this one is answered elsewhere: `comity asks`", INVALID_PARAMS)
+            raise MalformedMessage(
+                "answer this request elsewhere: `comity approvals`", INVALID_PARAMS
+            )
         if ask.asker == member.party:
             # With one local person behind several members, each member counts as a principal of its
             # own.

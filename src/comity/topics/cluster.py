@@ -149,7 +149,7 @@ class ClusterTopics:
             await self._request_members(room)
         except Unavailable as error:
             # The topic is local to this node until the other nodes can be reached again.
-            log.warning("topic %r is only known here for now: %s", topic, error)
+            log.warning("Topic %r is not shared with other nodes yet: %s", topic, error)
 
     def forget(self, topic: str) -> None:
         interest = self._subscriptions.pop(topic, None)
@@ -208,7 +208,7 @@ class ClusterTopics:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await all_here.wait()
         except TimeoutError:
-            log.info("nodes %s say nothing of topic %r", sorted(waited_for), topic.name)
+            log.info("Nodes %s do not report topic %r", sorted(waited_for), topic.name)
         finally:
             await interest.close()
 
@@ -308,9 +308,7 @@ class ClusterTopics:
         if gone or was_heard:
             # The last envelopes of the node may be lost. Their number is unknown.
             name = node.rpartition("-")[0]
-            topic.send_missed_to_all(
-                0, f"node {name} has died; what was said there last may be lost"
-            )
+            topic.send_missed_to_all(0, f"node {name} died; its last messages may be lost")
         for party in gone:
             topic.remove_remote_member(party, node)
 
@@ -331,7 +329,7 @@ class ClusterTopics:
                 )
                 await self._bus.wait_until_drained()
         except Unavailable as error:
-            log.debug("the other nodes are not told of the topics here: %s", error)
+            log.debug("Other nodes could not be notified of topics: %s", error)
 
     async def _refresh_topic(self, topic: Topic, *, and_ask: bool) -> None:
         if topic.name not in self._subscriptions:

@@ -1,15 +1,24 @@
-"""`comity topic`."""
+"""`comity topics`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
 
 from comity.cli.api_client import Answer, ApiClient
 from comity.cli.completion import complete_topics
-from comity.cli.exit_status import FINE, SOMETHING_WRONG
-from comity.cli.options import DefaultListGroup, json_option, url_option
-from comity.cli.output import build_table, describe_age, line_text, show_json, show_output
+from comity.cli.exit_status import DONE, FAILED
+from comity.cli.options import CliGroup, DefaultListGroup, current_options, gateway_options
+from comity.cli.output import (
+    build_table,
+    describe_age,
+    line_text,
+    show_document,
+    show_hint,
+    show_output,
+)
+from comity.cli.target import connect_gateway
 from comity.errors import Misconfigured, Unavailable
 from comity.policy.grants import ANY_TARGET
 from comity.topics.rules import PROFILES, SEND, DeliveryMode, can_send_kind
@@ -17,55 +26,67 @@ from comity.topics.rules import PROFILES, SEND, DeliveryMode, can_send_kind
 EVERYWHERE: Final = "every topic"
 
 
-@click.group("topic", cls=DefaultListGroup)
-def topic_command() -> None:
-    """Talk in a topic, see who is there, and say what each may send.
+@click.group("topics", cls=DefaultListGroup)
+def topics_command() -> None:
+    """List and join topics, and set capabilities.
 
-    In a topic agents and people share what they do: who may not do something itself proposes it,
-    and somebody who may has it done.
+    In a topic agents and people work together. A member that may not do something proposes it, and
+    a member that may do it carries it out.
+
+    \b
+    Examples:
+      comity topics
+      comity topics join deploys
+      comity topics capabilities set deploys agent:ci --profile propose
     """
 
 
-@topic_command.command("list")
-@url_option
-@json_option
-def list_topics(url: str, as_json: bool) -> int:
-    """List the topics in which somebody is; the same as `comity topic`."""
-    found = ApiClient(url).get("topics")
-    if as_json:
-        show_json(found)
-        return FINE
-    rows = [(each["topic"], str(each["members"])) for each in found["topics"]]
-    if rows:
-        show_output(build_table(("TOPIC", "MEMBERS"), rows))
-    else:
-        show_output(line_text("Nobody is in any topic; `comity topic join NAME` begins one."))
-    left_out = found["total"] - len(rows)
-    if left_out > 0:
-        show_output(line_text(f"… and {left_out} more", "dim"))
-    return FINE
+@topics_command.command("list")
+@gateway_options
+def list_topics() -> None:
+    """List topics that have members.
+
+    \b
+    Examples:
+      comity topics list
+    """
+    found = connect_gateway().get("topics")
+    topics: list[Answer] = found["topics"]
+
+    def print_table() -> None:
+        if topics:
+            rows = [(each["topic"], str(each["members"])) for each in topics]
+            show_output(build_table(("TOPIC", "MEMBERS"), rows))
+        else:
+            show_output(line_text("No topic has members."))
+            show_hint("`comity topics join NAME` opens one.")
+        left_out = found["total"] - len(topics)
+        if left_out > 0:
+            show_output(line_text(f"and {left_out} more", "dim"))
+
+    show_document(found, print_table, [each["topic"] for each in topics])
 
 
-@topic_command.command("show")
+@topics_command.command("show")
 @click.argument("name", shell_complete=complete_topics)
-@url_option
-@json_option
-def show_topic(name: str, url: str, as_json: bool) -> int:
-    """Show who is in the topic NAME, and what each may send there.
+@gateway_options
+def show_topic(name: str) -> None:
+    """Show the members of a topic and their capabilities.
 
-    MISSED is how many envelopes a member was not given yet, because it takes them too slowly or
-    is away for a moment.
+    MISSED counts envelopes that a slow or disconnected member has not received yet.
+
+    \b
+    Examples:
+      comity topics show deploys
     """
-    found = ApiClient(url).get("topics", name)
-    if as_json:
-        show_json(found)
-    else:
-        _show_members(found["participants"])
-    return FINE
+    found = connect_gateway().get("topics", name)
+    members: list[Answer] = found["participants"]
+    names = [each["participantId"] for each in members]
+    show_document(found, lambda: _show_members(members), names)
 
 
 def _show_members(found: Sequence[Answer]) -> None:
-    # Who is at this very node needs no word about where it is.
+    # A member of this node needs no column for its node.
     is_spread = any("node" in each for each in found)
     rows = [
         (
@@ -79,51 +100,93 @@ def _show_members(found: Sequence[Answer]) -> None:
         for each in found
     ]
     node = ("NODE",) if is_spread else ()
-    show_output(build_table(("WHO", "MODE", "SINCE", "MISSED", *node, "MAY SEND"), rows))
+    show_output(
+        build_table(("PRINCIPAL", "MODE", "CONNECTED", "MISSED", *node, "CAPABILITIES"), rows)
+    )
 
 
-@topic_command.command("caps")
+@topics_command.group("capabilities", cls=CliGroup)
+def capabilities() -> None:
+    """Show and set what a member may send in a topic.
+
+    \b
+    Examples:
+      comity topics capabilities get deploys agent:ci
+      comity topics capabilities set deploys agent:ci --add chat
+    """
+
+
+@capabilities.command("get")
 @click.argument("topic", shell_complete=complete_topics)
-@click.argument("party")
-@click.option("--add", metavar="CAP", multiple=True, help="Let it send this as well.")
-@click.option("--remove", metavar="CAP", multiple=True, help="Let it send this no longer.")
+@click.argument("principal")
+@gateway_options
+def get_capabilities(topic: str, principal: str) -> None:
+    """Show what a principal may send in a topic.
+
+    TOPIC can be '*' for every topic.
+
+    \b
+    Examples:
+      comity topics capabilities get deploys agent:ci
+    """
+    with _store_advice(topic, principal):
+        done = _CapabilityUpdate(connect_gateway(), topic, principal).apply((), (), None)
+    document = {"topic": topic, **done}
+    show_document(document, lambda: _show_change(topic, done), done["newCapabilities"])
+
+
+@capabilities.command("set")
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("principal")
+@click.option("--add", metavar="CAPABILITY", multiple=True, help="Allow this.")
+@click.option("--remove", metavar="CAPABILITY", multiple=True, help="Do not allow this.")
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),
-    help="Let it send exactly what this stands for, and what --add says.",
+    metavar="PROFILE",
+    help="Allow exactly this profile, and what --add names.",
 )
-@url_option
-@json_option
-def caps(topic: str, party: str, url: str, as_json: bool, **said: Any) -> int:
-    """Show what PARTY may send in TOPIC, or change it; at once, on every node.
+@gateway_options
+def set_capabilities(topic: str, principal: str, **said: Any) -> int:
+    """Set what a principal may send in a topic.
 
-    TOPIC may be '*', which is every topic. A CAP is a kind of envelope, as chat or
-    mcp/request:tools/call, or a pattern, as 'mcp/proposal:*'. Where PARTY is in the topic, it is
-    told. Only who may administer the gateway can do this. The exit status is 1 if something else
-    that was granted or forbidden stands against the change.
+    TOPIC can be '*' for every topic. A CAPABILITY is a kind of envelope such as chat or
+    mcp/request:tools/call, or a pattern such as 'mcp/proposal:*'. The change takes effect at once,
+    on every node. Exits with 1 if another grant or rule prevents the change.
 
     \b
     Profiles:
       full       mcp/*, chat
       propose    mcp/proposal:*, mcp/response:*, chat
       respond    mcp/response:*, chat
-      read-only  mcp/request:resources/read, mcp/request:*/list, mcp/response:*, chat
+      read-only  mcp/request:resources/read, mcp/request:*/list,
+                 mcp/response:*, chat
       tools      mcp/request:tools/*, mcp/response:tools/*, chat
+
+    \b
+    Examples:
+      comity topics capabilities set deploys agent:ci --profile propose
+      comity topics capabilities set deploys agent:ci --add chat
     """
-    gateway = ApiClient(url)
-    wanted = _CapabilityUpdate(gateway, topic, party)
-    try:
+    if not said["add"] and not said["remove"] and said["profile"] is None:
+        raise Misconfigured("name a change with --add, --remove or --profile")
+    wanted = _CapabilityUpdate(connect_gateway(), topic, principal)
+    with _store_advice(topic, principal):
         done = wanted.apply(said["add"], said["remove"], said["profile"])
+    document = {"topic": topic, **done}
+    show_document(document, lambda: _show_change(topic, done), done["newCapabilities"])
+    return DONE if _is_in_force(done, wanted, principal) else FAILED
+
+
+@contextmanager
+def _store_advice(topic: str, principal: str) -> Generator[None]:
+    try:
+        yield
     except Unavailable as away:
         raise Unavailable(
-            f"{away}; where none runs, `comity grants add {party} '{topic}/CAP' --verb topic/send` "
-            "says the same to the store"
+            f"{away}; or run `comity grants create {principal} '{topic}/CAPABILITY' "
+            "--verb topic/send --offline`"
         ) from None
-    if as_json:
-        show_json({"topic": topic, **done})
-    else:
-        _show_change(topic, done)
-    return FINE if _is_in_force(done, wanted, party) else SOMETHING_WRONG
 
 
 class _CapabilityUpdate:
@@ -163,7 +226,7 @@ class _CapabilityUpdate:
                 is_denial = (grant["effect"], grant["verb"], topic) == ("deny", SEND, self._topic)
                 if is_denial and _is_covered(capability, whole):
                     named = {name: grant[name] for name in ("subject", "verb", "target")}
-                    self._gateway.post("grants", "revoke", body=named)
+                    self._gateway.post("grants", "delete", body=named)
             cursor = {"cursor": page["next"]} if "next" in page else {}
 
     def _send_change(self, add: list[str], remove: list[str]) -> Answer:
@@ -181,10 +244,10 @@ def _show_change(topic: str, done: Answer) -> None:
     show_output(line_text(f"{done['participantId']} in {where}", "bold"))
     every = [*before, *(each for each in now if each not in before)]
     if not every:
-        show_output(line_text("It may send nothing there; --add or --profile lets it."))
+        show_output(line_text("It may send nothing there."))
         return
     show_output(
-        build_table(("BEFORE", "NOW", "MAY SEND"), [_row(each, before, now) for each in every])
+        build_table(("BEFORE", "NOW", "CAPABILITY"), [_row(each, before, now) for each in every])
     )
 
 
@@ -203,41 +266,45 @@ def _is_in_force(done: Answer, wanted: _CapabilityUpdate, party: str) -> bool:
     stands = [f"it may still not send {each}" for each in wanted.add if each not in now]
     stands += [f"it may still send {each}" for each in wanted.remove if each in now]
     for each in stands:
-        told = f"comity: {each}; see what else decides with `comity grants --subject {party}`"
+        told = f"comity: {each}; `comity grants list --principal {party}` shows other grants"
         click.echo(line_text(told), err=True)
     return not stands
 
 
-@topic_command.command("join")
+@topics_command.command("join")
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--as", "alias", metavar="ALIAS", help="Be called so, where nobody shows a key.")
+@click.option("--as", "alias", metavar="NAME", help="Your name, if the gateway needs no keys.")
 @click.option(
     "--mode",
     type=click.Choice([str(mode) for mode in DeliveryMode]),
     default=str(DeliveryMode.ALL),
     show_default=True,
-    help="Be given everything, or what is for all or has to do with you.",
+    help="Receive everything, or only what concerns you.",
 )
-@click.option("--plain", "is_plain", is_flag=True, help="Lines alone, at a terminal too.")
-@click.option("--stay", "is_staying", is_flag=True, help="Listen on when the input has ended.")
-@url_option
-@json_option
-def join_command(name: str, url: str, **wishes: Any) -> int:
-    """Sit down in the topic NAME: see what is said, talk, and decide about proposals.
+@click.option("--plain", "is_plain", is_flag=True, help="Print lines, also at a terminal.")
+@click.option("--stay", "is_staying", is_flag=True, help="Stay after the end of the input.")
+@gateway_options
+def join_command(name: str, **wishes: Any) -> int:
+    """Join a topic, talk, and decide about proposals.
 
-    What you type is said to all. At a terminal what was said scrolls by, and proposals that wait
-    stand below it: Tab shows one in full, and then a approves it, which has it done by whom it was
-    proposed to, and d declines it. Elsewhere lines go out and come in; with --json each envelope is
-    a line.
+    The topic receives what you type. At a terminal the open proposals are below the messages. Tab
+    shows a proposal in full, then `a` approves it and `d` declines it. Without a terminal the
+    command reads and writes lines, with -o json one envelope per line.
 
     \b
-    /to PARTY TEXT                say it to one party
-    /propose PARTY TOOL [ARGS]    suggest a call; ARGS are KEY=VALUE or a JSON object
-    /call PARTY TOOL [ARGS]       make it, or propose it where you may not
-    /show N, /approve N, /decline N [WHY]    the proposal with that number
+    /to PRINCIPAL TEXT                send to one member
+    /propose PRINCIPAL TOOL [ARGS]    propose a call; ARGS are KEY=VALUE or JSON
+    /call PRINCIPAL TOOL [ARGS]       call, or propose if you may not call
+    /show N, /approve N, /decline N [REASON]    the proposal with that number
     /who, /proposals, /help, /quit
+
+    \b
+    Examples:
+      comity topics join deploys
+      comity topics join deploys --as ana --plain
     """
-    # Loaded only now: whoever lists topics does not wait for what talks in them.
+    # Imported here because the other commands of this module do not need it.
     from comity.cli.topics.join import run_topic_session
 
-    return run_topic_session(ApiClient(url), name, wishes)
+    as_json = current_options().is_for_programs
+    return run_topic_session(connect_gateway(), name, {**wishes, "as_json": as_json})

@@ -184,7 +184,7 @@ def _ambiguity(data: bytes) -> str:
         return f"over {MAX_UNKNOWN_BYTES} bytes beside what an envelope holds, or one of it twice"
     names = _members.decode(compact)
     if len(_encoder.encode(names)) != len(compact):
-        return "a member stands twice, or its name is written in escapes"
+        return "a member is duplicated, or its name has escapes"
     foreign = next(
         (name for name in names.keys() - _KNOWN_MEMBERS if name.casefold() in _KNOWN_MEMBERS), ""
     )
@@ -267,7 +267,7 @@ def build_missed_notice(count: int, first: str, last: str, reason: str) -> dict[
 
     `first` and `last` are envelope ids, or empty if unknown.
     """
-    return {"count": count, "first": first, "last": last, "because": reason}
+    return {"count": count, "first": first, "last": last, "reason": reason}
 
 
 _RESERVED: Final = ("system", "presence")
@@ -336,9 +336,9 @@ def mismatch_reason(
         return ""
     found = of_payload(kind.family, payload)
     if not found.method or found.method != kind.method:
-        return f"the kind says {kind.method!r}, the payload {found.method!r}"
+        return f"the kind is for {kind.method!r}, the payload for {found.method!r}"
     if kind.context and found.context != kind.context:
-        return f"the kind says {kind.context!r}, the payload {found.context!r}"
+        return f"the kind is for {kind.context!r}, the payload for {found.context!r}"
     if kind.family == REQUEST and payload.get("jsonrpc") != "2.0":
         return "the payload is no JSON-RPC 2.0 message"
     return ""
@@ -350,7 +350,7 @@ def _response_problem(
     if ("result" in payload) == ("error" in payload):
         return "a response holds either a result or an error"
     if asked is not None and (kind.method, kind.context or asked.context) != asked[1:]:
-        return f"it answers {asked}, and says that it answers {kind}"
+        return f"it answers {asked}, but its kind is for {kind}"
     return ""
 
 

@@ -26,7 +26,7 @@ from comity.topics.topic import Now, Topic, TopicMember, TopicMessage
 
 log = logging.getLogger(__name__)
 
-INBOX: Final = "system:inbox"
+INBOX: Final = "system:approvals"
 _INBOX_CAPABILITIES: Final = ("mcp/request:*", "mcp/response:*", "mcp/proposal:*")
 _SERVER_CAPABILITIES: Final = ("mcp/response:*",)
 _HANDLED_FAMILIES: Final = frozenset({REQUEST, PROPOSAL, REJECT, WITHDRAW})
@@ -147,7 +147,7 @@ class ManagedTopic:
             try:
                 attendant.on_message(self, member, message)
             except Exception:
-                log.exception("what was said in topic %r ended in a bug of ours", self.topic)
+                log.exception("Processing a message of topic %r failed", self.topic)
 
     # Messages of the gateway
 
@@ -181,7 +181,7 @@ class ManagedTopic:
             try:
                 self.room.remote_topic.send(self.topic, said)
             except Unavailable as error:
-                log.info("only members at this node hear of %s: %s", correlation_id, error)
+                log.info("Only members at this node receive %s: %s", correlation_id, error)
 
 
 def grant_actor(actor: Actor) -> Actor:

@@ -17,7 +17,6 @@ from comity.audit.log import AuditLog
 from comity.catalog.access import ToolReviewSource, ToolReviewStatus
 from comity.catalog.catalog import Catalog
 from comity.errors import MalformedMessage, Unavailable
-from comity.gateway.pipeline import arguments_in
 from comity.mcp import protocol
 from comity.mcp.actors import Actor, kind_of
 from comity.mcp.entries import CatalogEntry, EntryKind
@@ -101,7 +100,7 @@ class ProposalPolicy:
             pending.actor,
             pending.server,
             pending.context,
-            arguments_in(pending.frame),
+            pending.frame.arguments,
             standing.digest,
         )
 
@@ -135,8 +134,8 @@ class ProposalPolicy:
         if any(self.may_call(each, *named) for each in (proposer, actor)):
             return None
         return (
-            "neither whoever proposes this nor you were granted it, and an answer grants nothing; "
-            "see `comity grants explain`"
+            "neither the proposer nor you have a grant for this, and an approval grants "
+            "nothing; see `comity grants explain`"
         )
 
     def draft(self, pending: PendingProposal) -> ApprovalDraft:
@@ -177,7 +176,7 @@ class ProposalPolicy:
             what = f"{pending.method} {pending.context}".strip()
             params = self.redact(envelope.decode_params(pending.frame))
             return {"tool": what[:MAX_NAME_LENGTH], "params": params}
-        arguments = arguments_in(pending.frame)
+        arguments = pending.frame.arguments
         return {
             "tool": offer.key,
             "risk": review_status.risk,
@@ -194,16 +193,16 @@ MOST: Final = 10_000
 
 FULFILS: Final = "dev.comity/fulfils"
 _EVENT_OF_STATE: Final = {
-    AskState.DECLINED: ProposalEvent.REJECTION,
+    AskState.DENIED: ProposalEvent.REJECTION,
     AskState.CANCELLED: ProposalEvent.REJECTION,
     AskState.EXPIRED: ProposalEvent.TIMEOUT,
     AskState.WITHDRAWN: ProposalEvent.WITHDRAWAL,
 }
 _STATE_WORDS: Final = {
-    AskState.DECLINED: "it was declined",
-    AskState.CANCELLED: "it was called off",
-    AskState.EXPIRED: "nobody answered in time",
-    AskState.WITHDRAWN: "it is asked about no longer",
+    AskState.DENIED: "it was denied",
+    AskState.CANCELLED: "it was cancelled",
+    AskState.EXPIRED: "it was not answered in time",
+    AskState.WITHDRAWN: "it was withdrawn",
 }
 
 type ActorOf = Callable[[str], Actor]
@@ -277,7 +276,7 @@ class ProposalService:
         if len(targets) == 1 and concerns_us:
             self._background_tasks.start(self._consider(pending))
         elif concerns_us:
-            reason = "name one member in `to` to have it put before people"
+            reason = "name one member in `to` to request approval"
             self._notify_proposer(pending, "unaddressed", reason)
 
     def _target(
@@ -319,7 +318,7 @@ class ProposalService:
             try:
                 await self._approvals.withdraw(pending.ask, f"{by} fulfils it")
             except Unavailable as error:
-                log.info("ask %s is not withdrawn: %s", pending.ask.id, error)
+                log.info("Approval request %s could not be withdrawn: %s", pending.ask.id, error)
 
     def _on_rejection(
         self, managed_topic: ManagedTopic, member: TopicMember, envelope: Envelope
@@ -345,7 +344,12 @@ class ProposalService:
             else:
                 await self._approvals.withdraw(approval_request, "its proposer withdrew it")
         except (Unavailable, MalformedMessage) as error:
-            log.info("ask %s goes on in spite of %s: %s", approval_request.id, member.party, error)
+            log.info(
+                "Approval request %s continues after %s: %s",
+                approval_request.id,
+                member.party,
+                error,
+            )
 
     # Approval
 
@@ -358,7 +362,7 @@ class ProposalService:
             else:
                 await self._request_approval(pending)
         except (Unavailable, MalformedMessage) as error:
-            self._notify_proposer(pending, "unasked", f"nobody can be asked about this: {error}")
+            self._notify_proposer(pending, "unasked", f"approval is not possible: {error}")
 
     async def _request_approval(self, pending: PendingProposal) -> None:
         ask = pending.ask = self._approvals.create(self._policy.draft(pending))
@@ -371,9 +375,9 @@ class ProposalService:
         if kept.id != ask.id:
             self._by_approval_id.pop(ask.id, None)
             pending.ask = None
-            raise MalformedMessage("its id is that of another proposal which waits")
+            raise MalformedMessage("another pending proposal has this id")
         if pending.proposal.is_open:
-            words = "people are asked about it; its answer comes when there is one"
+            words = "waiting for approval; the answer follows"
             self._notify_proposer(pending, PENDING_NOTICE, words, ask.id)
 
     def on_approval_changed(self, approval_request: ApprovalRequest) -> None:
@@ -381,7 +385,7 @@ class ProposalService:
         pending = self._by_approval_id.get(approval_request.id)
         if pending is None or approval_request.is_open:
             return
-        if approval_request.state is AskState.ACCEPTED and pending.proposal.is_open:
+        if approval_request.state is AskState.APPROVED and pending.proposal.is_open:
             self._background_tasks.start(self._on_approved(pending, approval_request))
         elif approval_request.state in _EVENT_OF_STATE:
             del self._by_approval_id[approval_request.id]
@@ -409,7 +413,11 @@ class ProposalService:
             caller = self._policy.caller(pending, self._actor_of(approved_by[-1]))
             used = await self._approvals.consume(approval_request, envelope)
         except Unavailable as error:
-            log.info("ask %s is not acted on yet: %s", approval_request.id, error)
+            log.info(
+                "The answer to approval request %s is not processed yet: %s",
+                approval_request.id,
+                error,
+            )
             pending.proposal = before
             self._retries[approval_request.id] = approval_request
             return
@@ -419,7 +427,10 @@ class ProposalService:
             return
         if caller is None:
             self._notify_proposer(
-                pending, "denied", "neither proposer nor approver may do it", approval_request.id
+                pending,
+                "denied",
+                "neither the proposer nor the approver has a grant for it",
+                approval_request.id,
             )
             return
         approval = self._approval(pending, approval_request)
@@ -438,7 +449,7 @@ class ProposalService:
         if not isinstance(definition, str):
             return None
         place = (pending.server, pending.context, definition)
-        digest = good_for(*place, arguments_in(pending.frame), self._policy.key)
+        digest = good_for(*place, pending.frame.arguments, self._policy.key)
         return PriorApproval(approval_request.id, digest)
 
     # Fulfilment
@@ -458,11 +469,11 @@ class ProposalService:
         place, inbox = pending.managed_topic, pending.managed_topic.inbox
         if inbox is None or not place.room.member_count:
             self._notify_proposer(
-                pending, "withdrawn", "the topic was left meanwhile; nothing was done"
+                pending, "withdrawn", "all members left the topic; the call did not run"
             )
             return
         pending.proposal = self._fulfilled(pending, envelope)
-        told = {"ask": done.ask, "grant": done.grant, "approved_by": list(done.approved_by)}
+        told = {"approval": done.ask, "grant": done.grant, "approved_by": list(done.approved_by)}
         fulfils = {name: value for name, value in told.items() if value}
         fulfils |= {"proposal": done.proposal, "proposer": pending.proposal.proposer}
         params = topic_requests.decode_params(pending.frame)
@@ -477,7 +488,7 @@ class ProposalService:
             inbox.send(heading, kind, payload)
         except MalformedMessage as error:
             self._notify_proposer(
-                pending, "unsaid", f"it cannot be said here: {error}; nothing was done"
+                pending, "unsaid", f"the result cannot be sent: {error}; the call did not run"
             )
         else:
             self._record_fulfilment(pending, done.actor.party, fulfils)
@@ -516,12 +527,12 @@ class ProposalService:
             self._mark_fulfilled(pending, envelope.sender, envelope.id)
             ask = pending.ask
             self._record_fulfilment(pending, envelope.sender, {})
-        if ask is None or ask.state in (AskState.DECLINED, AskState.EXPIRED):
+        if ask is None or ask.state in (AskState.DENIED, AskState.EXPIRED):
             return ""
         if await self._approvals.withdraw(ask, f"{envelope.sender} fulfils it"):
             return ""
-        self._record_repeat(managed_topic, envelope, "somebody else", AuditResult.BLOCKED)
-        return _repeat_reason("somebody else")
+        self._record_repeat(managed_topic, envelope, "another member", AuditResult.BLOCKED)
+        return _repeat_reason("another member")
 
     def _record_fulfilment(
         self, pending: PendingProposal, by: str, basis: Mapping[str, object]
@@ -589,9 +600,9 @@ class ProposalService:
 
     async def _withdraw(self, approval_request: ApprovalRequest) -> None:
         try:
-            await self._approvals.withdraw(approval_request, "everybody has left the topic")
+            await self._approvals.withdraw(approval_request, "all members have left the topic")
         except Unavailable as error:
-            log.info("ask %s is not withdrawn: %s", approval_request.id, error)
+            log.info("Approval request %s could not be withdrawn: %s", approval_request.id, error)
 
     async def wait_until_idle(self) -> None:
         await self._background_tasks.finish()
@@ -604,11 +615,11 @@ class ProposalService:
     def _notify_proposer(
         self, pending: PendingProposal, notice: str, words: str, ask: str = ""
     ) -> None:
-        proposal, more = pending.proposal, {"ask": ask} if ask else {}
+        proposal, more = pending.proposal, {"approval": ask} if ask else {}
         pending.managed_topic.notify(
             notice, words[:1000], (proposal.proposer,), proposal.id, **more
         )
 
 
 def _repeat_reason(by: str) -> str:
-    return f"this proposal was fulfilled by {by} already; what is proposed once is done once"
+    return f"this proposal was fulfilled by {by} already; a proposal runs only once"

@@ -269,9 +269,7 @@ def _kind_refusal(
     if capabilities.allows(kind) and not is_later:
         return None
     if is_reserved(kind):
-        return TopicRefusal(
-            TopicViolation.RESERVED, "only the gateway says what begins with 'system/'"
-        )
+        return TopicRefusal(TopicViolation.RESERVED, "only the gateway may send 'system/' messages")
     if is_later:
         return TopicRefusal(
             TopicViolation.STRICT, f"{kind!r} is no kind of {PROTOCOL}, and off in this topic"

@@ -267,7 +267,7 @@ class ServerMembers:
         errand, place = answering.topic_call, answering.managed_topic
         desk = self._endpoint_of(errand.server)
         if desk is None:
-            raise Unavailable(f"server {errand.server!r} is not here any more")
+            raise Unavailable(f"server {errand.server!r} is no longer connected")
         own = _answer_locally(desk, errand)
         if own is not None:
             return own
@@ -330,7 +330,11 @@ class ServerMembers:
         if errand.envelope.correlation_id:
             details["correlation_id"] = errand.envelope.correlation_id
         if done is not None:
-            told = {"ask": done.ask, "grant": done.grant, "approved_by": list(done.approved_by)}
+            told = {
+                "approval": done.ask,
+                "grant": done.grant,
+                "approved_by": list(done.approved_by),
+            }
             details |= {name: value for name, value in told.items() if value}
         self._audit_log.record(
             AuditType.TOPIC_CALLED,
@@ -394,7 +398,7 @@ class TopicReply:
         if self.managed_topic.servers.get(self.topic_call.server) is not self._member:
             self.managed_topic.notify(
                 "dismounted",
-                f"{self._member.party} is not in this topic any more",
+                f"{self._member.party} is no longer in this topic",
                 (self.caller,),
                 self.topic_call.envelope.id,
             )
@@ -433,7 +437,7 @@ class TopicReply:
             "this call waits for a person's approval; its answer comes when there is one",
             (self.caller,),
             self.topic_call.envelope.id,
-            ask=approval_request.id,
+            approval=approval_request.id,
             expires_at=approval_request.expires_at.isoformat(),
         )
 
@@ -462,7 +466,7 @@ async def _read_last_frame(client_stream: ClientStream) -> bytes | None:
         client_stream.is_nudged = client_stream.is_suspended = False
         said = client_stream.take() or said
     if client_stream.is_overrun:
-        raise Unavailable("the server said too much amid the call", UPSTREAM_FAILED)
+        raise Unavailable("the server sent too much during the call", UPSTREAM_FAILED)
     return said[-1] if said else None
 
 

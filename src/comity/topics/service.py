@@ -132,10 +132,11 @@ class TopicService:
             self._check_join_rate(topic, actor.party)
             return found
         if self._settings_of(topic).access is Entrance.PRIVATE:
-            raise MalformedMessage(f"there is no topic {topic!r} for you here", NOTHING_HERE)
+            raise MalformedMessage(f"there is no topic {topic!r} that you can join", NOTHING_HERE)
         raise MalformedMessage(
-            f"{actor.party or 'nobody'} was granted nothing in topic {topic!r}; an operator can: "
-            f"comity topic caps {topic} {actor.party or 'PARTY'} --add chat",
+            f"{actor.party or 'an unauthenticated client'} has no grant in topic {topic!r}; an "
+            "operator can: "
+            f"comity topics capabilities set {topic} {actor.party or 'PRINCIPAL'} --add chat",
             JOINING_REFUSED,
         )
 
@@ -223,7 +224,7 @@ class TopicService:
         if here is not None and here.is_built_in:
             # Other members could not tell two members with the same name apart.
             raise MalformedMessage(
-                f"{party} is a member of the gateway's own in topic {topic!r}", JOINING_REFUSED
+                f"{party} is a built-in member of topic {topic!r}", JOINING_REFUSED
             )
         of_party = self._topics_by_party.get(party, ())
         if topic not in of_party and len(of_party) >= MAX_TOPICS_PER_PARTY:
@@ -238,7 +239,7 @@ class TopicService:
         wait = 0.0 if joins is None else joins.wait(self._now())
         if wait:
             raise Unavailable(
-                f"{party} comes to topic {topic!r} too often; try again in {wait:.1f} s",
+                f"{party} comes to topic {topic!r} too often; retry in {wait:.1f} s",
                 RATE_LIMITED,
                 timedelta(seconds=wait),
             )
@@ -254,7 +255,7 @@ class TopicService:
         """Tell a member that reads again how many envelopes it has missed."""
         room = self.topics.get(topic)
         if room is not None:
-            room.send_missed_notice(member, "you took what is said here too slowly")
+            room.send_missed_notice(member, "you read messages too slowly")
 
     def on_disconnected(self, topic: str, member: TopicMember, *, is_clean: bool) -> None:
         """Handle the end of a connection. `is_clean` tells whether the member closed it."""
@@ -345,7 +346,9 @@ class TopicService:
             return
         if member.outlet is not None:
             words = (
-                "you may not be in this topic any more" if is_known else "your credentials are void"
+                "you no longer have access to this topic"
+                if is_known
+                else "your credentials are void"
             )
             member.outlet.end(UNENTITLED, words)
         self._leave(topic, member)

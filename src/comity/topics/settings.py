@@ -1,4 +1,4 @@
-"""The settings `[topics]`, and `[[topics.rooms]]` for single topics."""
+"""The settings `[topics]`, and `[[topics.overrides]]` for single topics."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -45,67 +45,71 @@ _SERVERS: Final = text_list_type(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a server's
 
 
 @dataclass(frozen=True, slots=True)
-class RoomSettings:
+class TopicOverride:
     """The settings of one topic. None stands for the value of `[topics]`."""
 
     name: str = setting(REQUIRED, "the topic", FieldType(_name, {"type": "string"}))
     access: TopicAccessChoice | None = setting(
-        None, "who may join: everybody known, or who was granted something in it"
+        None, "the principals that may join: all known ones, or those with a grant in it"
     )
     capabilities: tuple[str, ...] | None = setting(
-        None, "what somebody may send who was granted nothing", CAPABILITIES
+        None, "the capabilities of a member without a grant", CAPABILITIES
     )
-    members: int | None = setting(
-        None, "how many members it has at most", number_type(1, 1_000_000)
-    )
+    max_members: int | None = setting(None, "maximum members", number_type(1, 1_000_000))
     history: int | None = setting(
-        None, "how many envelopes whoever joins is given first", number_type(0, 10_000)
+        None, "how many past envelopes a new member receives", number_type(0, 10_000)
     )
     kinds: Literal["strict", "later"] | None = setting(
         None, "`later`: with mcp/reject and mcp/withdraw of later versions"
     )
-    mounts: tuple[str, ...] = setting((), "servers in it", _SERVERS)
-    asks: bool = setting(False, "whether asks of the gateway are put here")
+    servers: tuple[str, ...] = setting((), "the servers that are members of it", _SERVERS)
+    approvals: bool = setting(False, "whether approval requests are posted here")
 
 
-def _room(entry: ConfigValue) -> RoomSettings:
+def _override(entry: ConfigValue) -> TopicOverride:
     if "name" not in entry.table():
         raise entry.wrong("has no name; give it the topic's")
-    return read_table(entry, RoomSettings)
+    return read_table(entry, TopicOverride)
 
 
-def _rooms(value: ConfigValue) -> tuple[RoomSettings, ...]:
-    found = tuple(_room(entry) for entry in value.items())
+def _overrides(value: ConfigValue) -> tuple[TopicOverride, ...]:
+    found = tuple(_override(entry) for entry in value.items())
     if len({topic.name for topic in found}) < len(found):
         raise value.wrong("names one topic twice; keep one")
     return found
 
 
-ROOMS: Final = FieldType(
-    _rooms, {"type": "array", "items": table_of(members_in(RoomSettings), required=["name"])}
+OVERRIDES: Final = FieldType(
+    _overrides, {"type": "array", "items": table_of(members_in(TopicOverride), required=["name"])}
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TopicServiceSettings:
-    access: TopicAccessChoice = setting("restricted", "Who may join a topic.")
+    access: TopicAccessChoice = setting(
+        "restricted", "The principals that may join a topic: all known ones, or those with a grant."
+    )
     capabilities: tuple[str, ...] = setting(
-        PROPOSE, "What a member may send that was granted nothing in the topic.", CAPABILITIES
+        PROPOSE, "The capabilities of a member without a grant in the topic.", CAPABILITIES
     )
-    members: int = setting(50, "The members of one topic.", COUNT)
-    most: int = setting(10_000, "The topics at once.", COUNT)
-    messages: int = setting(
-        60, "The envelopes of one member in a minute; 0: any number.", _PER_MINUTE
+    max_members: int = setting(50, "Maximum members of one topic.", COUNT)
+    max_topics: int = setting(10_000, "Maximum topics.", COUNT)
+    message_rate: int = setting(
+        60, "The envelopes of one member per minute; 0: no limit.", _PER_MINUTE
     )
-    chats: int = setting(10, "The number of them that are chat; 0: any number.", _PER_MINUTE)
-    envelope_bytes: int = setting(1024 * 1024, "The longest envelope.", number_type(1024, 2**24))
-    queue_bytes: int = setting(
-        1024 * 1024, "How much may wait for a slow member.", number_type(16_384, 2**27)
+    chat_rate: int = setting(10, "The same limit for chat messages; 0: no limit.", _PER_MINUTE)
+    max_envelope_bytes: int = setting(
+        1024 * 1024, "The longest envelope.", number_type(1024, 2**24)
     )
-    grace: timedelta = setting(
+    max_queue_bytes: int = setting(
+        1024 * 1024, "Maximum bytes that wait for a slow member.", number_type(16_384, 2**27)
+    )
+    reconnect_grace: timedelta = setting(
         timedelta(seconds=5), "How long Comity waits for a member whose connection broke."
     )
-    journal: TopicJournal = setting(
+    audit: TopicJournal = setting(
         "mcp", "The envelopes whose heading the audit log records; `mcp`: all but chat."
     )
-    rooms: tuple[RoomSettings, ...] = setting((), "Topics with settings of their own.", ROOMS)
+    overrides: tuple[TopicOverride, ...] = setting(
+        (), "Topics with settings of their own.", OVERRIDES
+    )

@@ -293,7 +293,7 @@ class Topic:
             self._drop_from_table(before)
             member.missed = before.missed
             if before.outlet is not None:
-                before.outlet.end(REPLACED, "replaced by a newer connection of the same party")
+                before.outlet.end(REPLACED, "replaced by a newer connection of the same principal")
         self.local_members[member.party] = member
         self._table_of(member)[member.party] = member
         self.send_welcome(member)
@@ -340,7 +340,7 @@ class Topic:
             del self.local_members[party]
             self._drop_from_table(here)
             if here.outlet is not None:
-                here.outlet.end(REPLACED, "replaced by a newer connection of the same party")
+                here.outlet.end(REPLACED, "replaced by a newer connection of the same principal")
         was_here = here is not None or party in self.remote_members
         self.remote_members[party] = remote_member
         if not was_here:
@@ -385,7 +385,7 @@ class Topic:
         level = self.settings.audit_level
         is_chat = envelope.kind == CHAT
         if level is TopicAuditLevel.ALL or (level is TopicAuditLevel.MCP and not is_chat):
-            self._record(AuditType.TOPIC_SAID, envelope.sender, _heading(envelope))
+            self._record(AuditType.TOPIC_MESSAGE, envelope.sender, _heading(envelope))
         self._send_to_other_nodes(member, said)
         return given
 
@@ -412,7 +412,7 @@ class Topic:
             return True
         strikes = member.strike()
         if strikes > member.max_strikes and member.outlet is not None:
-            member.outlet.end(FLOODING, "too much, too fast, in spite of being told")
+            member.outlet.end(FLOODING, "too many messages, in spite of warnings")
         elif strikes == 1 or strikes % 10 == 0:
             reason = TopicRefusal(
                 TopicViolation.RATE, f"too much in a minute; try again in {wait:.1f} s"

@@ -118,7 +118,7 @@ class TopicSocket:
             socket.close(CloseCode.TRY_AGAIN_LATER, str(error))
             return
         except Exception:
-            log.exception("joining topic %r ended in a bug of ours", member.topic)
+            log.exception("Joining topic %r failed because of an internal error", member.topic)
             socket.close(CloseCode.INTERNAL_ERROR, "something went wrong here")
             return
         if socket.is_open:
@@ -134,7 +134,7 @@ def _read_query(scope: Scope) -> tuple[str, DeliveryMode, str]:
     except (UnicodeDecodeError, ValueError):
         raise MalformedMessage("the query cannot be read", INVALID_PARAMS) from None
     if any(len(values) > 1 for values in query.values()):
-        raise MalformedMessage("each part of the query stands once", INVALID_PARAMS)
+        raise MalformedMessage("each query parameter may appear once", INVALID_PARAMS)
     told = {name: values[0] for name, values in query.items()}
     try:
         mode = DeliveryMode(told.get("mode", DeliveryMode.ALL))
@@ -153,7 +153,7 @@ def _with_alias(actor: Actor, alias: str) -> Actor:
     if not actor.is_local or not _ALIAS.fullmatch(alias):
         raise MalformedMessage(
             "?as= names a member where a gateway is used by one person without credentials; "
-            "elsewhere credentials say who you are",
+            "otherwise your credentials name you",
             INVALID_PARAMS,
         )
     return replace(actor, party=f"{_ALIASES}{alias}")

@@ -32,7 +32,7 @@ from comity.topics.proposals import ProposalPolicy, ProposalService
 from comity.topics.rules import TopicAccess
 from comity.topics.server_members import ServerMembers
 from comity.topics.service import CapabilityAdmin, SettingsOf, TopicLimits, TopicService
-from comity.topics.settings import RoomSettings
+from comity.topics.settings import TopicOverride
 from comity.topics.topic import MemberRateLimit, TopicAuditLevel, TopicSettings
 from comity.topics.websocket import TopicSocket
 
@@ -61,10 +61,12 @@ def make_topics(
 ) -> TopicComponents:
     now = asyncio.get_running_loop().time
     pace = MemberRateLimit(
-        RateLimit.setting_per_minute(settings.topics.messages),
-        RateLimit.setting_per_minute(settings.topics.chats),
+        RateLimit.setting_per_minute(settings.topics.message_rate),
+        RateLimit.setting_per_minute(settings.topics.chat_rate),
     )
-    bounds = TopicLimits(settings.topics.most, pace, settings.topics.grace.total_seconds())
+    bounds = TopicLimits(
+        settings.topics.max_topics, pace, settings.topics.reconnect_grace.total_seconds()
+    )
     topics = TopicService(
         snapshot.grants,
         _terms_of(settings),
@@ -74,7 +76,7 @@ def make_topics(
         recognises=identity.stands,
     )
     sockets = WebSocketRegistry(
-        WebSocketLimits(settings.topics.envelope_bytes, settings.topics.queue_bytes), now
+        WebSocketLimits(settings.topics.max_envelope_bytes, settings.topics.max_queue_bytes), now
     )
 
     def rekeyed(key: str) -> None:
@@ -96,19 +98,19 @@ def _terms_of(settings: Settings) -> SettingsOf:
     usual = TopicSettings(
         TopicAccess(settings.topics.access),
         settings.topics.capabilities,
-        settings.topics.members,
-        limits=EnvelopeLimits(settings.topics.envelope_bytes, settings.limits.depth),
-        audit_level=TopicAuditLevel(settings.topics.journal),
+        settings.topics.max_members,
+        limits=EnvelopeLimits(settings.topics.max_envelope_bytes, settings.limits.max_depth),
+        audit_level=TopicAuditLevel(settings.topics.audit),
     )
-    named = {room.name: _terms(room, usual) for room in settings.topics.rooms}
+    named = {room.name: _terms(room, usual) for room in settings.topics.overrides}
     return lambda topic: named.get(topic, usual)
 
 
-def _terms(room: RoomSettings, usual: TopicSettings) -> TopicSettings:
+def _terms(room: TopicOverride, usual: TopicSettings) -> TopicSettings:
     return TopicSettings(
         usual.access if room.access is None else TopicAccess(room.access),
         usual.default_capabilities if room.capabilities is None else room.capabilities,
-        room.members or usual.max_members,
+        room.max_members or usual.max_members,
         room.history or 0,
         is_strict=room.kinds != "later",
         limits=usual.limits,
@@ -179,7 +181,8 @@ def make_topic_members(
 
 def _written(settings: Settings) -> Callable[[str], TopicMembersConfig]:
     named = {
-        room.name: TopicMembersConfig(room.mounts, room.asks) for room in settings.topics.rooms
+        room.name: TopicMembersConfig(room.servers, room.approvals)
+        for room in settings.topics.overrides
     }
     nothing = TopicMembersConfig()
     return lambda topic: named.get(topic, nothing)

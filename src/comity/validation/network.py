@@ -272,7 +272,7 @@ def _authority(text: str, rules: ValidationRules) -> UrlFindings:
         return UrlFindings("it names a user before its host")
     host, port = _without_port(authority)
     if not _PORT.fullmatch(port) or int(port or "0") > 65535:
-        return UrlFindings("its port is none")
+        return UrlFindings("its port is invalid")
     problem, name = host_problem(host, rules.hosts)
     return UrlFindings(problem, (name,) if name else ())
 

@@ -825,7 +825,7 @@ def _plain(text: str) -> str:
 def _unread_violations(code: str, policy: CodePolicy, level: CodeSafetyLevel) -> list[str]:
     if level is not CodeSafetyLevel.STANDARD:
         shown = policy.language[:40].encode("ascii", "backslashreplace").decode()
-        return [f"Language not supported at this level: {shown!r}; only Python can be judged"]
+        return [f"Language not supported at this level: {shown!r}; only Python is supported"]
     plain = _plain(code)
     blocked = [f"Blocked pattern: {each!r}" for each in _PATTERNS if each in plain]
     imports = [

@@ -136,7 +136,7 @@ def write_refusal_reason(
         return validator_refusal(READONLY, problem, "", "Use a tool that only reads.")
     switch = _switch(arguments)
     if switch is not None:
-        return validator_refusal(READONLY, "it is told to write", switch, f"Leave {switch} out.")
+        return validator_refusal(READONLY, "it is a write", switch, f"Leave {switch} out.")
     found = collect_texts(arguments, None)
     if found is None:
         return validator_refusal(READONLY, "its arguments hold more than can be looked at")
@@ -144,9 +144,7 @@ def write_refusal_reason(
         meaning = argument_kind_of(each.where, each.name, rules.arguments)
         problem = _problem(each, meaning, rules, read)
         if problem is not None:
-            return validator_refusal(
-                READONLY, problem, each.where, "Ask only for what is to be read."
-            )
+            return validator_refusal(READONLY, problem, each.where, "Use a read-only request.")
     return None
 
 
@@ -155,7 +153,7 @@ def _tool_problem(tool: ToolDefinition) -> str | None:
     said = tool.definition.get("annotations")
     hints = cast("dict[str, object]", said) if isinstance(said, dict) else {}
     if hints.get("readOnlyHint") is False or hints.get("destructiveHint") is True:
-        return "its own definition says that it writes"
+        return "its definition declares that it writes"
     return _name_problem(tool.name)
 
 
@@ -163,7 +161,7 @@ def _tool_problem(tool: ToolDefinition) -> str | None:
 def _name_problem(name: str) -> str | None:
     parts = [part.casefold() for part in _PARTS.findall(name)]
     verb = next((part for part in parts if part in _WRITING or part in _READING), None)
-    return f"its name says that it may {verb}" if verb in _WRITING else None
+    return f"its name suggests that it may {verb}" if verb in _WRITING else None
 
 
 def _switch(arguments: Mapping[str, object]) -> str | None:

@@ -62,6 +62,11 @@ class ValidationPlan:
     validators: tuple[str, ...]
     rules: ValidationRules
 
+    @property
+    def has_validators(self) -> bool:
+        """Whether anything besides the schema looks at the arguments."""
+        return bool(self.validators or self.rules.advised) or self.rules.paths is not None
+
 
 def plan_validation(tool: ToolDefinition, rules: ValidationRules = UNRULED) -> ValidationPlan:
     """Return the checks that the operator wants, and those that the tool's definition requests."""
@@ -111,7 +116,7 @@ def unsafe_code_refusal(
         CODE_UNSAFE,
         f"code validation failed: {'; '.join(violations[:3])}{more}",
         field=where,
-        suggestions=("Rewrite the code without what is named here.",),
+        suggestions=("Rewrite the code without the named parts.",),
         body={
             "status": "rejected",
             "reason": "The code is not allowed here",
@@ -126,9 +131,9 @@ def unknown_validator_refusal(name: str) -> Refusal:
     shown = ascii(name[:64])[1:-1]
     return validator_refusal(
         shown,
-        "there is no validator of that name here",
+        "unknown validator",
         "",
-        "Tell the operator: the tool asks for a validator that is not installed.",
+        "Report to the operator: the tool needs a validator that is not installed.",
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from comity.mcp import jsonrpc
 from comity.validation.arguments import ArgumentError
 from comity.validation.json_schema import CompiledSchema, compile_schema, first_problem
-from comity.validation.schema_cost import TOO_HEAVY, SchemaCost, is_plain, weigh_schema
+from comity.validation.schema_cost import BUDGET, TOO_HEAVY, SchemaCost, is_plain, weigh_schema
 from comity.validation.worker import ValidationWorker
 
 REMEMBERED: Final = 20_000
@@ -101,28 +101,25 @@ class ArgumentSchemas:
         return prepared
 
 
-def _characters_of(arguments: object) -> int | None:
-    """Return the number of characters in a few plain members, the usual case, or None."""
+def _is_small(arguments: object, weight: SchemaCost) -> bool:
+    """Return whether the event loop can afford the check. It stops counting at the limit."""
     if not isinstance(arguments, dict):
-        return None
-    table = cast("dict[str, object]", arguments)
-    if len(table) > MAX_PLAIN_MEMBERS - 1:
-        return None
+        return _is_small_in_all(arguments, weight)
+    table: dict[str, object] = arguments  # pyright: ignore[reportUnknownVariableType]  # JSON
+    if len(table) >= MAX_PLAIN_MEMBERS:
+        return _is_small_in_all(table, weight)
     characters = 0
+    # The usual case is a few plain members, which need no walk.
     for name, value in table.items():
         if type(value) is str:
             characters += len(value)
         elif type(value) not in _PLAIN:
-            return None
+            return _is_small_in_all(table, weight)
         characters += len(name)
-    return characters
+    return weight.parts * MAX_PLAIN_MEMBERS + weight.states * characters <= BUDGET
 
 
-def _is_small(arguments: object, weight: SchemaCost) -> bool:
-    """Return whether the event loop can afford the check. It stops counting at the limit."""
-    characters = _characters_of(arguments)
-    if characters is not None:
-        return weight.fits(MAX_PLAIN_MEMBERS, characters)
+def _is_small_in_all(arguments: object, weight: SchemaCost) -> bool:
     values = characters = 0
     waiting: list[object] = [arguments]
     while waiting:

@@ -70,7 +70,7 @@ def form_refusal(code: list[ArgumentText] | None) -> Verdict:
     if parts:
         return validator_refusal(
             CODE_SAFETY,
-            "code in parts cannot be judged",
+            "code in parts cannot be checked",
             parts[0].where,
             "Give the code as one text.",
         )
@@ -121,19 +121,26 @@ class ArgumentValidator:
         self._plans: OrderedDict[tuple[str, str], _PlanEntry] = OrderedDict()
         self._reported: set[tuple[str, str, str]] = set()
 
-    def check_arguments(
-        self, entry: CatalogEntry, arguments: object
-    ) -> Verdict | Awaitable[Verdict]:
-        """Return the refusal or None. The result is awaitable if the check cannot run at once."""
-        problem = self._schemas.check(entry.definition, arguments)
-        if isinstance(problem, ArgumentError):
-            return argument_refusal(problem)
-        if problem is not None:
-            return self._within(self._after(problem, entry, arguments))
-        verdict = self._examine(entry, arguments)
-        if verdict is None or isinstance(verdict, Refusal):
-            return verdict
-        return self._within(verdict)
+    def check_for(self, entry: CatalogEntry) -> Callable[[object], Verdict | Awaitable[Verdict]]:
+        """Return the check for a tool's arguments, by its definition and the current rules.
+
+        The check returns the refusal or None, in an awaitable if it cannot run at once.
+        """
+        check_schema, definition, plan = self._schemas.check, entry.definition, self.plan_for(entry)
+        has_validators = plan.has_validators
+
+        def check(arguments: object) -> Verdict | Awaitable[Verdict]:
+            problem = check_schema(definition, arguments)
+            if problem is None:
+                verdict = self._examine(plan, arguments) if has_validators else None
+                if verdict is None or isinstance(verdict, Refusal):
+                    return verdict
+                return self._within(verdict)
+            if isinstance(problem, ArgumentError):
+                return argument_refusal(problem)
+            return self._within(self._after(problem, plan, arguments))
+
+        return check
 
     def plan_for(self, entry: CatalogEntry) -> ValidationPlan:
         """Return the checks for the arguments of this definition, by the current rules."""
@@ -152,31 +159,30 @@ class ArgumentValidator:
         return made
 
     async def _after(
-        self, checking: Awaitable[ArgumentError | None], entry: CatalogEntry, arguments: object
+        self, checking: Awaitable[ArgumentError | None], plan: ValidationPlan, arguments: object
     ) -> Verdict:
         problem = await checking
         if problem is not None:
             return argument_refusal(problem)
-        verdict = self._examine(entry, arguments)
+        verdict = self._examine(plan, arguments)
         return verdict if verdict is None or isinstance(verdict, Refusal) else await verdict
 
-    def _examine(self, entry: CatalogEntry, arguments: object) -> Verdict | Awaitable[Verdict]:
-        planned = self.plan_for(entry)
-        names = planned.validators
-        if planned.rules.paths is not None:
-            names = (PATHS, *names)
-        if not names and not planned.rules.advised:
+    def _examine(self, plan: ValidationPlan, arguments: object) -> Verdict | Awaitable[Verdict]:
+        if not plan.has_validators:
             return None
+        names = plan.validators
+        if plan.rules.paths is not None:
+            names = (PATHS, *names)
         if not isinstance(arguments, dict):
             return Refusal(INVALID_TOOL_ARGS, "the arguments must be an object")
         table = cast("dict[str, object]", arguments)
-        self._advise(planned, table)
+        self._advise(plan, table)
         for place, name in enumerate(names):
-            verdict = self._run_validator(name, planned, table)
+            verdict = self._run_validator(name, plan, table)
             if isinstance(verdict, Refusal):
                 return verdict
             if verdict is not None:
-                return self._run_remaining(verdict, names[place:], planned, table)
+                return self._run_remaining(verdict, names[place:], plan, table)
         return None
 
     def _advise(self, plan: ValidationPlan, arguments: dict[str, object]) -> None:

@@ -55,7 +55,7 @@ MEMBERS: Final[Members] = {
         FieldType(_commands, _COMMANDS.schema),
         "commands that `sandbox` lets through as well",
     ),
-    "no_commands": (_COMMANDS, "commands that it does not let through"),
+    "denied_commands": (_COMMANDS, "commands that it does not let through"),
     "hosts": (_HOSTS, "hosts that `network_restricted` lets through, wherever they are"),
     "schemes": (_SCHEMES, "the schemes of URLs that it lets through"),
     "paths": (FieldType(_paths, _STRINGS), "patterns of the only paths that the tool may be given"),
@@ -64,13 +64,13 @@ MEMBERS: Final[Members] = {
         "patterns of paths that it is not given, even so",
     ),
     "code_level": (one_of(*CodeSafetyLevel), "how strictly `code_safety` judges, at least"),
-    "code_bytes": (number_type(1, MAX_BYTES_EVER), "how long its code may be"),
-    "allowed_imports": (_MODULES, "modules that code may import beside those that are known"),
+    "max_code_bytes": (number_type(1, MAX_BYTES_EVER), "how long its code may be"),
+    "allowed_imports": (_MODULES, "modules that code may import in addition to the known ones"),
     "blocked_imports": (_MODULES, "modules that it may not import"),
     "blocked_patterns": (_PATTERNS, "texts that it may not hold"),
     "settings": (
         FieldType(_settings, {"type": "object", "additionalProperties": {"type": "object"}}),
-        "what validators that are plugins are told, by their names",
+        "settings of validator plugins, by name",
     ),
 }
 
@@ -81,14 +81,14 @@ def _read(value: ConfigValue) -> ValidationRules:
     level = said.get("code_level")
     return ValidationRules(
         more_commands=frozenset(said.get("commands", ())),
-        fewer_commands=frozenset(said.get("no_commands", ())),
+        fewer_commands=frozenset(said.get("denied_commands", ())),
         hosts=frozenset(each.casefold() for each in said.get("hosts", ())),
         schemes=frozenset(said.get("schemes", UNRULED.schemes)),
         # With denials only, all other paths are allowed.
         paths=PathScope(allowed or ("/**",), denied) if allowed or denied else None,
         code=CodePolicy(
             level=None if level is None else CodeSafetyLevel(level),
-            most_bytes=said.get("code_bytes", 0),
+            most_bytes=said.get("max_code_bytes", 0),
             blocked_imports=frozenset(said.get("blocked_imports", ())),
             blocked_patterns=tuple(said.get("blocked_patterns", ())),
             more_imports=frozenset(said.get("allowed_imports", ())),

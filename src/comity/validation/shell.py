@@ -349,7 +349,7 @@ class AllowedCommands:
 def only_reads(line: Sequence[str]) -> str | None:
     """Return why a command line may write, or None if it is known only to read."""
     if line[0] not in READERS and line[0] not in ("find", "git"):
-        return f"{line[0][:64]!r} is not known only to read"
+        return f"{line[0][:64]!r} is not a known read-only command"
     return None
 
 
@@ -506,7 +506,7 @@ class _CommandLineChecker:
             problem = self._line_problem(text)
         else:
             problem = _word_problem(text) or self._alone_problem(text)
-        return None if problem is None else "it may be a command, and is none that is allowed"
+        return None if problem is None else "it may be a command that is not allowed"
 
     def _alone_problem(self, word: str) -> str | None:
         """Check a single word, which can be a command. A path or a number is none."""

@@ -126,6 +126,8 @@ def _missing_validator(name: str) -> Examine:
     def examine(
         tool: ToolDefinition, arguments: Mapping[str, object], rules: ValidationRules
     ) -> Verdict:
-        return validator_refusal(name, "it is not installed", "", f"Tell the operator: {INSTALL}.")
+        return validator_refusal(
+            name, "it is not installed", "", f"Report to the operator: {INSTALL}."
+        )
 
     return examine

@@ -1,4 +1,4 @@
-"""Functions that `comity tools serve` offers, for the tests of the registry's face."""
+"""Functions that `comity dev serve-functions` offers, for the tests of the registry's face."""
 
 import threading
 from dataclasses import dataclass

@@ -183,10 +183,13 @@ class RestCaller:
             return {"kind": "ok"}
         details = said["error"]["data"].get("details", {})
         kind = details.get("status") or details.get("state") or "refused"
+        if kind == "denied":
+            # The state of the approval request; MCP clients get the reason of the refusal.
+            kind = "declined"
         if kind == "pending_approval":
             assert reply.status == 503
             assert int(reply.headers["retry-after"]) >= 1
-            assert details["ask_id"]
+            assert details["approval_id"]
         return {"kind": kind, "text": said["error"]["message"]}
 
     async def leave(self) -> None:

@@ -61,7 +61,7 @@ class Gateway:
         comity = str(Path(sys.executable).with_name("comity"))
         config = self.folder / "comity.toml"
         config.write_text(self._settings())
-        command = [comity, "serve", str(config), "--port", str(self.port)]
+        command = [comity, "serve", "-c", str(config), "--port", str(self.port)]
         self.program = Program(command, {"COMITY_PEPPER": self.pepper})
 
     async def ready(self) -> None:
@@ -121,7 +121,7 @@ class Gateway:
         lines = [
             '[identity]\nmode = "required"',
             f'[store]\nurl = "{self.store}"',
-            "[asks]",
+            "[approvals]",
             *(f'{name} = "{value}"' for name, value in self.asks.items()),
             f'[[servers]]\nid = "{SERVER}"\ntransport = "stdio"',
             f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(arguments)}",
@@ -143,8 +143,8 @@ class Person:
         """The newest ask about a tool, once there is one."""
         async with asyncio.timeout(SECONDS):
             while True:
-                found = await self._get(f"/api/asks?state={state}")
-                about = [ask for ask in found["asks"] if ask["tool"] == tool]
+                found = await self._get(f"/api/approvals?state={state}")
+                about = [ask for ask in found["approvals"] if ask["tool"] == tool]
                 if about:
                     return max(about, key=lambda ask: ask["id"])
                 await asyncio.sleep(0.1)
@@ -155,7 +155,7 @@ class Person:
 
     async def answer(self, ask: str, verdict: str) -> tuple[int, str]:
         """What becomes of somebody's word, once the gateway knows who may say something."""
-        url = f"{self.gateway.origin}/api/asks/{ask}/answer"
+        url = f"{self.gateway.origin}/api/approvals/{ask}/answer"
         said = {"verdict": verdict, "reason": "for the matrix"}
         async with asyncio.timeout(SECONDS):
             while True:

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.interop.matrix [CLIENT...] [--docs]
 
-`--docs` also writes the tables into docs/reference/interop.md.
+`--docs` also writes the tables into docs/reference/compatibility.md.
 """
 
 import argparse

@@ -8,7 +8,7 @@ from tests.interop.matrix.parties import FEATURES, Client, Server
 
 PASS = "pass"
 KNOWN = {
-    ("one door", "everything-http", "list_changed"): (
+    ("all servers", "everything-http", "list_changed"): (
         "this server has other lists in each of its sessions, and the merged list is what the "
         "gateway's own session is shown; the client is told of the change, and finds what is new "
         "at the server's own door"

@@ -10,7 +10,7 @@ from tests.interop.matrix.cells import Cell
 from tests.interop.matrix.table import tables
 from tests.interop.peers import ROOT
 
-PAGE = ROOT / "docs" / "reference" / "interop.md"
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 _PARTS = {"versions": "<!-- versions -->", "tables": "<!-- tables -->"}
 _OFFICIAL = "@modelcontextprotocol/"
 

@@ -23,17 +23,18 @@ TOGETHER = 4
 DRIVER_SECONDS = 900
 
 DIRECTLY = "directly"
-OWN_DOOR = "own door"
-ONE_DOOR = "one door"
+SERVER_ADDRESS = "server address"
+ALL_SERVERS = "all servers"
 STDIO = "stdio"
-OTHER_ERA = "other era"
-DOORS = (OWN_DOOR, OTHER_ERA, ONE_DOOR, STDIO)
+OTHER_VERSION = "other version"
+DOORS = (SERVER_ADDRESS, OTHER_VERSION, ALL_SERVERS, STDIO)
 
 # `comity serve --stdio` is the door of all servers once more, joined anew for each visit.
 OVER_STDIO = ("python1-stdio", "python2-http")
 
 # Servers that speak both eras, and that Comity is told to speak only one of them with: a client of
 # the other is then understood over the bridge or not at all.
+PROTOCOLS = {"handshake": "2025-11-25", "modern": "2026-07-28"}
 PINNED = (
     ("python2-http", "modern"),
     ("python2-http", "handshake"),
@@ -47,10 +48,10 @@ type Entry = dict[str, Any]
 
 def servers_behind(door: str, client: Client, cast: Sequence[Server]) -> list[Server]:
     """The servers that a client visits by one door."""
-    if door in (OWN_DOOR, ONE_DOOR):
+    if door in (SERVER_ADDRESS, ALL_SERVERS):
         return list(cast)
     foreign = [name for name, era in PINNED if era != client.era]
-    visited = foreign if door == OTHER_ERA else OVER_STDIO
+    visited = foreign if door == OTHER_VERSION else OVER_STDIO
     return [server for server in cast if server.id in visited]
 
 
@@ -120,13 +121,13 @@ class Stage:
         # Whatever the server speaks, a client that can speak of the modern era does so with Comity.
         plan["list"]["era"] = client.era
         name = {"id": f"{door}/{server.id}"}
-        if door in (OWN_DOOR, OTHER_ERA):
+        if door in (SERVER_ADDRESS, OTHER_VERSION):
             era = "handshake" if client.era == "modern" else "modern"
-            known_as = server.id if door == OWN_DOOR else f"{server.id}-{era}"
+            known_as = server.id if door == SERVER_ADDRESS else f"{server.id}-{era}"
             url = f"{self.gateway}/servers/{known_as}/mcp"
             return {**name, "over": "http", "url": url, "command": [], "plan": plan}
         prefixed = _prefixed(plan, f"{server.id}__")
-        if door == ONE_DOOR:
+        if door == ALL_SERVERS:
             url = f"{self.gateway}/mcp"
             return {**name, "over": "http", "url": url, "command": [], "plan": prefixed}
         config = self.folder / f"{server.id}.json"
@@ -164,7 +165,7 @@ def staged_governed(folder: Path, names: Sequence[str]) -> Generator[Stage]:
         origins = started([each for each in cast if each.over != "stdio"], stack)
         entries = {server.id: entry_of(server, origins) for server in cast}
         gateway = stack.enter_context(governed(entries, folder))
-        yield Stage(folder, served, cast, origins, gateway, (OWN_DOOR, ONE_DOOR))
+        yield Stage(folder, served, cast, origins, gateway, (SERVER_ADDRESS, ALL_SERVERS))
 
 
 def started(listening: Sequence[Server], stack: ExitStack) -> dict[str, str]:
@@ -186,7 +187,9 @@ def started(listening: Sequence[Server], stack: ExitStack) -> dict[str, str]:
 
 def _entries(cast: Sequence[Server], origins: Mapping[str, str]) -> dict[str, Entry]:
     entries = {server.id: entry_of(server, origins) for server in cast}
-    return entries | {f"{name}-{era}": {**entries[name], "era": era} for name, era in PINNED}
+    return entries | {
+        f"{name}-{era}": {**entries[name], "protocol": PROTOCOLS[era]} for name, era in PINNED
+    }
 
 
 def entry_of(server: Server, origins: Mapping[str, str]) -> Entry:

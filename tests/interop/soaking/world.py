@@ -29,14 +29,14 @@ GRACE = 2.0
 
 SETTINGS = """
 [limits]
-idle_session = "2s"
+session_idle_timeout = "2s"
 """
 CARE = """
 backoff_base = "100ms"
 backoff_max = "500ms"
 max_restarts = 1000000
 health_interval = "2s"
-drain_deadline = "5s"
+drain_timeout = "5s"
 """
 
 
@@ -125,7 +125,7 @@ class World:
                 if not ward.is_near:
                     self.start_far(ward)
             self.write(with_guest=False)
-            command = [*MEASURED, "serve", str(self.config), "--port", "0"]
+            command = [*MEASURED, "serve", "-c", str(self.config), "--port", "0"]
             program = self._stack.enter_context(running(command))
             origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
             self.gateway = Gateway(program, origin, time.monotonic())

@@ -106,7 +106,7 @@ PLACES = {
     "in the query as access_token": partial(_in_query, "access_token"),
     "in the query as authorization": partial(_in_query, "authorization"),
     "in a cookie": partial(_shown, "cookie", "token={}"),
-    "in another header": partial(_shown, "x-api-key", "{}"),
+    "in another header": partial(_shown, "x-token", "{}"),
     "as the user of Basic": _basic,
     "without its scheme": partial(_shown, "authorization", "{}"),
     "with another scheme": partial(_shown, "authorization", "Token {}"),

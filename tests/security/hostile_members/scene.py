@@ -20,7 +20,7 @@ from comity.app.gateway import GatewayParts, assemble_gateway
 from comity.http.server import event_loop
 from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE
 from comity.policy.grants import ANY_TARGET, Effect, Grant
-from comity.topics.settings import RoomSettings
+from comity.topics.settings import TopicOverride
 from tests.support.credentials import GivenOut, bearer
 from tests.support.listening import Application, Peer, listening
 from tests.support.settings import settings_with
@@ -48,11 +48,15 @@ GRANTED: dict[str, tuple[str, ...]] = {
 }
 FORBIDDEN = ("mcp/request:tools/call:rm", "mcp/proposal:resources/*")
 ROOMS = (
-    RoomSettings("secret", access="private"),
-    RoomSettings("small", access="public", members=2),
-    RoomSettings("later", kinds="later"),
+    TopicOverride("secret", access="private"),
+    TopicOverride("small", access="public", max_members=2),
+    TopicOverride("later", kinds="later"),
 )
-UNHURRIED = {"topics_messages": 0, "topics_chats": 0, "topics_grace": timedelta(0)}
+UNHURRIED = {
+    "topics_message_rate": 0,
+    "topics_chat_rate": 0,
+    "topics_reconnect_grace": timedelta(0),
+}
 """As much as anybody wants to say, and whoever is cut off has left at once; how floods are held is
 shown with the usual bounds."""
 
@@ -112,7 +116,7 @@ class Stage:
 
     def __init__(self, chosen: dict[str, Any]) -> None:
         self.given_out = GivenOut()
-        usual: dict[str, Any] = {"topics_rooms": ROOMS, "grants": _grants(), **UNHURRIED}
+        usual: dict[str, Any] = {"topics_overrides": ROOMS, "grants": _grants(), **UNHURRIED}
         self._settings = settings_with(servers=(), identity_mode="required", **(usual | chosen))
         self._ready = threading.Event()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None

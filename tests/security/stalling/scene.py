@@ -163,9 +163,9 @@ accept_auth_member = true
 [store]
 url = "{store}"
 [topics]
-messages = 0
-chats = 0
-[[hooks]]
+message_rate = 0
+chat_rate = 0
+[[inbound_webhooks]]
 name = "hook"
 kind = "github"
 secret_file = "{secret}"
@@ -219,7 +219,7 @@ async def staged(folder: Path) -> AsyncGenerator[Scene]:
         config.write_text(_settings(store, folder, {"body": body.url, "event": event.url}))
         command = [sys.executable, "-m", "tests.security.stalling.watched", str(report)]
         opening = running(
-            [*command, "serve", str(config), "--port", "0"], {"COMITY_PEPPER": pepper}
+            [*command, "serve", "-c", str(config), "--port", "0"], {"COMITY_PEPPER": pepper}
         )
         program = await asyncio.to_thread(opening.__enter__)
         try:

@@ -1,1 +1,1 @@
-"""The checks of `comity check` and `comity doctor`."""
+"""The checks of `comity config check` and `comity doctor`."""

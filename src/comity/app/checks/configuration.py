@@ -1,4 +1,4 @@
-"""`comity check`: a configuration, its programs and variables, and its engines."""
+"""`comity config check`: a configuration, its programs and variables, and its engines."""
 
 import asyncio
 import importlib.util
@@ -23,18 +23,19 @@ from comity.app.checks.machine import (
     warning_result,
 )
 from comity.app.cluster import cluster_address
+from comity.app.local_bus import find_nats_server
 from comity.app.local_gateway import temporary_gateway
 from comity.app.settings import ServerSettings, Settings
 from comity.app.settings_reader import ConfigSource, LoadedConfig
 from comity.cli.api_client import Answer
-from comity.cli.exit_status import FINE, SOMETHING_WRONG
-from comity.cli.options import json_option
+from comity.cli.exit_status import DONE, FAILED
+from comity.cli.options import CliCommand, config_options, current_options
 from comity.cli.output import (
     build_table,
     line_text,
     paragraph_text,
     shorten_path,
-    show_json,
+    show_document,
     show_output,
     state_text,
 )
@@ -42,6 +43,7 @@ from comity.clients.files import read_text
 from comity.clients.server_import import is_comity
 from comity.cluster.connect import addresses_of
 from comity.config.document import ConfigError, ConfigErrors
+from comity.config.secret_files import FILE_SUFFIX
 from comity.errors import Misconfigured, Unavailable
 from comity.http.client.proxies import ProxySettings
 from comity.identity.authentication import TokenIssuer
@@ -55,6 +57,7 @@ ENGINE_TIMEOUT_SECONDS: Final = 15.0
 _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "postgres": ("asyncpg",),
     "nats": ("nats",),
+    "workers": ("nats",),
     "oauth": ("jwt",),
     "models": ("anthropic", "openai"),
     "otel": ("opentelemetry",),
@@ -71,6 +74,8 @@ def check_engines(settings: Settings, environ: Mapping[str, str] = os.environ) -
         found += _check_store(settings.store.url)
     if "nats" not in missing:
         found += _check_nats(settings)
+    if "workers" not in missing:
+        found += _check_workers(settings)
     if "oauth" not in missing:
         found += [_check_issuer(each, proxies_of(settings)) for each in settings.identity.issuers]
     return found
@@ -103,10 +108,11 @@ def _needed_extras(settings: Settings, environ: Mapping[str, str]) -> dict[str, 
     needs = {
         "postgres": ("the store", bool(settings.store.url) and not is_sqlite),
         "nats": ("[cluster]", bool(settings.cluster.url)),
+        "workers": ("workers", settings.workers > 1),
         "oauth": ("[[identity.issuers]]", bool(settings.identity.issuers)),
         "models": ("[[models]]", bool(apis & {"anthropic", "openai"})),
         "otel": ("telemetry", settings.telemetry.traces or is_asked_for(environ)),
-        "semantic": ("search by meaning", settings.discovery.embedder == "minilm"),
+        "semantic": ("semantic search", settings.discovery.embedder == "minilm"),
         "validators": ("a tool with validators", any(tool.validators for tool in tools)),
     }
     return {extra: used_by for extra, (used_by, is_needed) in needs.items() if is_needed}
@@ -148,8 +154,19 @@ def _check_store(url: str) -> Iterator[Finding]:
     else:
         has = "it has no tables" if found == stores.NO_TABLES else f"it has schema {found}"
         yield problem_result(
-            "store", f"{told}: {has}, and Comity needs {newest}", "run `comity store upgrade`"
+            "store", f"{told}: {has}, and Comity needs {newest}", "run `comity db migrate`"
         )
+
+
+def _check_workers(settings: Settings) -> Iterator[Finding]:
+    if settings.workers == 1 or settings.cluster.url:
+        return
+    try:
+        program = find_nats_server()
+    except Misconfigured as trouble:
+        yield problem_result("workers", str(trouble), "")
+    else:
+        yield ok_result("workers", f"{settings.workers} processes, which {program} joins")
 
 
 def _check_nats(settings: Settings) -> Iterator[Finding]:
@@ -186,7 +203,7 @@ def _check_issuer(issuer: TokenIssuer, proxies: ProxySettings) -> Finding:
         count = _run_with_timeout(count_keys(issuer, proxies))
     except Unavailable as trouble:
         return problem_result(about, str(trouble), "check the issuer, its jwks_url and the proxy")
-    return ok_result(about, f"offers {count_noun(count, 'key')}")
+    return ok_result(about, f"has {count_noun(count, 'key')}")
 
 
 def _run_with_timeout[T](work: Awaitable[T]) -> T:
@@ -206,34 +223,40 @@ def _describe_exception(trouble: BaseException) -> str:
 LAST_LINES: Final = 10
 
 
-@click.command("check")
-@click.argument("config", type=click.Path(path_type=Path), required=False)
-@click.option("--start", is_flag=True, help="Start every server once, and tell how that went.")
-@click.option("--offline", is_flag=True, help="Do not connect to the store, NATS or issuers.")
-@json_option
-def check_command(config: Path | None, *, start: bool, offline: bool, as_json: bool) -> int:
-    """Validate a configuration, and test the engines that it names.
+@click.command("check", cls=CliCommand)
+@click.option("--start", is_flag=True, help="Start every server once.")
+@click.option("--no-connect", is_flag=True, help="Do not connect to the database, NATS or issuers.")
+@config_options
+def check_command(*, start: bool, no_connect: bool) -> int:
+    """Check a configuration and the systems that it names.
 
-    CONFIG is found as `comity serve` finds it unless given. Tests that the store answers and has
-    the right schema, that the pepper is set, that NATS is new enough, that issuers offer keys, and
-    that the extras for all of them are installed. The exit status is 1 if there is a mistake, if a
-    test fails, or if a server that was started is not ready.
+    The command tests that the database answers and has the right schema, that the pepper is set,
+    that NATS is new enough, that issuers offer keys, and that the needed extras are installed.
+    Exits with 1 if there is a mistake, if a test fails, or if a server is not ready.
+
+    \b
+    Examples:
+      comity config check
+      comity config check -c comity.toml --start
+      comity config check --no-connect
     """
+    config = current_options().config
     if config is not None and not config.exists():
         raise Misconfigured(f"{config}: there is no such file; check the path")
     try:
         found = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load()
     except Misconfigured as problem:
-        return _print_config_errors(problem, as_json)
-    engines = [] if offline else check_engines(found.settings)
+        return _print_config_errors(problem)
+    engines = [] if no_connect else check_engines(found.settings)
     started = _start_servers(found) if start else None
-    if as_json:
-        tested = [each.as_json() for each in engines]
-        show_json({**_as_json(found), "mistakes": [], "engines": tested, "started": started})
-    else:
-        _print_report(found, engines, started)
+    tested = [each.as_json() for each in engines]
+    show_document(
+        {**_as_json(found), "mistakes": [], "engines": tested, "started": started},
+        lambda: _print_report(found, engines, started),
+        [str(path) for path in found.files],
+    )
     failed = any(server["state"] != "connected" for server in started or ())
-    return SOMETHING_WRONG if failed or _problems(engines) else FINE
+    return FAILED if failed or _problems(engines) else DONE
 
 
 def _problems(engines: list[Finding]) -> int:
@@ -248,26 +271,27 @@ def config_errors_of(problem: Misconfigured) -> list[ConfigError]:
     return [told] if isinstance(told, ConfigError) else []
 
 
-def _print_config_errors(problem: Misconfigured, as_json: bool) -> int:
+def _print_config_errors(problem: Misconfigured) -> int:
     mistakes = config_errors_of(problem)
     if not mistakes:
         raise problem
-    if as_json:
-        listed = [
-            {
-                "file": mistake.file,
-                "line": mistake.line,
-                "key": mistake.keys,
-                "problem": mistake.problem,
-            }
-            for mistake in mistakes
-        ]
-        show_json({"files": sorted({each.file for each in mistakes}), "mistakes": listed})
-    else:
+    listed = [
+        {
+            "file": mistake.file,
+            "line": mistake.line,
+            "key": mistake.keys,
+            "problem": mistake.problem,
+        }
+        for mistake in mistakes
+    ]
+
+    def print_table() -> None:
         show_output(*(line_text(mistake) for mistake in mistakes))
-        count = "One mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
-        show_output("", line_text(f"{count}; nothing would be served.", "bold red"))
-    return SOMETHING_WRONG
+        show_output("", line_text(f"{count_noun(len(mistakes), 'mistake')}.", "bold red"))
+
+    files = sorted({each.file for each in mistakes})
+    show_document({"files": files, "mistakes": listed}, print_table, files)
+    return FAILED
 
 
 def _start_servers(loaded_config: LoadedConfig) -> list[Answer]:
@@ -295,13 +319,13 @@ def _print_report(
         show_output(line_text(start_sentence(line)))
     rows = [_row(server) for server in loaded_config.settings.servers]
     if rows:
-        show_output("", build_table(("SERVER", "OVER", "REACHED", ""), rows))
+        show_output("", build_table(("SERVER", "TRANSPORT", "ADDRESS", ""), rows))
     if engines:
         show_output("", findings_table(engines))
     if started is not None:
         _print_started_servers(started)
     if count := _problems(engines):
-        told = "One test failed" if count == 1 else f"{count} tests failed"
+        told = f"{count_noun(count, 'test')} failed"
         show_output(
             "", line_text(f"{told}; `comity serve` would not work as configured.", "bold red")
         )
@@ -311,7 +335,7 @@ def _print_report(
         names = ", ".join(shorten_path(path) for path in loaded_config.files)
         show_output("", line_text(f"No mistakes in {names}.", "bold green"))
     else:
-        show_output("", line_text("No mistakes; but there are no servers to serve.", "yellow"))
+        show_output("", line_text("No mistakes, but there are no servers.", "yellow"))
 
 
 def _row(server: ServerSettings) -> tuple[str, str, str, str]:
@@ -328,14 +352,14 @@ def _print_started_servers(started: list[Answer]) -> None:
     failed = [each for each in started if each["state"] != "connected"]
     for each in failed:
         if each["lines"]:
-            show_output("", line_text(f"What {each['id']} last said:", "bold"))
+            show_output("", line_text(f"Last lines of {each['id']}:", "bold"))
             show_output(paragraph_text("\n".join(each["lines"][-LAST_LINES:])))
     if failed:
         show_output(
             "", line_text(f"Not ready: {', '.join(each['id'] for each in failed)}.", "bold red")
         )
     else:
-        show_output("", line_text("Every server was started and is ready.", "bold green"))
+        show_output("", line_text("Every server started and is ready.", "bold green"))
 
 
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
@@ -363,7 +387,7 @@ def check_configuration(source: ConfigSource) -> tuple[Settings | None, list[Fin
         return None, list(_config_error_findings(trouble))
     told = [ok_result("configuration", line) for line in found.describe()[:1]]
     told += [
-        warning_result("configuration", line, "remove what is not meant")
+        warning_result("configuration", line, "remove the wrong one")
         for line in found.describe()[1:]
     ]
     if not [server for server in found.settings.servers if not server.disabled]:
@@ -394,7 +418,7 @@ def _check_variables(loaded_config: LoadedConfig, environ: Mapping[str, str]) ->
         except Misconfigured:
             continue
         for name in named:
-            if not environ.get(name):
+            if not environ.get(name) and not environ.get(name + FILE_SUFFIX):
                 yield warning_result(
                     f"variable {name}",
                     f"is not set, so {shorten_path(path)} puts nothing in its place",
@@ -414,7 +438,7 @@ def _check_server(server: ServerSettings) -> Finding:
     if is_comity(entry):
         return problem_result(
             about,
-            "is Comity itself, which would go round in circles",
+            "points at this gateway (loop)",
             "remove it from the configuration",
         )
     return (
@@ -446,9 +470,7 @@ def _check_address(about: str, server: ServerSettings) -> Finding:
                 context = ssl.create_default_context()
                 context.wrap_socket(plain, server_hostname=host).close()
     except socket.gaierror:
-        return problem_result(
-            about, f"nobody knows the host {host}", "check the url, and the network"
-        )
+        return problem_result(about, f"cannot resolve {host}", "check the url, and the network")
     except ssl.SSLError as trouble:
         return problem_result(
             about,

@@ -17,28 +17,29 @@ from comity.app.checks.machine import (
 )
 from comity.app.settings import Settings
 from comity.app.settings_reader import ConfigSource
-from comity.cli.exit_status import FINE, SOMETHING_WRONG
-from comity.cli.options import json_option
-from comity.cli.output import line_text, show_json, show_output
+from comity.cli.exit_status import DONE, FAILED
+from comity.cli.options import CliCommand, config_options, current_options
+from comity.cli.output import line_text, show_document, show_output
 
 
-@click.command("doctor")
-@click.argument("config", type=click.Path(path_type=Path), required=False)
-@json_option
-def doctor_command(config: Path | None, *, as_json: bool) -> int:
-    """Find what is wrong, and say what to do about it.
+@click.command("doctor", cls=CliCommand)
+@config_options
+def doctor_command() -> int:
+    """Diagnose machine, configuration, servers and clients.
 
-    Tests this machine, the configuration (CONFIG, or the one that `comity serve` would find), the
-    programs and addresses of its servers, the store, NATS, issuers and extras that it names, the
-    port, and the clients that are configured to use Comity. Starts none of them. The exit status is
-    1 if there is a problem.
+    The command tests this machine, the configuration, the programs and addresses of its servers,
+    the database, NATS, issuers and extras that it names, the port, and the clients that use Comity.
+    It starts none of them. Exits with 1 if there is a problem.
+
+    \b
+    Examples:
+      comity doctor
+      comity doctor -c comity.toml -o json
     """
-    findings = list(_run_checks(config))
-    if as_json:
-        show_json({"findings": [each.as_json() for each in findings]})
-    else:
-        _print_findings(findings)
-    return SOMETHING_WRONG if any(each.verdict == "problem" for each in findings) else FINE
+    findings = list(_run_checks(current_options().config))
+    document = {"findings": [each.as_json() for each in findings]}
+    show_document(document, lambda: _print_findings(findings), [each.about for each in findings])
+    return FAILED if any(each.verdict == "problem" for each in findings) else DONE
 
 
 def _run_checks(config: Path | None) -> Iterator[Finding]:
@@ -60,7 +61,7 @@ def _print_findings(findings: list[Finding]) -> None:
         for verdict in ("problem", "warning")
     }
     if not any(counts.values()):
-        show_output(line_text("All is well.", "bold green"))
+        show_output(line_text("No problems found.", "bold green"))
         return
     told = [f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts.items() if count]
     style = STYLES["problem" if counts["problem"] else "warning"]

@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from rich.table import Table
+from rich.console import RenderableType
 
 from comity.app.settings import Settings
 from comity.cli.api_client import ApiClient
@@ -25,8 +25,9 @@ from comity.cli.output import (
     line_text,
     shorten_path,
 )
-from comity.clients.files import NAME, ClientFile, project_files, user_files
-from comity.clients.server_import import is_comity
+from comity.clients.applications import NAME
+from comity.clients.files import ClientFile, project_files, user_files
+from comity.clients.server_import import entry_url, entry_words, is_comity
 from comity.errors import Misconfigured, Unavailable
 from comity.servers.process.keeper_client import detect_containment
 
@@ -71,7 +72,7 @@ def problem_result(about: str, told: str, remedy: str) -> Finding:
     return Finding("problem", about, told, remedy)
 
 
-def findings_table(findings: Iterable[Finding]) -> Table:
+def findings_table(findings: Iterable[Finding]) -> RenderableType:
     rows = [
         (
             line_text(each.verdict, STYLES[each.verdict]),
@@ -150,7 +151,7 @@ def _check_temporary_folder() -> Finding:
         return warning_result(
             "temporary folder",
             f"{folder} has {free // 2**20} MiB left",
-            "make room, or name another one in TMPDIR",
+            "free some space, or set TMPDIR to another folder",
         )
     return ok_result("temporary folder", f"{folder}, {free // 2**30} GiB free")
 
@@ -166,7 +167,7 @@ def _check_proxies(environ: Mapping[str, str]) -> Finding:
             "them does not find a gateway on this machine",
             "set NO_PROXY=localhost,127.0.0.1,::1 where the client starts",
         )
-    return ok_result("proxies", "not in the way of this machine's own addresses")
+    return ok_result("proxies", "localhost is excluded from the HTTP proxy")
 
 
 def _check_containment() -> Iterator[Finding]:
@@ -193,9 +194,6 @@ def program_path(command: str, environ: Mapping[str, str], folder: str | None) -
 
 # A process that listens and does not answer in this time is not a gateway.
 CLIENT_TIMEOUT: Final = timedelta(seconds=2)
-
-
-_URL_KEYS: Final = ("url", "serverUrl", "httpUrl")
 
 
 def check_port(settings: Settings) -> tuple[str, Finding]:
@@ -281,12 +279,12 @@ def check_clients(environ: Mapping[str, str], gateway_url: str) -> Iterator[Find
                 met = True
                 yield _check_client(file, entry, gateway_url)
     if not met:
-        yield ok_result("clients", "none calls Comity yet; `comity client connect NAME` lets one")
+        yield ok_result("clients", "none calls Comity yet; `comity clients connect NAME` lets one")
 
 
 def _check_client(file: ClientFile, entry: Mapping[str, Any], gateway_url: str) -> Finding:
     about = f"client {file.client.name}"
-    url = next((entry[key] for key in _URL_KEYS if isinstance(entry.get(key), str)), "")
+    url = entry_url(entry)
     if not url:
         return _check_client_command(about, entry)
     try:
@@ -301,23 +299,24 @@ def _check_client(file: ClientFile, entry: Mapping[str, Any], gateway_url: str) 
             about,
             f"{shorten_path(file.path)} calls {url_without_secrets(url)}, "
             f"and the gateway is at {gateway_url}",
-            f"comity client connect {file.client.name} --url {gateway_url}",
+            f"comity clients connect {file.client.name} --url {gateway_url}",
         )
     return warning_result(
         about,
-        f"calls {url_without_secrets(url)}, where nobody answers now",
+        f"calls {url_without_secrets(url)}, which does not answer",
         "start it with `comity serve`",
     )
 
 
 def _check_client_command(about: str, entry: Mapping[str, Any]) -> Finding:
-    command = str(entry.get("command", ""))
+    command, *args = entry_words(entry) or [""]
     if program_path(command, os.environ, None) is None:
         return problem_result(
-            about, f"starts {command!r}, which is not there", "connect it anew with `comity client`"
+            about,
+            f"starts {command!r}, which is not there",
+            "connect it anew with `comity clients`",
         )
-    args = entry.get("args")
-    file = str(cast("list[object]", args)[-1]) if isinstance(args, list) and args else ""
+    file = args[-1] if args else ""
     if file.endswith((".toml", ".json")) and not Path(file).is_file():
         return problem_result(
             about,
@@ -349,6 +348,6 @@ def _read_version(api_client: ApiClient) -> str:
         status = api_client.status()
     except Misconfigured:
         if api_client.needs_key:
-            return "which tells more to those who show a key"
+            return "which shows more to clients with a key"
         raise
     return str(status.get("version", "")) if status.get("name") == "comity" else ""

@@ -9,9 +9,7 @@ from comity.catalog.search.tool_index import Embedder, VectorIndex
 from comity.errors import Misconfigured
 
 _PACKAGES: Final = ("numpy", "onnxruntime")
-INSTALL_HINT: Final = (
-    "to search by meaning, install what that needs: pip install 'comity[semantic]'"
-)
+INSTALL_HINT: Final = "semantic search needs an extra: pip install 'comity[semantic]'"
 
 
 def open_minilm(folder: str = "") -> Embedder:

@@ -74,7 +74,7 @@ class QueryEmbedder:
     def _fail_oldest(self) -> None:
         while len(self._future_by_text) > MAX_WAITING_QUERIES:
             _, oldest = self._future_by_text.popitem(last=False)
-            _fail(oldest, Unavailable("too many searches by meaning at once"))
+            _fail(oldest, Unavailable("too many semantic searches at once"))
 
     async def _embed_waiting(self) -> None:
         try:
@@ -283,7 +283,7 @@ class EmbeddingIndex:
     def _on_made(self, making: "asyncio.Task[None]") -> None:
         self._make_task = None
         if not making.cancelled() and (bug := making.exception()) is not None:
-            log.error("the vectors of tools are not made on", exc_info=bug)
+            log.error("Making tool vectors failed", exc_info=bug)
 
     async def _make_vectors(self) -> None:
         began, made, found = time.monotonic(), 0, 0
@@ -307,7 +307,7 @@ class EmbeddingIndex:
                 made += len(several)
         if made >= BATCH_SIZE or found >= BATCH_SIZE:
             spent = time.monotonic() - began
-            log.info("vectors: %d made, %d known from before, %.1f s", made, found, spent)
+            log.info("vectors: %d made, %d from the cache, %.1f s", made, found, spent)
 
     def _next_batch(self) -> dict[_Owner, tuple[str, ...]]:
         piece = [
@@ -353,7 +353,7 @@ class EmbeddingIndex:
         try:
             rows = check_vectors(await self._embedder.embed(texts), len(texts), self._embedder.size)
         except Unavailable as failure:
-            log.warning("no vectors of %d tools for now: %s", len(several), failure)
+            log.warning("%d tools have no vectors yet: %s", len(several), failure)
             self._failures += 1
             await asyncio.sleep(draw_delay(RETRY_SCHEDULE, self._failures).total_seconds())
             return None

@@ -72,7 +72,7 @@ class VectorFile:
             self._append(keys, vectors)
         except OSError as failure:
             self._may_write = False
-            log.warning("vectors of tools are kept no longer: %s", failure.strerror)
+            log.warning("Tool vectors are no longer stored: %s", failure.strerror)
 
     def _append(self, keys: Sequence[bytes], vectors: Array) -> None:
         if len(self._used) + len(keys) > self._max_vectors:
@@ -106,13 +106,13 @@ class VectorFile:
             self._open()
         except OSError as failure:
             self.close()
-            log.warning("vectors of tools are not kept: %s", failure.strerror)
+            log.warning("Tool vectors are not stored: %s", failure.strerror)
 
     def _open(self) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         file = self._file = os.open(self._path, flags, 0o600)
         if os.fstat(file).st_uid != os.geteuid():
-            raise PermissionError(1, "the file is somebody else's")
+            raise PermissionError(1, "the file belongs to another user")
         os.fchmod(file, 0o600)
         # Only the process that holds the lock writes; others only read.
         with contextlib.suppress(BlockingIOError):

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from rich.console import Console
 
 from comity.cli.api_client import ApiClient
-from comity.cli.exit_status import FINE, SOMETHING_WRONG
+from comity.cli.exit_status import DONE, FAILED
 from comity.cli.topics.plain import PlainLineView
 from comity.cli.topics.screen import TopicScreen
 from comity.cli.topics.session import TopicCliSession
@@ -44,7 +44,7 @@ def run_topic_session(gateway: ApiClient, topic: str, wishes: dict[str, Any]) ->
         person = asyncio.run(_sat(gateway, topic, wishes, view))
     except Unavailable as refused:
         raise _refusal(gateway, refused) from None
-    return FINE if has_screen or not person.failures else SOMETHING_WRONG
+    return DONE if has_screen or not person.failures else FAILED
 
 
 def _has_screen() -> bool:

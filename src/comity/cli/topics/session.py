@@ -109,7 +109,7 @@ class NumberedProposals:
             raise Misconfigured(f"[{number}] is your own; somebody else has to approve it")
         self.check_open(number, proposal)
         if not proposal.target and not to:
-            way = f"/approve {number} PARTY"
+            way = f"/approve {number} PRINCIPAL"
             raise Misconfigured(f"[{number}] names nobody; say who is to do it: {way}")
         if self._me.id in ((to,) if to else proposal.target):
             raise Misconfigured(f"[{number}]: {NO_TOOLS}; /decline {number} says so")
@@ -120,7 +120,7 @@ class NumberedProposals:
 
 def way_to(me: Participant, kind: str) -> str:
     """What to do about it that we may not send a kind."""
-    words = ("comity", "topic", "caps", me.topic, me.id, "--add", kind)
+    words = ("comity", "topics", "capabilities", "set", me.topic, me.id, "--add", kind)
     return f"you may not send {one_line(kind)} here; an operator lets you: {shlex.join(words)}"
 
 
@@ -156,15 +156,15 @@ METHODS: Final = frozenset(
 """What may be proposed beside calls of tools, by its own name."""
 
 HELP: Final = (
-    ("TEXT", "say it to all; a line that begins with two slashes is said with one"),
-    ("/to PARTY TEXT", "say it to one party"),
-    ("/propose PARTY TOOL [ARGS]", "suggest a call; ARGS are KEY=VALUE or a JSON object"),
-    ("/call PARTY TOOL [ARGS]", "make it, or propose it where you may not"),
-    ("/proposals", "list what waits for somebody"),
+    ("TEXT", "send it to all; begin with // to send a leading slash"),
+    ("/to PRINCIPAL TEXT", "send to one member"),
+    ("/propose PRINCIPAL TOOL [ARGS]", "propose a call; ARGS are KEY=VALUE or JSON"),
+    ("/call PRINCIPAL TOOL [ARGS]", "call, or propose if you may not call"),
+    ("/proposals", "list pending proposals"),
     ("/show N", "show the proposal with that number in full"),
-    ("/approve N [PARTY]", "have it done, by PARTY where it was proposed to nobody"),
-    ("/decline N [WHY]", "say no to it"),
-    ("/who", "list who is here, and what each may send"),
+    ("/approve N [PRINCIPAL]", "approve it; name a PRINCIPAL if it has no addressee"),
+    ("/decline N [REASON]", "decline it"),
+    ("/who", "list the members, and what each may send"),
     ("/quit", "leave"),
 )
 
@@ -292,7 +292,7 @@ class TopicCliSession:
     async def _say_to(self, rest: str) -> None:
         party, _, text = rest.partition(" ")
         if not text.strip():
-            raise Misconfigured("write it as /to PARTY TEXT")
+            raise Misconfigured("write it as /to PRINCIPAL TEXT")
         await self._chat(text.strip(), self.party(party))
 
     def party(self, text: str) -> str:
@@ -309,7 +309,7 @@ class TopicCliSession:
         raise Misconfigured(f"{text!r:.80} is not here. {hint}")
 
     async def _propose(self, rest: str) -> None:
-        to, method, params = self._read(rest, "/propose PARTY TOOL [KEY=VALUE]...")
+        to, method, params = self._read(rest, "/propose PRINCIPAL TOOL [KEY=VALUE]...")
         self._demand(kind_of(PROPOSAL, method, params))
         handle = await self.me.propose(method, params, to=to)
         me, number = self.me.id, self.proposals.number(handle.id)
@@ -318,7 +318,7 @@ class TopicCliSession:
         self._begin(self._outcome(handle.response(), f"[{number}]"))
 
     async def _call(self, rest: str) -> None:
-        to, method, params = self._read(rest, "/call PARTY TOOL [KEY=VALUE]...")
+        to, method, params = self._read(rest, "/call PRINCIPAL TOOL [KEY=VALUE]...")
         if not self.me.may_send(kind_of(REQUEST, method, params)):
             await self._propose(rest)
             return

@@ -188,5 +188,5 @@ def _not_an_address() -> Misconfigured:
     """Return an error that does not quote the address, which may hold a password."""
     return Misconfigured(
         "an address of NATS reads nats://host:4222, or tls://host:4222 with encryption,"
-        " with user:password@ or token@ before the host where NATS asks for that"
+        " with user:password@ or token@ before the host if NATS requires it"
     )

@@ -131,7 +131,7 @@ class NatsBus:
         try:
             interest.handler(BusMessage(subject.decode(), body, reply.decode()))
         except Exception:
-            log.exception("what was heard on the bus could not be taken in")
+            log.exception("A message from the bus could not be processed")
 
     async def _keep_connected(self) -> None:
         while True:
@@ -200,7 +200,7 @@ class NatsBus:
             try:
                 changed(is_connected)
             except Exception:
-                log.exception("somebody could not be told about the connection to NATS")
+                log.exception("A listener for the NATS connection failed")
 
 
 class _NatsSubscription:

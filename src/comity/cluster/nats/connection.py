@@ -74,7 +74,7 @@ class NatsConnection(Client):
             user_jwt_cb=cast("Any", credentials).token if has_token else None,
         )
         if not self.is_connected:
-            raise errors.Error("nats: the server did not say that it is ready")
+            raise errors.Error("nats: the server did not confirm that it is ready")
         self._stream = stream = self._writer().transport
         stream.set_write_buffer_limits(DRAINED_BYTES, DRAINED_BYTES // 4)
         self._largest = self.max_payload
@@ -179,7 +179,7 @@ class NatsConnection(Client):
         if initial_connection and self._must_encrypt:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise errors.Error(
-                    "nats: the server offers no encryption, and its address is tls://"
+                    "nats: the address is tls://, but the server does not support TLS"
                 )
             info["tls_required"] = True
 
@@ -191,7 +191,9 @@ class NatsConnection(Client):
     async def _process_err(self, err_msg: str) -> None:
         """Log a permission error and keep the connection. Any other error ends it."""
         if "permissions violation" in err_msg:
-            log.error("NATS does not let us: %s. Grant it to our user there", err_msg.strip("'"))
+            log.error(
+                "NATS denied a permission: %s. Grant it to the user of Comity", err_msg.strip("'")
+            )
         else:
             self.lose(err_msg.strip("'"))
 
@@ -241,10 +243,10 @@ async def usable_version(server: NatsServerAddress, addresses: NatsAddressList) 
     except (OSError, TimeoutError, errors.Error) as error:
         raise Unavailable(str(error) or type(error).__name__) from None
     finally:
-        link.lose("not needed any more")
+        link.lose("no longer needed")
     if b'"error"' in answer.data:
         raise Unavailable("this account may not use JetStream")
     told = f"{version.major}.{version.minor}.{version.patch}"
     if (version.major, version.minor) < OLDEST:
-        raise Unavailable(f"it runs version {told}, and nodes need {oldest_version()} or newer")
+        raise Unavailable(f"it runs version {told}; nodes need {oldest_version()} or newer")
     return told

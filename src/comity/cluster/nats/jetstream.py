@@ -215,8 +215,8 @@ class NatsLeases:
     def _tell_of_strangers(self) -> None:
         if not self._has_warned:
             log.warning(
-                "what stands in %s was not written by a node of this cluster. Give each node the"
-                " same pepper, and let nobody else write there",
+                "A value in %s was not written by a node of this cluster. Give each node the"
+                " same pepper, and allow no other writer",
                 self.bucket,
             )
         self._has_warned = True
@@ -279,7 +279,7 @@ class NatsLeases:
         if (config.num_replicas or 1) < self._replicas:
             config.num_replicas = self._replicas
             await cast("Any", js).update_stream(config)
-            log.info("leases in NATS are kept %d times from now on", self._replicas)
+            log.info("Leases in NATS now have %d replicas", self._replicas)
         self._has_bucket = True
 
     async def _ensure_bucket(self, js: JetStreamContext) -> api.StreamInfo:
@@ -311,7 +311,7 @@ def _is_same_lease(entry: _LeaseEntry, lease: Lease) -> bool:
 
 
 def _unknown_holder_error(reason: str) -> Unavailable:
-    return Unavailable(f"who holds a lease cannot be known now: {reason}", UPSTREAM_DOWN)
+    return Unavailable(f"the holder of the lease is unknown: {reason}", UPSTREAM_DOWN)
 
 
 WINDOW: Final = timedelta(minutes=10)
@@ -362,7 +362,7 @@ class NatsFirsts:
         if (config.num_replicas or 1) < self._replicas:
             config.num_replicas = self._replicas
             await cast("Any", js).update_stream(config)
-            log.info("what was pushed lately is kept in NATS %d times", self._replicas)
+            log.info("Recent push ids in NATS now have %d replicas", self._replicas)
         self._has_stream = True
 
     async def _ensure_stream(self, js: JetStreamContext) -> api.StreamInfo:
@@ -387,4 +387,6 @@ class NatsFirsts:
 
 
 def _pushes_unknown(reason: str) -> Unavailable:
-    return Unavailable(f"whether it was pushed before cannot be known: {reason}", UPSTREAM_DOWN)
+    return Unavailable(
+        f"it is unknown whether this event was pushed before: {reason}", UPSTREAM_DOWN
+    )

@@ -49,9 +49,9 @@ _TOLERANCE: Final = int(CLOCK_TOLERANCE.total_seconds()) * _NANOSECONDS
 _QUIET: Final = int(QUIET_SECONDS) * _NANOSECONDS
 _TOLD: Final = {
     FORGED: "Comity drops messages on %s that no node of this cluster sealed. Give each node the"
-    " same pepper, and let nobody else publish on this NATS",
+    " same pepper, and allow no other publisher on this NATS",
     REPLAYED: "Comity drops messages on %s that came before, or after later ones of their sender."
-    " Unless NATS was just disturbed, somebody else publishes on it",
+    " Unless NATS was just interrupted, there is an unknown publisher",
     CLOCK: "Comity drops messages of another node on %s: their time is more than"
     f" {CLOCK_TOLERANCE.total_seconds():.0f} s from that of this machine. Synchronise the clocks",
 }

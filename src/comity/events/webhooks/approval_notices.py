@@ -53,7 +53,10 @@ class ApprovalWebhook:
             Resolver(time.monotonic).resolve, deadlines, proxies=proxies
         )
         if self._place.scheme == "http" and self._place.host not in _NEAR:
-            log.warning("posts to %s are not encrypted, and hold links that answer asks", self)
+            log.warning(
+                "Posts to %s are not encrypted, and contain links that answer approval requests",
+                self,
+            )
 
     def __str__(self) -> str:
         """The origin only, because the path may contain a secret."""
@@ -86,5 +89,5 @@ def _parts(url: str) -> SplitResult:
         if plain and parts.scheme in ("http", "https") and is_named:
             return parts
     raise Misconfigured(
-        "webhook in [asks] is no address to post to; write it as https://hooks.example.org/comity"
+        "webhook in [approvals] is no address to post to; write it as https://hooks.example.org/comity"
     )

@@ -67,13 +67,13 @@ class WebhookDelivery:
         self._sealer = sealer
         self._chance = chance
         self._busy: Counter[str] = Counter()
-        self._lease = 4 * options.deadline
+        self._lease = 4 * options.timeout
         self.runner = WorkQueueRunner(
             "webhooks",
             webhooks.store.jobs,
             self._handle,
             RunnerSettings(
-                options.at_once,
+                options.max_concurrent,
                 lease=self._lease,
                 poll_interval=min(POLL_INTERVAL, options.schedule.first),
                 prune_interval=PRUNE_INTERVAL,
@@ -108,8 +108,8 @@ class WebhookDelivery:
 
     def _is_party_at_limit(self, place: str, party: str) -> bool:
         options = self._webhooks.options
-        of_party = max(options.at_once // 2, 1)
-        return self._busy[place] >= options.at_once_place or self._busy[party] >= of_party
+        of_party = max(options.max_concurrent // 2, 1)
+        return self._busy[place] >= options.max_concurrent_per_host or self._busy[party] >= of_party
 
     async def _deliver(
         self, job: QueuedJob, subscription: WebhookSubscription, target: WebhookTarget | None
@@ -215,9 +215,7 @@ class WebhookDelivery:
         self._webhooks.record(
             AuditType.WEBHOOK_DISABLED, _OURSELVES, subscription, reason=subscription.last_error
         )
-        log.warning(
-            "nothing more is posted to webhook %s: %s", subscription.id, subscription.last_error
-        )
+        log.warning("Webhook %s is disabled: %s", subscription.id, subscription.last_error)
 
 
 def _verdict(result: HttpReply | DeliveryProblem) -> DeliveryVerdict:

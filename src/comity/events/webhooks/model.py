@@ -248,7 +248,7 @@ def decode_poll_params(params: Mapping[str, Raw]) -> PollParams:
     """Decode the params of `events/poll`. Raises MalformedMessage."""
     said = _read(params, _EventPollParams)
     if said.cursor is not None and len(said.cursor) > MAX_CURSOR_LENGTH:
-        raise MalformedMessage("this cursor is none of ours", INVALID_PARAMS)
+        raise MalformedMessage("this cursor is invalid", INVALID_PARAMS)
     return PollParams(_selector(said), said.cursor, min(max(said.most, 1), MOST_EVENTS))
 
 
@@ -626,7 +626,7 @@ class WebhookSender(Protocol):
 
 
 def checked_subscription(found: WebhookSubscription) -> WebhookSubscription:
-    for text, what in ((found.id, "id"), (found.party, "party"), (found.name, "event")):
+    for text, what in ((found.id, "id"), (found.party, "principal"), (found.name, "event")):
         check_name(text, f"a webhook's {what}")
     if len(found.url) > 8 * NAME_BYTES or UNNAMEABLE.search(found.url):
         raise refused_value("a webhook's URL is too long, or holds a control character")

@@ -202,12 +202,16 @@ class WebhookRegistry:
         host = "" if where is None else where.host
         said = {
             "webhook": subscription.id,
-            "party": subscription.party,
+            "principal": subscription.party,
             "event": subscription.name,
             "host": host,
             **more,
         }
         self._audit_log.record(type, actor, details=said)
+
+    async def flush_audit_log(self) -> None:
+        """Store the entries that the audit log holds in memory."""
+        await self._audit_log.store.flush()
 
 
 class WebhookSubscriptions:
@@ -227,7 +231,8 @@ class WebhookSubscriptions:
         where = rules.parse_target(params.url, hooks.options.places)
         if not hooks.may_post_to(actor, where.host):
             raise MalformedMessage(
-                f"{actor.party or 'nobody'} has no grant of {SUBSCRIBE} on {PLACES}/{where.host}",
+                f"{actor.party or 'an unauthenticated client'} needs the grant {SUBSCRIBE} on "
+                f"{PLACES}/{where.host}",
                 EVENTS_FORBIDDEN,
             )
         drawn = None if params.secret is not None else secrets.token_bytes(SECRET_BYTES)
@@ -246,6 +251,8 @@ class WebhookSubscriptions:
         if not is_verified:
             await self._challenge(one, where)
         if before is None:
+            # The marks are made from the stored entries.
+            await hooks.flush_audit_log()
             await records.initialize_marks()
         await records.put(one)
         await hooks.reread(id)
@@ -259,22 +266,27 @@ class WebhookSubscriptions:
     ) -> None:
         options = self._webhooks.options
         is_full = (
-            len(own) >= options.most_of_one or len(self._webhooks.subscriptions) >= options.most
+            len(own) >= options.max_subscriptions_per_principal
+            or len(self._webhooks.subscriptions) >= options.max_subscriptions
         )
         if before is None and is_full:
-            most = count_noun(options.most_of_one, "webhook")
-            raise MalformedMessage(f"one party has at most {most}; end one first", EXHAUSTED)
+            most = count_noun(options.max_subscriptions_per_principal, "webhook")
+            raise MalformedMessage(
+                f"the limit is {most} for each principal; delete one first", EXHAUSTED
+            )
 
     def _create(self, actor: Actor, params: SubscribeParams, id: str) -> WebhookSubscription:
         now, named = self._webhooks.clock(), params.named
-        until = rules.subscription_expiry(params.lasts, now, self._webhooks.options.lasts)
+        until = rules.subscription_expiry(
+            params.lasts, now, self._webhooks.options.subscription_ttl
+        )
         return WebhookSubscription(
             id, actor.party, actor.credential, params.url, named.name, named.least, now, until
         )
 
     def _renew(self, before: WebhookSubscription, params: SubscribeParams) -> WebhookSubscription:
         until = rules.subscription_expiry(
-            params.lasts, self._webhooks.clock(), self._webhooks.options.lasts
+            params.lasts, self._webhooks.clock(), self._webhooks.options.subscription_ttl
         )
         return replace(before, expires_at=until, state=WebhookState.ACTIVE)
 
@@ -294,7 +306,7 @@ class WebhookSubscriptions:
         keys = ("party", subscription.party), ("host", target.host)
         if self._limiter.take(dict.fromkeys(keys, CHALLENGES)):
             raise Unavailable(
-                "too many places were asked just now", EXHAUSTED, CHALLENGE_AGAIN_AFTER
+                "too many new webhook receivers; try again later", EXHAUSTED, CHALLENGE_AGAIN_AFTER
             )
         challenge = secrets.token_urlsafe(32)
         body = msgspec.json.encode({"type": "verification", "challenge": challenge})
@@ -315,7 +327,7 @@ class WebhookSubscriptions:
                 else DeliveryProblem.CHALLENGE
             )
         if problem is not None:
-            reason = f"the place did not show that it wants events: {problem}"
+            reason = f"the receiver did not confirm the subscription: {problem}"
             raise MalformedMessage(reason, CALLBACK_FAILED)
 
     async def unsubscribe(self, actor: Actor, named: EventSelector, url: str) -> bool:
@@ -331,7 +343,7 @@ class WebhookSubscriptions:
         if one is None or not await self._webhooks.store.remove(id):
             return False
         await self._webhooks.reread(id)
-        self._webhooks.record(AuditType.WEBHOOK_REMOVED, actor, one, lost=one.waiting)
+        self._webhooks.record(AuditType.WEBHOOK_DELETED, actor, one, lost=one.waiting)
         return True
 
 
@@ -391,7 +403,7 @@ class WebhookOutbox:
         named = replace(event, id=_event_id_header(event))
         posts = self._posts(named, self._webhooks.recipients_of(event))
         if posts:
-            await self._webhooks.store.add(posts, self._webhooks.options.most_waiting)
+            await self._webhooks.store.add(posts, self._webhooks.options.max_queued_events)
             self.wrote.set()
 
     def _on_committed(self, records: Sequence[AuditRecord]) -> None:
@@ -415,11 +427,11 @@ class WebhookOutbox:
             try:
                 await self._look(everywhere=is_late)
             except (Unavailable, Misconfigured) as problem:
-                log.warning("events cannot be written down to be posted: %s", problem)
+                log.warning("Events could not be queued for webhooks: %s", problem)
                 await asyncio.sleep(POLL_INTERVAL.total_seconds())
                 self.wakeup.set()
             except Exception:
-                log.exception("looking through the journal for webhooks ended in a bug")
+                log.exception("Reading the audit log for webhooks failed")
                 await asyncio.sleep(POLL_INTERVAL.total_seconds())
 
     async def _look(self, *, everywhere: bool) -> None:
@@ -468,7 +480,7 @@ class WebhookOutbox:
             self._positions[chain] = upto
             return
         if await self._webhooks.store.add(
-            posts, self._webhooks.options.most_waiting, JournalCursor(chain, seen, upto)
+            posts, self._webhooks.options.max_queued_events, JournalCursor(chain, seen, upto)
         ):
             self._cursors[chain] = self._positions[chain] = upto
             self.wrote.set()
@@ -500,7 +512,7 @@ class WebhookOutbox:
         posts, self._unstored_messages = self._unstored_messages, []
         if posts:
             try:
-                await self._webhooks.store.add(posts, self._webhooks.options.most_waiting)
+                await self._webhooks.store.add(posts, self._webhooks.options.max_queued_events)
             except Unavailable:
                 self._unstored_messages[:0] = posts
                 raise
@@ -534,7 +546,7 @@ class WebhookOutbox:
                 named = replace(event, id=_event_id_header(event))
                 self._unstored_messages += self._posts(named, self._still(subscription.id))
                 if len(self._unstored_messages) > MAX_FRESH:
-                    log.error("events of servers are too many to be posted; some are lost")
+                    log.error("Too many events of servers for webhooks; some are lost")
                     self._unstored_messages.clear()
                 self.wakeup.set()
 

@@ -23,19 +23,21 @@ class WebhookSettings:
     ports: tuple[str, ...] = setting(
         ("443", "8443"), "The ports of other hosts to which Comity posts.", _PORTS
     )
-    lasts: timedelta = setting(
-        timedelta(days=30), "How long a subscription lasts that nobody renews."
+    subscription_ttl: timedelta = setting(
+        timedelta(days=30), "How long a subscription lasts without renewal."
     )
-    most: int = setting(10_000, "The number of subscriptions.", COUNT)
-    most_of_one: int = setting(20, "The number of them of one principal.", COUNT)
-    most_waiting: int = setting(
+    max_subscriptions: int = setting(10_000, "Maximum subscriptions.", COUNT)
+    max_subscriptions_per_principal: int = setting(
+        20, "Maximum subscriptions of one principal.", COUNT
+    )
+    max_queued_events: int = setting(
         10_000, "The number of events that may wait for one subscriber.", COUNT
     )
-    deadline: timedelta = setting(timedelta(seconds=10), "How long one post may take.")
-    first_retry: timedelta = setting(
+    timeout: timedelta = setting(timedelta(seconds=10), "How long one post may take.")
+    retry_delay: timedelta = setting(
         timedelta(seconds=5), "The wait before Comity tries a post again; it doubles."
     )
-    longest_retry: timedelta = setting(
+    max_retry_delay: timedelta = setting(
         timedelta(hours=1), "The longest wait before Comity tries a post again."
     )
     retry_for: timedelta = setting(
@@ -44,8 +46,8 @@ class WebhookSettings:
     disable_after: timedelta = setting(
         timedelta(days=5), "How long a subscriber may fail before Comity stops posting to it."
     )
-    at_once: int = setting(64, "The number of posts at once.", _AT_ONCE)
-    at_once_place: int = setting(4, "The number of them to one host.", _AT_ONCE)
+    max_concurrent: int = setting(64, "Maximum concurrent posts.", _AT_ONCE)
+    max_concurrent_per_host: int = setting(4, "Maximum concurrent posts to one host.", _AT_ONCE)
 
     @property
     def places(self) -> AllowedHosts:
@@ -54,4 +56,4 @@ class WebhookSettings:
 
     @property
     def schedule(self) -> RetrySchedule:
-        return RetrySchedule(self.first_retry, self.longest_retry, give_up_after=self.retry_for)
+        return RetrySchedule(self.retry_delay, self.max_retry_delay, give_up_after=self.retry_for)

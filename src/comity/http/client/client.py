@@ -164,11 +164,11 @@ async def fetch_json(
     except Unavailable as problem:
         raise _request_failed_error(host, str(problem)) from None
     except (ValueError, RecursionError):
-        raise _request_failed_error(host, "what is there is no JSON") from None
+        raise _request_failed_error(host, "the answer is not JSON") from None
     if status != 200:
         raise _request_failed_error(host, f"status {status}")
     if not isinstance(found, dict):
-        raise _request_failed_error(host, "what is there is no JSON object")
+        raise _request_failed_error(host, "the answer is not a JSON object")
     return cast("dict[str, Any]", found)
 
 
@@ -196,4 +196,4 @@ async def _exchange(
 
 
 def _request_failed_error(host: str, reason: str) -> Unavailable:
-    return Unavailable(f"{host} did not give what was asked of it: {reason:.200}", UPSTREAM_DOWN)
+    return Unavailable(f"{host} did not return the requested data: {reason:.200}", UPSTREAM_DOWN)

@@ -12,6 +12,7 @@ from httptools import (
 )
 
 from comity.errors import Unavailable
+from comity.http.head_memo import HeadMemo
 from comity.toolkit.resilience import ByteBudget
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class HttpClientRequest:
         try:
             reader.failed(error)
         except Exception:
-            log.exception("the reader of a response raised when told of a failure")
+            log.exception("The reader of a response failed while handling an error")
 
 
 class HttpHeadRequest(HttpClientRequest):
@@ -142,12 +143,14 @@ class HttpClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_complete",
+        "_fresh",
         "_head_done",
         "_headers",
         "_heard",
         "_keep",
         "_keeper",
         "_later",
+        "_memo",
         "_origin",
         "_parser",
         "_peer_finished",
@@ -172,6 +175,9 @@ class HttpClientConnection(asyncio.Protocol):
         self._sending: HttpClientRequest | None = None
         self._headers: list[tuple[bytes, bytes]] = []  # being collected
         self._received: list[tuple[bytes, bytes]] = []  # of the response being read
+        # Heads of earlier responses: their headers without the length, and the place of it.
+        self._memo: HeadMemo[tuple[list[tuple[bytes, bytes]], int]] = HeadMemo()
+        self._fresh = b""  # the first read of a response, until a head was read from it
         self._heard = False  # any byte since the request
         self._head_done = False
         self._complete = False
@@ -243,6 +249,35 @@ class HttpClientConnection(asyncio.Protocol):
         self._write_blocked = False
 
     def data_received(self, data: bytes) -> None:
+        sending = self._sending
+        if sending is None or self._heard or sending.is_head or sending.paused:
+            self._receive(data)
+            return
+        found = self._memo.find(data)
+        if found is None:
+            self._fresh = data
+            self._receive(data)
+            self._fresh = b""
+            return
+        (headers, at), start, size = found
+        if len(data) != start + size or len(data) > PORTION_BYTES:
+            self._receive(data)
+            return
+        # A complete response whose head was parsed before. The parser does not see it.
+        self._heard = self._head_done = True
+        sending.payload = b""
+        try:
+            length = (b"content-length", b"%d" % size)
+            sending.reader.started(200, [*headers[:at], length, *headers[at:]])
+            if self._sending is sending:
+                sending.reader.data(data[start:])
+        except Exception:
+            log.exception("the reader of a response raised; its connection is dropped")
+            self.fail(Unavailable("the response could not be processed; see the log for the cause"))
+        self._complete = self._keep = True
+        self._finish()
+
+    def _receive(self, data: bytes) -> None:
         if len(data) > PORTION_BYTES:
             # A stream may hold thousands of small messages. Other tasks run between the portions.
             self._later = data[PORTION_BYTES:]
@@ -256,7 +291,7 @@ class HttpClientConnection(asyncio.Protocol):
         if not self._later or (sending is not None and sending.paused):
             return
         data, self._later = self._later, b""
-        self.data_received(data)
+        self._receive(data)
         if not self._later and not self.transport.is_closing():
             paused = self._sending is not None and self._sending.paused
             if not paused:
@@ -323,6 +358,7 @@ class HttpClientConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         headers, self._headers = self._headers, []
+        fresh, self._fresh = self._fresh, b""
         if not 200 <= status < 600:
             _check_interim(status)
             return
@@ -334,6 +370,8 @@ class HttpClientConnection(asyncio.Protocol):
         if sending is None:
             return
         sending.payload = b""
+        if fresh and status == 200 and self._parser.should_keep_alive():
+            self._learn(fresh, headers)
         if sending.is_head:
             # The parser cannot be told that a length describes no body, so it is not used again.
             self._complete = True
@@ -343,6 +381,12 @@ class HttpClientConnection(asyncio.Protocol):
         except Exception:
             log.exception("the reader of a response raised; its connection is dropped")
             self.fail(Unavailable("the response could not be processed; see the log for the cause"))
+
+    def _learn(self, fresh: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        names = [name for name, _ in headers]
+        if b"content-length" in names and b"transfer-encoding" not in names:
+            at = names.index(b"content-length")
+            self._memo.learn(fresh, headers, ([*headers[:at], *headers[at + 1 :]], at))
 
     def on_body(self, body: bytes) -> None:
         sending = self._sending
@@ -423,7 +467,7 @@ class HttpClientConnection(asyncio.Protocol):
 
 def _check_interim(status: int) -> None:
     if status < 100 or status == 101 or status >= 600:
-        raise HttpParserError(f"status {status:03d}, which nobody asked for")
+        raise HttpParserError(f"status {status:03d}, which was not requested")
 
 
 def _reason(error: Exception) -> str:

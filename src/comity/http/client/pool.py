@@ -221,7 +221,7 @@ class OriginPool:
             connection.transport.abort()
             return _closing()
         if connection.transport.is_closing():
-            return self._unreachable("it hung up, or spoke before it was asked")
+            return self._unreachable("it closed the connection, or sent data before a request")
         self._connections.add(connection)
         return connection
 

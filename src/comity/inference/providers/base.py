@@ -229,7 +229,7 @@ def error_of_exception(spec: ModelSpec, error: BaseException) -> Unavailable:
         return Unavailable(f"model {spec.id!r} cannot be reached", UPSTREAM_DOWN)
     if isinstance(error, httpx2.HTTPError):
         return Unavailable(f"model {spec.id!r} broke off", UPSTREAM_FAILED)
-    return Unavailable(f"model {spec.id!r} said what is no reply", UPSTREAM_FAILED)
+    return Unavailable(f"model {spec.id!r} sent an invalid reply", UPSTREAM_FAILED)
 
 
 def parse_retry_after(text: str) -> timedelta | None:

@@ -87,9 +87,7 @@ def _plugin(spec: ModelSpec, points: Iterable[EntryPoint] | None) -> ModelFactor
     found |= {each.name: each for each in points or ()}
     if spec.api not in found:
         known = ", ".join(sorted({*BUILT_IN, *found}))
-        raise Misconfigured(
-            f"model {spec.id!r}: nobody here speaks api {spec.api!r}; known are: {known}"
-        )
+        raise Misconfigured(f"model {spec.id!r}: unknown api {spec.api!r}; known: {known}")
     try:
         made: object = found[spec.api].load()
     except Exception as problem:

@@ -92,7 +92,7 @@ class ChannelMirror:
     ) -> None:
         for each in found:
             if self._waiting_counts.get(each, 0) >= MOST_WAITING:
-                log.warning("%s takes too long: something is not said there", each)
+                log.warning("%s is too slow: a message is dropped", each)
                 continue
             self._waiting_counts[each] = self._waiting_counts.get(each, 0) + 1
             words = OutgoingMessage(_target_key(key, each), conversation, content)
@@ -107,7 +107,7 @@ class ChannelMirror:
             async with lock:
                 await self._output_router.publish(target, message, more)
         except (MalformedMessage, Unavailable) as error:
-            log.warning("something is not said at %s: %s", target, error)
+            log.warning("A message to %s was not sent: %s", target, error)
         finally:
             self._waiting_counts[target] -= 1
             if not self._waiting_counts[target]:
@@ -267,8 +267,10 @@ class IncomingMessages:
         Without the limit per server, a server could send any number of messages on new channels.
         """
         rates = {
-            (target.server, target.id): RateLimit.per_minute(route.per_minute),
-            (target.server, ""): RateLimit.per_minute(route.per_minute * CHANNELS_PER_SERVER_RATE),
+            (target.server, target.id): RateLimit.per_minute(route.max_per_minute),
+            (target.server, ""): RateLimit.per_minute(
+                route.max_per_minute * CHANNELS_PER_SERVER_RATE
+            ),
         }
         return not self._limiter.take(rates)
 
@@ -280,7 +282,7 @@ class IncomingMessages:
         try:
             deeds = await once.store.take(keys, once.holder, now, now + CLAIM_LIFETIME)
         except Unavailable as error:
-            log.info("messages cannot be taken just now: %s", error)
+            log.info("Messages cannot be processed: %s", error)
             return dict.fromkeys(keys)
         return {each.key: each for each in deeds}
 
@@ -299,7 +301,7 @@ class IncomingMessages:
                         OutputTarget(message.channel, server), message.id
                     )
                 except Unavailable as error:
-                    log.info("an echo is not remembered: %s", error)
+                    log.info("An echo could not be stored: %s", error)
 
     async def _result(self, delivery: _IncomingDelivery, claim: KeyClaim | None) -> _Result:
         id, once = delivery.message.id, self._output_router.delivery_log
@@ -328,7 +330,7 @@ class IncomingMessages:
         try:
             await once.store.finish(once.holder, done, once.clock())
         except Unavailable as error:
-            log.info("messages that were taken are remembered for a while only: %s", error)
+            log.info("Processed messages are remembered in memory only: %s", error)
 
     async def _release_claim(self, key: str) -> None:
         """Release a claim. If the store is unavailable, the claim expires."""
@@ -337,7 +339,7 @@ class IncomingMessages:
                 self._output_router.delivery_log.holder, [key]
             )
         except Unavailable as error:
-            log.info("a message stays taken for a while: %s", error)
+            log.info("A message stays reserved for a while: %s", error)
 
     async def _deliver(self, delivery: _IncomingDelivery) -> str:
         """Start the turn or post the message, and return its conversation. Raises Unavailable."""
@@ -346,7 +348,7 @@ class IncomingMessages:
         if route.to == IncomingAction.TURN:
             turns = self._turn_starter()
             if turns is None:
-                raise Unavailable("nobody takes turns here; name a model in the settings")
+                raise Unavailable("no model is configured; add one to [[models]]")
             taken = await turns.start(self._turn_request(delivery, conversation))
             conversation = taken.conversation
         elif route.to != IncomingAction.NOTHING:
@@ -356,12 +358,12 @@ class IncomingMessages:
 
     def _turn_request(self, delivery: _IncomingDelivery, conversation: str) -> TurnRequest:
         route, message, place = delivery.route, delivery.message, delivery.place
-        say_in = route.say_in or (str(place),)
+        say_in = route.reply_to or (str(place),)
         candidates = [rules.parse_target(each).display_name for each in say_in]
         cause = TurnCause(
             TurnOrigin.CHANNEL,
             f"channel:{delivery.key}",
-            route.party,
+            route.principal,
             server=delivery.live_server.server,
             feature=delivery.feature.name,
             channels=rules.channels_context(place, message, say_in, candidates),
@@ -423,7 +425,7 @@ class TopicChat:
         talk = self._chats_by_topic.get(topic)
         if talk is None or not text.strip():
             return
-        if talk.party in envelope.to or (talk.hears_all and envelope.is_for_all):
+        if talk.principal in envelope.to or (talk.hears_all and envelope.is_for_all):
             self._background_tasks.start(self._start_turn(talk, member, envelope, text))
 
     async def _start_turn(
@@ -433,32 +435,32 @@ class TopicChat:
         try:
             taken = await self._require_turn_starter().start(errand)
         except (Unavailable, MalformedMessage) as error:
-            log.info("no turn for what was said in topic %r: %s", chat.topic, error)
+            log.info("No turn for a message in topic %r: %s", chat.topic, error)
             reason = f"the model does not answer: {error}"[:300]
             self._output_router.outputs.topics.send_notice(
                 chat.topic, member.party, reason, envelope.id
             )
             return
-        self._output_router.record_answer(taken.inference, chat.topic, envelope.id, chat.party)
+        self._output_router.record_answer(taken.inference, chat.topic, envelope.id, chat.principal)
 
     def _require_turn_starter(self) -> TurnStarter:
         turns = self._turn_starter()
         if turns is None:
-            raise Unavailable("nobody takes turns here; an operator can name a model")
+            raise Unavailable("no model is configured; an operator can add one")
         return turns
 
     def _turn_request(
         self, chat: TopicChatConfig, member: TopicMember, envelope: Envelope, text: str
     ) -> TurnRequest:
         place = OutputTarget(chat.topic)
-        say_in = chat.say_in or (str(place),)
+        say_in = chat.reply_to or (str(place),)
         thread = envelope.correlation_id
         conversation = rules.conversation_in(chat.topic, chat.conversation, thread, member.party)
         candidates = [rules.parse_target(each).display_name for each in say_in]
         cause = TurnCause(
             TurnOrigin.TOPIC,
             f"topic:{rules.digest_names(chat.topic, member.party, envelope.id)}",
-            chat.party,
+            chat.principal,
             channels=rules.channels_context(place, None, say_in, candidates),
         )
         return TurnRequest(cause, conversation, to_text_content(text), member.party, say_in)

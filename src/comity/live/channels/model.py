@@ -319,11 +319,11 @@ class ChannelRoute:
     channel: str = "**"
     to: str = IncomingAction.TURN
     conversation: ConversationScope = ConversationScope.CHANNEL
-    say_in: tuple[str, ...] = ()
+    reply_to: tuple[str, ...] = ()
     mirror: str = ""
-    party: str = HOST_PARTY
-    per_minute: int = 60
-    repeats: bool = False
+    principal: str = HOST_PARTY
+    max_per_minute: int = 60
+    deduplicates: bool = False
     acknowledges: bool = True
 
 
@@ -334,8 +334,8 @@ class TopicChatConfig:
     topic: str
     hears_all: bool = False
     conversation: ConversationScope = ConversationScope.CHANNEL
-    say_in: tuple[str, ...] = ()
-    party: str = HOST_PARTY
+    reply_to: tuple[str, ...] = ()
+    principal: str = HOST_PARTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,7 +531,7 @@ def author_of(message: IncomingMessage) -> str:
 def describe_author(server: str, message: IncomingMessage) -> str:
     """Return the author for a model, with a note that only a server makes the claim."""
     where = escape_unsafe(f"{server}/{message.channel}")[:_MAX_READABLE_LENGTH]
-    return f"{author_of(message)} (outside, as {where} says)"
+    return f"{author_of(message)} (external, according to {where})"
 
 
 def channels_context(

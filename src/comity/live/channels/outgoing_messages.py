@@ -165,7 +165,7 @@ class ChannelPublisher:
                     raise
                 failed = Unavailable(str(error), UPSTREAM_FAILED)
             except Unavailable as error:
-                if error.fault is DELIVERY_UNKNOWN and not route.repeats:
+                if error.fault is DELIVERY_UNKNOWN and not route.deduplicates:
                     raise
                 failed = error
             if self._settings.retries.is_exhausted(tried):
@@ -283,7 +283,7 @@ async def _send_request[T](ask: Callable[[], Awaitable[T]], target: OutputTarget
     try:
         return await ask()
     except Unavailable as error:
-        reason = f"{target.display_name!r:.200}: nobody knows whether it was delivered: {error}"
+        reason = f"{target.display_name!r:.200}: it is unknown whether it was delivered: {error}"
         raise Unavailable(reason[:500], DELIVERY_UNKNOWN) from None
 
 
@@ -387,7 +387,7 @@ class OutputObservers:
             live_server.server, BackgroundTasks("observers")
         )
         if len(background_tasks) >= MOST_WAITING:
-            log.info("server %r hears too slowly to be told %s", live_server.server, method)
+            log.info("Server %r reads too slowly; %s is dropped", live_server.server, method)
             return
         background_tasks.start(live_server.notify(method, params), at_once=True)
 
@@ -517,7 +517,7 @@ class TopicSpeakers:
             try:
                 hear(topic.name, member, envelope, text)
             except Exception:
-                log.exception("what was said in topic %r ended in a bug of ours", topic.name)
+                log.exception("Processing a message of topic %r failed", topic.name)
 
 
 OWN_MESSAGE: Final = "own"
@@ -593,7 +593,7 @@ class OutputRouter:
         try:
             self.outputs.observers.send_chunk(context, rules.parse_target(context.place), delta)
         except MalformedMessage as error:
-            log.info("nobody watches %r: %s", context.place, error)
+            log.info("Topic %r cannot be joined: %s", context.place, error)
 
     async def deliver(self, context: OutputContext, content: Content) -> None:
         place = rules.parse_target(context.place)
@@ -602,7 +602,7 @@ class OutputRouter:
             try:
                 await self._deliver_once(context, mirror, content)
             except (MalformedMessage, Unavailable) as error:
-                log.warning("what was said at %s is not said at %s: %s", place, mirror, error)
+                log.warning("A message of %s was not mirrored to %s: %s", place, mirror, error)
 
     async def show_thinking(self, context: OutputContext, text: str) -> None:
         self.outputs.observers.send_thinking(context, text)
@@ -620,13 +620,15 @@ class OutputRouter:
         )
         # A second attempt comes from a turn whose first runner is gone. A topic, or a connector
         # with `repeats`, ignores duplicates. Elsewhere the outcome of the first attempt is unknown.
-        is_safe = target.is_topic or (route is not None and route.repeats)
+        is_safe = target.is_topic or (route is not None and route.deduplicates)
         until = now if is_safe else None
         (deed,) = await records.take([key], holder, now, until)
         if deed.state is KeyState.DONE:
             return
         if deed.state is KeyState.BUSY:
-            raise Unavailable(f"nobody knows whether it was said at {target}", DELIVERY_UNKNOWN)
+            raise Unavailable(
+                f"it is unknown whether it was delivered to {target}", DELIVERY_UNKNOWN
+            )
         try:
             done = await self._deliver(context, target, content, key)
         except MalformedMessage:

@@ -112,9 +112,11 @@ class ChannelService:
         """
         hosted = self.live_host.get(target.server)
         if target.id == wire.THINKING:
-            raise MalformedMessage("nobody says anything among thoughts", SCOPE_NOT_PERMITTED)
+            raise MalformedMessage(
+                "a server cannot publish during a context hook", SCOPE_NOT_PERMITTED
+            )
         if hosted is None:
-            raise Unavailable(f"server {target.server!r:.80} is not here just now")
+            raise Unavailable(f"server {target.server!r:.80} is not connected")
         sets = rules.require_feature_sets(enabled_sets(hosted), FeatureUse.PUBLISH)
         found = self.get(target.server, target.id)
         closed = self.is_closed(target.server, target.id)
@@ -188,7 +190,7 @@ class ChannelService:
         self, live_server: LiveServer, descriptor: ChannelDescriptor, seen: set[str]
     ) -> tuple[Any, str] | None:
         if descriptor.id in seen:
-            return INVALID_PARAMS, "the id stands twice"
+            return INVALID_PARAMS, "the id appears twice"
         own = self._channels_by_server.get(live_server.server, {})
         if descriptor.id not in own and len(own) >= MAX_CHANNELS:
             return EXHAUSTED, f"there are {MAX_CHANNELS} channels already"
@@ -261,7 +263,7 @@ class ChannelService:
     def _require_server(self, server: str) -> LiveServer:
         hosted = self.live_host.get(server)
         if hosted is None:
-            raise Unavailable(f"there is no live server {server!r:.80} here just now")
+            raise Unavailable(f"live server {server!r:.80} is not connected")
         return hosted
 
     def _require_channel(self, server: str, id: str) -> ChannelDescriptor:

@@ -101,7 +101,7 @@ class BeforeInferenceHooks:
             *(self._ask_server(each, context) for each in self.servers_to_ask(caused_by))
         )
         kept, left_out = model.fit_injections(
-            [given for answer in answers for given in answer], self._settings.injected_tokens
+            [given for answer in answers for given in answer], self._settings.max_injected_tokens
         )
         for each in left_out:
             self._record_audit(
@@ -115,9 +115,9 @@ class BeforeInferenceHooks:
         try:
             with self._active_hooks.pending(live_server.server, context.conversation):
                 answer = await live_server.request(
-                    model.BEFORE, context.before_params(), self._settings.before
+                    model.BEFORE, context.before_params(), self._settings.before_hook_timeout
                 )
-            found = model.injected_in(check_answer_size(answer, self._settings.hook_bytes))
+            found = model.injected_in(check_answer_size(answer, self._settings.max_hook_bytes))
             live_server.require(found.feature, FeatureUse.BEFORE)
         except (MalformedMessage, Unavailable) as error:
             self._record_audit(live_server.server, context, failure_of(error))
@@ -137,7 +137,7 @@ class BeforeInferenceHooks:
         feature: str = "",
         injected: int = 0,
     ) -> None:
-        details = {"injected": injected} if problem is None else {"because": problem.reason}
+        details = {"injected": injected} if problem is None else {"reason": problem.reason}
         deed = LiveAuditEntry(
             server,
             model.BEFORE,
@@ -147,12 +147,12 @@ class BeforeInferenceHooks:
             details={**details, "conversation": context.conversation},
         )
         result = AuditResult.SUCCESS if problem is None else AuditResult.FAILURE
-        record_entry(self._live_host.audit, AuditType.HOOK_ASKED, deed, result)
+        record_entry(self._live_host.audit, AuditType.HOOK_CALLED, deed, result)
 
 
 NOTIFIED: Final = "told"
 REVIEWER_MISSING: Final = HookFailure(
-    "server_not_ready", "it is not there, or would not look at what is said"
+    "server_not_ready", "it is not connected, or did not check the reply"
 )
 
 type Guards = Callable[[], Collection[str]]
@@ -186,7 +186,7 @@ class AfterInferenceHooks:
         self._active_hooks = active_hooks
         self._settings = settings
         self._guards = guards
-        self._background_tasks = BackgroundTasks("servers that hear what was said")
+        self._background_tasks = BackgroundTasks("servers with reply hooks")
 
     def rewriters(self, caused_by: str) -> list[LiveServer]:
         return [each for each in self._hooked_servers(caused_by) if _may_rewrite(each)]
@@ -243,8 +243,10 @@ class AfterInferenceHooks:
         try:
             with self._active_hooks.pending(live_server.server, context.conversation):
                 told = context.after_params(reviewed.text, usage)
-                answer = await live_server.request(model.AFTER, told, self._settings.after)
-            found = model.rewritten_in(check_answer_size(answer, self._settings.hook_bytes))
+                answer = await live_server.request(
+                    model.AFTER, told, self._settings.after_hook_timeout
+                )
+            found = model.rewritten_in(check_answer_size(answer, self._settings.max_hook_bytes))
             live_server.require(found.feature, FeatureUse.AFTER)
         except (MalformedMessage, Unavailable) as error:
             self._record_audit(live_server.server, context, failure_of(error))
@@ -274,7 +276,7 @@ class AfterInferenceHooks:
         feature: str = "",
         outcome: str = OK,
     ) -> None:
-        details = {} if problem is None else {"because": problem.reason}
+        details = {} if problem is None else {"reason": problem.reason}
         deed = LiveAuditEntry(
             server,
             model.AFTER,
@@ -284,7 +286,7 @@ class AfterInferenceHooks:
             details={**details, "conversation": context.conversation},
         )
         result = AuditResult.SUCCESS if problem is None else AuditResult.FAILURE
-        record_entry(self._live_host.audit, AuditType.HOOK_ASKED, deed, result)
+        record_entry(self._live_host.audit, AuditType.HOOK_CALLED, deed, result)
 
     def _record_rewrite(
         self, server: str, context: HookContext, feature: str, texts: tuple[str, str]

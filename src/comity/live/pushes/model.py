@@ -67,8 +67,8 @@ class PushRoute:
     to: PushTarget
     place: str = ""
     conversation: str = ""
-    party: str = ""
-    say_in: tuple[str, ...] = ()
+    principal: str = ""
+    reply_to: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.to}:{self.place}" if self.place else str(self.to)

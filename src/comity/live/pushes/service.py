@@ -170,7 +170,7 @@ class PushWorker:
         except (MalformedMessage, Misconfigured) as problem:
             return JobOutcome(JobState.FAILED, self.clock(), str(problem)[:300])
         except Exception:
-            log.exception("what follows from a push ended in a bug")
+            log.exception("Processing of a push failed")
             reason = "a bug of the gateway's; see its log"
         else:
             return JobOutcome(JobState.DONE, self.clock(), result=inference)
@@ -199,7 +199,7 @@ class PushWorker:
             },
         )
         if is_done:
-            record_entry(self._audit, AuditType.PUSH_DONE, deed)
+            record_entry(self._audit, AuditType.PUSH_COMPLETED, deed)
         else:
             log.warning("a push of %r has failed: %s", server, error)
             record_entry(self._audit, AuditType.PUSH_FAILED, deed, AuditResult.FAILURE)
@@ -210,7 +210,7 @@ ANSWER_SECONDS: Final = 5.0
 
 SERVER_RATE_LIMIT: Final = RateLimit(600, 60.0, 600)
 DUPLICATE: Final = "duplicate: an event of this id was accepted before"
-NO_ROUTE: Final = "no route: the host does nothing with such events"
+NO_ROUTE: Final = "no route for this event"
 QUEUE_FULL: Final = "too many events of this server wait already; send it again later"
 
 
@@ -389,7 +389,7 @@ class PushToEvents:
 
     async def _post(self, event: GatewayEvent) -> None:
         if self._events.post is None:
-            raise Unavailable("which webhooks there are is not known yet", UPSTREAM_DOWN)
+            raise Unavailable("webhook subscriptions are not loaded yet", UPSTREAM_DOWN)
         await self._events.post(event)
 
 
@@ -451,15 +451,17 @@ class PushToTurn:
     async def start_turn(self, stored_push: StoredPush) -> str:
         turns = self._turn_starter()
         if turns is None:
-            raise Unavailable("nobody takes turns here; name a model in [[models]]", UPSTREAM_DOWN)
+            raise Unavailable("no model is configured; add one to [[models]]", UPSTREAM_DOWN)
         push, route = stored_push.push, stored_push.route
         if not push.content:
             raise MalformedMessage("a push without content begins no turn", INVALID_PARAMS)
         server = "" if push.server.startswith(WEBHOOK_SERVER_PREFIX) else push.server
         cause = TurnCause(
-            TurnOrigin.PUSH, push.key, route.party or self._party, server, push.feature
+            TurnOrigin.PUSH, push.key, route.principal or self._party, server, push.feature
         )
-        errand = TurnRequest(cause, route.conversation, push.content, author_of(push), route.say_in)
+        errand = TurnRequest(
+            cause, route.conversation, push.content, author_of(push), route.reply_to
+        )
         return (await turns.start(errand)).inference
 
 
@@ -561,7 +563,7 @@ def _event_id(hook: InboundWebhook, headers: HeaderMapping, body: bytes, fields:
             )
         if id:
             return id
-    raise MalformedMessage("it does not say which event it is", INVALID_PARAMS)
+    raise MalformedMessage("it has no event id", INVALID_PARAMS)
 
 
 def _event_id_from(place: str, headers: HeaderMapping, body: bytes, fields: object) -> str:

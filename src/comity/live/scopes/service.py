@@ -50,7 +50,7 @@ ANY_SET: Final = "*"
 SCOPE_MEMBER: Final = "scope"
 _MAX_SHOWN_LENGTH: Final = 300
 _FALLBACK_REFUSAL: Final = Refusal(
-    APPROVAL_REQUIRED, "a tool whose reach a person has to allow does not stand in for another"
+    APPROVAL_REQUIRED, "a tool whose scope needs approval cannot be a fallback"
 )
 
 
@@ -76,6 +76,11 @@ class ScopeService:
         self._pending_calls = pending_calls
 
     # Before a call leaves (`comity.gateway.pipeline.CallScopeChecker`).
+
+    def applies_to(self, entry: CatalogEntry) -> bool:
+        """Return whether calls of this tool have scopes or feature sets to check."""
+        is_live = self._live_host.get(entry.server) is not None
+        return is_live or bool(self._policy_of(entry.server).scope_of)
 
     def check_scope(
         self, call: Call, entry: CatalogEntry, arguments: object
@@ -124,7 +129,7 @@ class ScopeService:
         pointer = policy.scope_of[entry.name]
         texts, scope = strings_at(arguments, pointer), scope_of(arguments, pointer)
         if scope is None:
-            reason = f"{pointer} of the arguments must say what the call is to reach"
+            reason = f"{pointer} of the arguments must name the scope of the call"
             return Refusal(INVALID_TOOL_ARGS, reason)
         ruling = strictest_verdict(check_label(each, bounds, denied) for each in texts)
         if ruling is PathVerdict.DENIED:
@@ -218,6 +223,9 @@ class ScopeDenyList:
 
     scopes: ScopeService
 
+    def applies_to(self, entry: CatalogEntry) -> bool:
+        return self.scopes.applies_to(entry)
+
     def check_scope(self, call: Call, entry: CatalogEntry, arguments: object) -> Refusal | None:
         found = self.scopes.check_scope(call, entry, arguments)
         return found if isinstance(found, Refusal) else None
@@ -270,8 +278,8 @@ def _bounds(policy: LivePolicy, feature: str) -> mcpl.ScopeBounds | None:
 def _not_enabled_message(entry: CatalogEntry, feature: str) -> str:
     return (
         f"{entry.key} belongs to the feature set {feature} of server {entry.server}, which is not "
-        f"enabled; an operator can enable it in [servers.live], or by `comity features enable "
-        f"{entry.server} {feature}`"
+        "enabled; an operator can enable it in [servers.live], or by "
+        f"`comity servers features enable {entry.server} {feature}`"
     )
 
 
@@ -328,14 +336,14 @@ class ScopeElevation:
         ask = await self._approvals.wait(
             await self._approvals.request(self._draft(server, out_of_scope))
         )
-        is_allowed = ask.state is ApprovalState.ACCEPTED
+        is_allowed = ask.state is ApprovalState.APPROVED
         self._record_audit(server, out_of_scope, str(ask.state), is_allowed)
         if is_allowed:
             channel = self._channel_of(server, out_of_scope.scope.label)
             told = enrich_payload(out_of_scope.scope, ask.expires_at, channel)
             return {"approved": True, "payload": told}
         said = next((each.reason for each in reversed(ask.answers) if each.reason), "")
-        return {"approved": False, "reason": said or f"nobody allowed it: {ask.state}"}
+        return {"approved": False, "reason": said or f"it was not approved: {ask.state}"}
 
     def _draft(self, server: str, out_of_scope: OutOfScope) -> ApprovalDraft:
         asker, label = (

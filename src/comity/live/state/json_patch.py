@@ -40,11 +40,11 @@ class JsonPatches:
         try:
             made = jsonrpc.to_json(found)
         except (RecursionError, ValueError):
-            raise _patch_error("what it makes cannot be written") from None
+            raise _patch_error("the result cannot be encoded") from None
         if len(made) > maximum:
-            raise _patch_error(f"what it makes is longer than {maximum} bytes")
+            raise _patch_error(f"the result is longer than {maximum} bytes")
         if reason := jsonrpc.excess_reason(made, MAX_DEPTH):
-            raise _patch_error(f"what it makes is too much: {reason}")
+            raise _patch_error(f"the result is too large: {reason}")
         return made
 
 
@@ -58,7 +58,7 @@ def _apply_patch(value: object, patch: bytes, left: int) -> tuple[object, int]:
             if left >= 0:
                 value = JsonPatch([operation]).apply(value, in_place=True)
         except JsonPatchTestFailed:
-            raise _patch_error(f"operation {number} tests for what is not there") from None
+            raise _patch_error(f"operation {number} is a failed test") from None
         except _FAILURES:
             raise _patch_error(f"operation {number}, {operation['op']}, does not fit") from None
         if left < 0:
@@ -80,7 +80,7 @@ def _read(value: object, number: int) -> dict[str, Any]:
     """Return one valid operation of RFC 6902. The library accepts some others."""
     operation = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     if operation.get("op") not in _OPERATIONS:
-        raise _patch_error(f"operation {number} is none")
+        raise _patch_error(f"operation {number} is invalid")
     for member in ("path", "from"):
         path = operation.get(member, "")
         if not isinstance(path, str) or len(path) > MAX_PATH_LENGTH or path.count("/") > MAX_DEPTH:

@@ -115,7 +115,7 @@ class StateService:
                 raise MalformedMessage("no checkpoint can have this name", UPSTREAM_FAILED)
         async with self._lock(state_key):
             node = await self._until_written(lambda: self._try_keep(state_key, checkpoint))
-            every = max(1, self._settings.retention.max_checkpoints // model.PRUNE_SLACK)
+            every = max(1, self._settings.retention_policy.max_checkpoints // model.PRUNE_SLACK)
             if node.number % every == 0:
                 await self._prune(state_key)
         return node
@@ -127,7 +127,7 @@ class StateService:
         """
         place = StateKey(live_server.server, feature)
         if feature == WHOLE or not live_server.require(feature, FeatureUse.TOOLS).has_rollback:
-            reason = f"server {live_server.server!r} does not say that this can be rolled back"
+            reason = f"server {live_server.server!r} did not declare that this can be rolled back"
             raise MalformedMessage(reason, FEATURE_NOT_ENABLED)
         node = await self._store.find(place, name)
         if node is None:
@@ -135,7 +135,7 @@ class StateService:
         asked = model.build_rollback_params(feature, name)
         try:
             answer = await live_server.request(
-                model.ROLLBACK, asked, self._settings.rollback_deadline
+                model.ROLLBACK, asked, self._settings.rollback_timeout
             )
         except MalformedMessage as error:
             if error.fault.code != CHECKPOINT_UNKNOWN.code:
@@ -227,14 +227,14 @@ class StateService:
         self, state_key: StateKey, checkpoint: StateCheckpoint, base: CheckpointNode | None
     ) -> tuple[bytes | None, str]:
         """Return the full state of a checkpoint, or the reason why Comity cannot know it."""
-        most = self._settings.most_bytes
+        most = self._settings.max_bytes
         if checkpoint.data is not None:
             data = bytes(checkpoint.data)
             return (data, "") if len(data) <= most else (None, f"longer than {most} bytes")
         if checkpoint.patch is None:
             return None, ""
         if base is None:
-            return None, "its parent is not kept here"
+            return None, "its parent is not stored"
         before = await self._full_state(state_key, base)
         if before is None:
             return None, "its parent has no state here"
@@ -295,14 +295,14 @@ class StateService:
     async def _prune(self, state_key: StateKey) -> None:
         try:
             tree = await self._store.tree(state_key)
-            late = model.find_outdated(tree, self._settings.retention, self._clock())
+            late = model.find_outdated(tree, self._settings.retention_policy, self._clock())
             if late and await self._store.drop(
                 state_key, await self._build_removal(state_key, late, tree)
             ):
                 log.info("server %r: %d checkpoints are dropped", state_key.server, len(late))
         except Unavailable as error:
             # Pruning can wait: the only effect is that outdated checkpoints stay longer.
-            log.info("server %r: no checkpoints are dropped now: %s", state_key.server, error)
+            log.info("server %r: old checkpoints could not be dropped: %s", state_key.server, error)
 
 
 def _changed_error() -> Unavailable:
@@ -310,7 +310,7 @@ def _changed_error() -> Unavailable:
 
 
 def _unknown_error(name: str) -> MalformedMessage:
-    return MalformedMessage(f"checkpoint {name!r:.300} is not kept here", CHECKPOINT_UNKNOWN)
+    return MalformedMessage(f"checkpoint {name!r:.300} is not stored", CHECKPOINT_UNKNOWN)
 
 
 PATIENCE_SECONDS: Final = 15.0
@@ -384,7 +384,7 @@ class StateInterceptor:
             checkpoint = model.decode_checkpoint(said)
             node = await self._keep_with_retries(place, checkpoint)
         except MalformedMessage as error:
-            log.warning("server %r: the state it left is not kept: %s", place.server, error)
+            log.warning("server %r: its state was not stored: %s", place.server, error)
             details = {"reason": str(error)[:200]}
             record_entry(
                 self._audit,
@@ -405,7 +405,7 @@ class StateInterceptor:
                 return await self._states.keep(state_key, checkpoint)
             except Unavailable as error:
                 if asyncio.get_running_loop().time() > until:
-                    reason = f"the tool ran, but the state that it left is not kept: {error}"
+                    reason = f"the tool ran, but its state was not stored: {error}"
                     # A retry would run the tool a second time.
                     raise Unavailable(reason, replace(error.fault, retryable=False)) from None
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -416,7 +416,7 @@ class StateInterceptor:
         details: dict[str, object] = {
             "checkpoint": node.name,
             "parent": checkpoint.parent,
-            "kept_as": node.form,
+            "stored_as": node.form,
             "bytes": node.size,
         }
         if checkpoint.data is not None and checkpoint.patch is not None:
@@ -424,7 +424,7 @@ class StateInterceptor:
             log.warning("server %r: %s", entry.server, details["warning"])
         if node.why:
             details["reason"] = node.why
-            log.warning("server %r: the state it left is not kept: %s", entry.server, node.why)
+            log.warning("server %r: its state was not stored: %s", entry.server, node.why)
             record_entry(
                 self._audit,
                 AuditType.STATE_DROPPED,
@@ -434,7 +434,10 @@ class StateInterceptor:
             )
         else:
             record_entry(
-                self._audit, AuditType.STATE_KEPT, replace(entry, details=details), is_limited=True
+                self._audit,
+                AuditType.STATE_STORED,
+                replace(entry, details=details),
+                is_limited=True,
             )
 
 

@@ -222,12 +222,12 @@ MAX_SHOWN_LENGTH: Final = 64 * 1024
 
 def is_too_deep(depth: int, settings: TurnSettings) -> bool:
     """Whether the chain of turns that caused each other is too long. (D-69)"""
-    return depth >= settings.depth
+    return depth >= settings.max_chain
 
 
 def tokens_for_history(window: int, settings: TurnSettings, *parts: Iterable[ContentBlock]) -> int:
     """Return how many tokens of a model's context window are left for earlier turns."""
-    taken = settings.reply_tokens + settings.tool_tokens + sum(map(tokens_of, parts))
+    taken = settings.max_reply_tokens + settings.max_tool_tokens + sum(map(tokens_of, parts))
     return max(window - taken, 0)
 
 

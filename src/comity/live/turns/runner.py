@@ -88,7 +88,7 @@ class TurnDepth:
 
 
 CONTINUE_MESSAGE: Final = to_text_content("(Go on.)")
-NOTHING_SAID: Final = "(nothing was said)"
+NOTHING_SAID: Final = "(no reply)"
 STEP_SEPARATOR: Final = "\n\n"
 _SHARED_ORIGINS: Final = ("channel", "topic", "push")
 """The origins with several authors, or with authors who may not instruct the model.
@@ -97,7 +97,7 @@ Their messages are labelled with the author.
 """
 
 _UNKNOWN_RESULT: Final = to_text_content(
-    "the host ended while this tool was used; whether it did anything is not known"
+    "the host ended while this tool was used; its result is unknown"
 )
 
 
@@ -344,7 +344,7 @@ class TurnTools:
             self._add_to_toolbelt(actor, offer)
         return ToolResult(
             use.id,
-            model.truncate_content(result.content, self._settings.result_length),
+            model.truncate_content(result.content, self._settings.max_result_chars),
             result.is_error,
         )
 
@@ -358,7 +358,7 @@ class TurnTools:
     async def _list_definitions(self, actor: Actor) -> list[bytes] | None:
         """Return the definitions of an actor's tools, or None if they exceed the token limit."""
         found: list[bytes] = []
-        left, cursor = self._settings.tool_tokens, None
+        left, cursor = self._settings.max_tool_tokens, None
         for _ in range(_MAX_PAGES):
             params: dict[str, object] = {"_meta": _PLAIN_META}
             if cursor is not None:
@@ -446,7 +446,7 @@ def _result(use: ToolUse, answer: Frame) -> ToolResult:
         return _error_result(use, "there was no answer" if error is None else error.message)
     found = cast("dict[str, Any]", jsonrpc.decode_value(answer.result))
     if found.get("resultType", protocol.COMPLETE_RESULT) != protocol.COMPLETE_RESULT:
-        return _error_result(use, "this tool wants to be asked further, which a turn cannot do")
+        return _error_result(use, "this tool needs more input, which a turn cannot give")
     blocks = found.get("content")
     listed = cast("list[object]", blocks) if isinstance(blocks, list) else []
     content: Content = tuple(map(_block, listed))
@@ -540,7 +540,7 @@ class TurnRunner:
         if engine is None:
             raise MalformedMessage("no model is named in the settings", SERVER_NOT_READY)
         if actor is None:
-            raise MalformedMessage(f"{cause.party} takes part no more", ACCESS_DENIED)
+            raise MalformedMessage(f"{cause.party} is disabled", ACCESS_DENIED)
         info = engine.info(conversation=turn.conversation)
         moment = self._hook_context(turn, errand, info)
         output.is_open = not company.after.may_change_output(cause.server)
@@ -583,7 +583,7 @@ class TurnRunner:
         if topic <= 0 or turn.index == 0:
             return ()
         before = await self._dependencies.store.history(
-            turn.conversation, turn.index, bounds.past_turns
+            turn.conversation, turn.index, bounds.history_turns
         )
         return history_steps(before, topic)
 
@@ -597,7 +597,7 @@ class TurnRunner:
         )
         while True:
             said_so_far = sum(step.role == "assistant" for step in active_turn.steps[own:])
-            may_use = said_so_far < bounds.steps - 1
+            may_use = said_so_far < bounds.max_model_calls - 1
             reply = await self._infer(engine, active_turn, offered if may_use else None)
             uses = reply.uses if may_use else ()
             active_turn.steps.append(ConversationStep("assistant", reply.content, uses))
@@ -619,7 +619,7 @@ class TurnRunner:
             tuple(active_turn.steps),
             active_turn.system,
             () if offered is None else offered.tools,
-            self._dependencies.settings.reply_tokens,
+            self._dependencies.settings.max_reply_tokens,
         )
         cause = active_turn.request.cause
         question = InferenceRequest(
@@ -639,7 +639,10 @@ class TurnRunner:
     async def _call_tools(
         self, active_turn: _ActiveTurn, offered: OfferedTools, reply: ModelCompletion
     ) -> tuple[ToolResult, ...]:
-        most, depth = self._dependencies.settings.tools, active_turn.request.cause.depth
+        most, depth = (
+            self._dependencies.settings.max_parallel_tools,
+            active_turn.request.cause.depth,
+        )
         done = await asyncio.gather(
             *(
                 self._dependencies.tools.use(
@@ -703,7 +706,7 @@ class TurnRunner:
         problems: list[str] = []
         for place in errand.say_in if turn.said else ():
             if places is None:
-                return "there is nowhere to say it"
+                return "there is no target for the reply"
             try:
                 await places.deliver(OutputContext(turn.id, turn.conversation, place), turn.said)
             except (Unavailable, MalformedMessage) as error:

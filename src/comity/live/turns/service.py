@@ -64,7 +64,7 @@ class TurnWorker:
             dependencies.store.jobs,
             self._handle,
             RunnerSettings(
-                dependencies.settings.at_once,
+                dependencies.settings.max_concurrent,
                 lease=self._timing.lease,
                 poll_interval=self._timing.poll_interval,
                 prune_interval=PRUNE_INTERVAL,
@@ -72,7 +72,7 @@ class TurnWorker:
                 looks_after_each=True,
             ),
             clock=clock,
-            prune=self._prune if dependencies.settings.kept else None,
+            prune=self._prune if dependencies.settings.retention else None,
         )
 
     # The interface for other parts.
@@ -84,10 +84,10 @@ class TurnWorker:
         )
         request = replace(request, cause=replace(request.cause, depth=depth))
         new = f"inf_{secrets.token_hex(12)}"
-        most = self._dependencies.settings.message_length
+        most = self._dependencies.settings.max_message_chars
         begun = await self.store.begin(model.to_stored_turn(request, new, self.clock(), most))
         if begun.id == new:
-            self._record_audit(AuditType.TURN_BEGUN, begun)
+            self._record_audit(AuditType.TURN_STARTED, begun)
             self.runner.wakeup.set()
         return TurnHandle(begun.id, begun.conversation, is_new=begun.id == new)
 
@@ -146,7 +146,7 @@ class TurnWorker:
         self._dependencies.after.stop()
 
     async def _prune(self, now: datetime) -> None:
-        await self.store.prune(now - self._dependencies.settings.kept)
+        await self.store.prune(now - self._dependencies.settings.retention)
 
     async def _handle(self, job: QueuedJob) -> None:
         """Run a claimed turn to its end."""
@@ -170,7 +170,7 @@ class TurnWorker:
         except (Unavailable, MalformedMessage) as error:
             turn = await self._handle_failure(job, turn, error)
         except Exception:
-            log.exception("a turn ended in a bug")
+            log.exception("A turn failed because of an internal error")
             bug = MalformedMessage("the host failed", UPSTREAM_FAILED)
             turn = await self._handle_failure(job, turn, bug)
         if not turn.state.is_open:
@@ -179,7 +179,7 @@ class TurnWorker:
     async def _decide(self, job: QueuedJob, turn: StoredTurn, output: TurnOutput) -> StoredTurn:
         save = partial(self._save, job)
         try:
-            async with asyncio.timeout(self._dependencies.settings.deadline.total_seconds()):
+            async with asyncio.timeout(self._dependencies.settings.timeout.total_seconds()):
                 decided = await self._turn_runner.decide(turn, output, save)
         except TimeoutError:
             raise MalformedMessage("the turn took too long", TIMEOUT) from None
@@ -188,8 +188,8 @@ class TurnWorker:
 
     async def _deliver(self, job: QueuedJob, turn: StoredTurn) -> StoredTurn:
         problem = await self._turn_runner.deliver(turn)
-        if problem and turn.attempts < self._dependencies.settings.attempts:
-            log.info("turn %s is said again later: %s", turn.id, problem)
+        if problem and turn.attempts < self._dependencies.settings.max_attempts:
+            log.info("The reply of turn %s will be sent again later: %s", turn.id, problem)
             if not await self.store.retry(job, turn, self._retry_time(turn)):
                 raise _claim_lost_error(turn)
             return turn
@@ -213,7 +213,7 @@ class TurnWorker:
         after = error.retry_after if isinstance(error, Unavailable) else None
         may_try = isinstance(error, Unavailable) and error.fault.retryable
         is_long = after is not None and after > MAX_PAUSE
-        if may_try and not is_long and turn.attempts < self._dependencies.settings.attempts:
+        if may_try and not is_long and turn.attempts < self._dependencies.settings.max_attempts:
             if not await self.store.retry(job, turn, self._retry_time(turn, after)):
                 raise _claim_lost_error(turn)
             return turn
@@ -260,7 +260,7 @@ class TurnWorker:
                 "rewrote": list(facts.rewrote),
                 "tools_used": facts.tools,
                 "attempts": turn.attempts,
-                **({"because": facts.error} if facts.error else {}),
+                **({"reason": facts.error} if facts.error else {}),
             }
         deed = LiveAuditEntry(
             errand["server"],

@@ -97,7 +97,7 @@ def _notice(envelope: Envelope, payload: Payload) -> Event | str:
     notice, message = payload.get("notice"), payload.get("message", "")
     if not isinstance(notice, str) or not isinstance(message, str):
         return "a notice has a name and a message"
-    ask = str(payload.get("ask") or "")
+    ask = str(payload.get("approval") or "")
     return Notice(envelope.correlation_id, notice[:_SHOWN], message[:_SHOWN], ask[:_SHOWN])
 
 
@@ -106,7 +106,7 @@ def _missed(envelope: Envelope, payload: Payload) -> Event | str:
     if type(count) is not int or count < 0:
         return "what was missed is counted"
     first, last, reason = (
-        str(payload.get(name) or "")[:_SHOWN] for name in ("first", "last", "because")
+        str(payload.get(name) or "")[:_SHOWN] for name in ("first", "last", "reason")
     )
     return MissedEnvelopes(count, first, last, reason)
 

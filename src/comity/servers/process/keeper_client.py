@@ -264,15 +264,11 @@ _start_semaphores: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.
 
 
 _PROMISE_BY_KIND = {
-    keeper.REAPER: "whatever a server started ends with it and with the gateway, also what forked "
-    "twice or began a session of its own",
+    keeper.REAPER: "all child processes of servers are cleaned up",
     keeper.GROUP: "what stays in a server's process group ends with it and with the gateway; what "
     "leaves the group, as a daemon does, is not ended",
 }
-_DAEMON_ADVICE = (
-    "a server that starts daemons should be told to stay in the foreground, or the gateway be run "
-    "on Linux"
-)
+_DAEMON_ADVICE = "keep servers in the foreground, or run the gateway on Linux"
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +303,7 @@ async def detect_containment() -> ContainmentSupport:
 
 
 def namespace_problem(where: str, number: int) -> str:
-    """Return why `containment = "namespace"` is not available, and what to do about it."""
+    """Return why `process_cleanup = "namespace"` is not available, and what to do about it."""
     if where == keeper.NO_LINUX:
         return "pid namespaces are Linux's own; run the gateway there"
     if where == keeper.NO_PROC:

@@ -150,7 +150,7 @@ def _describe_failure(command: ServerCommand, path: str | None, answer: list[str
         return "the process that was to start it is gone"
     where, number = answer[1], int(answer[2])
     if where in (keeper.NO_LINUX, keeper.NO_NAMESPACE, keeper.NO_PROC):
-        return f"{namespace_problem(where, number)}; or set its `containment` to `auto`"
+        return f"{namespace_problem(where, number)}; or set its `process_cleanup` to `auto`"
     if where == keeper.IN_FOLDER and command.cwd is not None:
         return f"its working directory {command.cwd!r} cannot be entered; check `cwd`"
     if number == errno.ENOENT and shutil.which(command.program, path=path):
@@ -399,7 +399,9 @@ class ServerProcess:
         self._stop_timer()
         self._ended.set_result(None)
         said = self.stderr_tail()
-        self._on_exit(f"{reason}; it last said: {said[-1][:_MAX_HINT_LENGTH]}" if said else reason)
+        self._on_exit(
+            f"{reason}; its last output: {said[-1][:_MAX_HINT_LENGTH]}" if said else reason
+        )
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -103,7 +103,7 @@ def decode_registration(params: Mapping[str, Raw]) -> RegistrationRequest:
     ways = [name for name in ("command", "url", "code") if getattr(said, name)]
     if len(ways) != 1 or (said.transport == "http") != (ways == ["url"]):
         raise MalformedMessage(
-            "say one of: a command (stdio), code (stdio), or a url (http)", INVALID_PARAMS
+            "give one of: a command (stdio), code (stdio), or a url (http)", INVALID_PARAMS
         )
     if said.args and not said.command:
         raise MalformedMessage("args belong to a command", INVALID_PARAMS)
@@ -195,12 +195,12 @@ def pattern_problem(pattern: str) -> str | None:
     if not first or ANY in first or first == REST_PATTERN or first.startswith("-"):
         return "must begin with the name of a program"
     if name in _SHELLS:
-        return f"must not begin with {name}, which runs anything that it is told"
+        return f"must not begin with {name}, which runs any command"
     if REST_PATTERN in others[:-1]:
         return f"may hold {REST_PATTERN} only as its last word"
     is_open = any(ANY in word or word == REST_PATTERN for word in others)
     if is_open and (name in _INTERPRETERS or _PYTHON_PATTERN.fullmatch(name)):
-        return f"must say every word that {name} is given; or, of Python, be its name alone"
+        return f"must contain every argument of {name}; for Python, its name alone"
     return None
 
 
@@ -286,7 +286,7 @@ def refusal_reason(
     if not registration.command:
         return None if takes_code else "servers are not made of code here"
     if match_command(registration.command_line, commands) is None:
-        return "its command is none that the operator lets be registered"
+        return "the operator does not allow this command"
     return None
 
 

@@ -143,7 +143,7 @@ class RegistrationPolicy:
     def refusal_reason(self, registration_request: RegistrationRequest) -> str | None:
         """Return what the settings forbid for every actor in this registration, or None."""
         hosts = frozenset(self.settings.hosts)
-        takes_code = self.settings.creating
+        takes_code = self.settings.allow_code_tools
         return rules.refusal_reason(
             registration_request, self.settings.commands, hosts, takes_code=takes_code
         )
@@ -155,7 +155,10 @@ class RegistrationPolicy:
         if not self.settings.from_network and not actor.is_local:
             return _LOCAL_ONLY_REFUSAL
         if self.effect(actor, registration_request) is Effect.DENY:
-            reason = f"{actor.party or 'nobody'} may not register {registration_request.id:.80}"
+            reason = (
+                f"{actor.party or 'an unauthenticated client'} may not register "
+                f"{registration_request.id:.80}"
+            )
             return Refusal(ACCESS_DENIED, reason)
         problem = self.refusal_reason(registration_request)
         if problem is not None:
@@ -166,7 +169,7 @@ class RegistrationPolicy:
             return Refusal(INVALID_PARAMS, problem)
         owners = [guest.owner for guest in self.registered.values()]
         problem = rules.limit_problem(
-            actor.party, owners, self.settings.most, self.settings.most_of_one
+            actor.party, owners, self.settings.max_servers, self.settings.max_servers_per_principal
         )
         return None if problem is None else Refusal(QUOTA_EXCEEDED, problem)
 
@@ -194,7 +197,7 @@ class RegistrationPolicy:
             and not is_approved
             and self.effect(actor, registration_request) is not Effect.ALLOW
         ):
-            refusal = Refusal(ACCESS_DENIED, "what this needed was granted until just now")
+            refusal = Refusal(ACCESS_DENIED, "a grant that this needs was removed")
         if refusal is not None:
             raise MalformedMessage(refusal.reason, refusal.fault)
 
@@ -426,7 +429,7 @@ class RegistrationService:
             is_approved=is_approved,
         )
         demand(None)
-        ends_at = self._clock() + self._settings.longest
+        ends_at = self._clock() + self._settings.max_lifetime
         guest = RegisteredServer(
             registration_request,
             actor.party,
@@ -452,7 +455,9 @@ class RegistrationService:
             "status": server.state,
             "trust_level": "sandboxed",
             "created_by": guest.owner,
-            "lives": "session" if self._ends_with_session(registration_request) else "deregistered",
+            "lifetime": "session"
+            if self._ends_with_session(registration_request)
+            else "deregistered",
             "tools": self._tools_of(actor, registration_request.id),
         }
 
@@ -465,7 +470,7 @@ class RegistrationService:
             server=registration_request.id,
             result=AuditResult.PENDING,
             trace=request.call.ensure_trace_id(),
-            details={"ask": ask} if ask else {},
+            details={"approval": ask} if ask else {},
         )
         untrusted = _describe_request(registration_request)
         return self._audit_log.insist(
@@ -546,13 +551,13 @@ class RegistrationService:
                 problem = "a file has a server of this id now"
             if isinstance(prepared, Refusal) or problem is not None:
                 reason = problem if not isinstance(prepared, Refusal) else prepared.reason
-                log.warning("server %r of %s does not return: %s", id, owner, reason)
+                log.warning("Server %r of %s could not be restored: %s", id, owner, reason)
                 return
             self._registered[id] = RegisteredServer(prepared, owner, None)
             await self._installer.install(prepared, owner, lambda: None)
         except (MalformedMessage, Unavailable) as error:
             self._registered.pop(id, None)
-            log.warning("server %r of %s does not return: %s", id, owner, error)
+            log.warning("Server %r of %s could not be restored: %s", id, owner, error)
 
     # Deregistration.
 
@@ -606,7 +611,7 @@ class RegistrationService:
                 else self._name_registry.mark_ended(id, guest.owner)
             )
         except Unavailable as error:
-            log.warning("that server %r is gone is not written down yet: %s", id, error)
+            log.warning("The removal of server %r could not be stored yet: %s", id, error)
         return True
 
     # Answers.
@@ -671,7 +676,7 @@ class GeneratedTools:
         """Return an id that could be registered now, or None if there is none."""
         words = "-".join((*tool_request.capabilities, *tool_request.context.split())).lower()
         plain = _UNSAFE_PATTERN.sub("-", words)[:_MAX_ID_LENGTH].strip("-") or "tool"
-        for number in range(1, self._registration_policy.settings.most + 2):
+        for number in range(1, self._registration_policy.settings.max_servers + 2):
             namespace = self._registration_policy.settings.namespace
             id = f"{namespace}.{plain}{f'-{number}' * (number > 1)}"
             # The code is not known yet, so any code that is not empty serves for the check.

@@ -55,39 +55,39 @@ class RegistrationSettings:
         False, "Whether any client with credentials may register, and not this machine alone."
     )
     namespace: str = setting(
-        "dynamic", "The word before the dot in the id of a registered server.", _NAMESPACE
+        "dynamic", "The word before the dot in the ID of a registered server.", _NAMESPACE
     )
-    most: int = setting(20, "The servers registered at once.", _COUNT)
-    most_of_one: int = setting(5, "The number of them by one principal.", _COUNT)
-    lives: RegisteredUntil = setting(
+    max_servers: int = setting(20, "The servers registered at once.", _COUNT)
+    max_servers_per_principal: int = setting(5, "The number of them by one principal.", _COUNT)
+    lifetime: RegisteredUntil = setting(
         "session", "Until when a server stays: its client's session ends, or it is deregistered."
     )
-    longest: timedelta = setting(
-        timedelta(hours=8), "The longest stay of a registered server, unless it is kept."
+    max_lifetime: timedelta = setting(
+        timedelta(hours=8), "The maximum lifetime of a registered server, unless `persist` is set."
     )
-    keep: bool = setting(
-        False, 'Whether a server outlives a restart; needs `lives = "deregistered"`.'
+    persist: bool = setting(
+        False, 'Whether a server outlives a restart; needs `lifetime = "deregistered"`.'
     )
     creator_may_call: bool = setting(
         False, "Whether the principal that registers a server is granted its tools."
     )
-    creating: bool = setting(
+    allow_code_tools: bool = setting(
         False, "Whether agents that were granted `code_execution` may make tools of code."
     )
-    confine: bool = setting(
-        True, "Whether registered programs run only where this machine can confine them."
+    sandbox: bool = setting(
+        True, "Whether registered programs run only where this machine has a sandbox for them."
     )
-    readable: tuple[str, ...] = setting(
+    readable_folders: tuple[str, ...] = setting(
         (), "The folders that registered programs may read, beside those of the system.", _FOLDERS
     )
-    writable: tuple[str, ...] = setting(
+    writable_folders: tuple[str, ...] = setting(
         (), "The folders that registered programs may write, beside one of their own.", _FOLDERS
     )
 
     @property
     def ends_with_session(self) -> bool:
-        return self.lives == "session"
+        return self.lifetime == "session"
 
     @property
     def is_kept(self) -> bool:
-        return self.keep and not self.ends_with_session
+        return self.persist and not self.ends_with_session

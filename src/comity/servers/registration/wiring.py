@@ -93,13 +93,13 @@ class BoundProgram:
             file = str(self.folder / TOOL_FILE)
             argv = (sys.executable, "-I", "-m", "comity.sdk.functions", file)
         network = self.may_use_network()
-        if not self.settings.registration.confine:
+        if not self.settings.registration.sandbox:
             return argv
         bounds = SandboxLimits(
             network,
             MAX_MEMORY_BYTES,
-            _expanded(self.settings.registration.readable),
-            (str(self.folder), *_expanded(self.settings.registration.writable)),
+            _expanded(self.settings.registration.readable_folders),
+            (str(self.folder), *_expanded(self.settings.registration.writable_folders)),
         )
         return sandbox_command(bounds, argv)
 
@@ -366,7 +366,7 @@ def code_goes_unasked(settings: Settings) -> bool:
     """Whether code needs no approval: `creating` is on, and the policy approves. (MGP §16.6)"""
     is_local, approval = settings.identity.mode == "local", settings.policy.approval_policy
     is_auto = approval == "auto_approve" or (approval == "auto" and is_local)
-    return settings.registration.creating and is_auto
+    return settings.registration.allow_code_tools and is_auto
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ class StandaloneStream:
         try:
             events = self._parser.feed(chunk)
         except MalformedMessage as error:
-            log.warning("a standing stream is broken: %s", error)
+            log.warning("The listening stream broke: %s", error)
             self.abort()
             self._failures += 1
             self._owner.reopen_standalone(self, 0)
@@ -295,7 +295,7 @@ class IgnoredResponse:
         self._finish()
 
     def failed(self, error: Unavailable) -> None:
-        log.info("a message was not taken: %s", error)
+        log.info("A message was not accepted: %s", error)
         self._finish()
 
     def _finish(self) -> None:
@@ -409,7 +409,7 @@ class HttpCarrier:
             self._held_back = [(frame, stream, headers)]
             asyncio.get_running_loop().call_later(LISTEN_TIMEOUT_SECONDS, self.send_held_back)
             return
-        body = jsonrpc.encode_frame(frame)
+        body = frame.encoded or jsonrpc.encode_frame(frame)
         head = self._post_in_session
         for name, value in headers:
             head += b"%b: %b\r\n" % (name, value)
@@ -565,7 +565,7 @@ class HttpCarrier:
         initialized = IgnoredResponse()
         self._pool.send(self._transport_factory.origin, self._post_in_session, hello, initialized)
         await asyncio.wait([initialized.done], timeout=MAX_WAIT_SECONDS)
-        log.info("a session that %s had forgotten was opened again", self._transport_factory.origin)
+        log.info("The expired session at %s was opened again", self._transport_factory.origin)
         self.listener.on_session_renewed()
         return True
 

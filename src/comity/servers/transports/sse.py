@@ -120,7 +120,7 @@ class SsePostQueue:
         if post.stream:
             self._on_refused(post.stream, error)
         else:
-            log.info("a server did not take a message: %s", error)
+            log.info("A server did not accept a message: %s", error)
 
     def drop(self, post: SsePost) -> None:
         """Stop reading the response."""
@@ -160,7 +160,7 @@ class SsePostQueue:
             self._begin(post)
 
     def _on_timeout(self, post: SsePost) -> None:
-        log.warning("%s did not take a message in time", self._origin)
+        log.warning("%s did not accept a message in time", self._origin)
         self.drop(post)
 
 
@@ -303,7 +303,7 @@ class SseCarrier:
 
     async def open(self, listener: TransportListener) -> None:
         if self._era is Era.MODERN:
-            raise Unavailable("the old SSE transport knows only the handshake era")
+            raise Unavailable("the old SSE transport does not support MCP 2026-07-28")
         if self._transport_factory.open_streams >= MAX_STREAMS:
             raise Unavailable(
                 f"{self._transport_factory.origin} has too many streams open", EXHAUSTED

@@ -84,7 +84,7 @@ class StdioCarrier:
     def _on_line(self, line: bytes) -> bool:
         if line[:1] != b"{":
             # Some servers wrongly print greetings to stdout. These lines are not messages.
-            log.info("server %r printed something that is no message", self._name)
+            log.info("Server %r printed a line that is not a message", self._name)
             return False
         return self._listener.on_message(line, UNKNOWN, 200)
 

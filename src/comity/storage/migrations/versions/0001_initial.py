@@ -19,7 +19,7 @@ _SEALED = (
     "EXISTS (SELECT 1 FROM comity_audit_segments AS sealed WHERE sealed.node = OLD.node "
     "AND OLD.seq BETWEEN sealed.first AND sealed.last)"
 )
-_REFUSED = "the journal is only ever added to"
+_REFUSED = "the audit log is append-only"
 
 _SQLITE_TRIGGERS = (
     (
@@ -153,10 +153,10 @@ def _create_approvals() -> None:
         _text("call"),
         sa.Column("ended_at", _MOMENT),
         sa.CheckConstraint("quorum > 0", name="comity_approvals_quorum"),
-        sa.CheckConstraint("(state = 'used') = (call <> '')", name="comity_approvals_used"),
+        sa.CheckConstraint("(state = 'consumed') = (call <> '')", name="comity_approvals_consumed"),
         sa.UniqueConstraint("id", "asker", "own", name="comity_approvals_askers"),
     )
-    live = sa.text("state IN ('pending', 'deferred', 'accepted')")
+    live = sa.text("state IN ('pending', 'deferred', 'approved')")
     op.create_index("comity_approvals_by_state", "comity_approvals", ["state", "id"])
     op.create_index("comity_approvals_by_digest", "comity_approvals", ["digest", "id"])
     _create_partial_index("comity_approvals", "one_live", ["digest"], live, unique=True)

@@ -1,0 +1,157 @@
+"""The operator API as an OpenAPI 3.1 document, made from its routes and their input types."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+
+from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission
+from comity.http.api_input import EmptyQuery
+
+PATH: Final = "/api/openapi.json"
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+_PARAMETER: Final = re.compile(r"\{(\w+)(:path)?\}")
+_PERMISSIONS: Final[Mapping[Permission, str]] = {
+    Permission.ADMIN_READ: "a grant of `admin/read` on `*`",
+    Permission.ADMIN_WRITE: "a grant of `admin/write` on `*`",
+    Permission.SERVER_READ: "a grant of `admin/read` on the server in the path",
+    Permission.SERVER_WRITE: "a grant of `admin/write` on the server in the path",
+    Permission.ANY_PRINCIPAL: "any principal; the answer holds only what it may use",
+    Permission.OWN_RECORDS: "any principal; each record decides who may read or change it",
+}
+_ERROR: Final[Mapping[str, object]] = {
+    "type": "object",
+    "description": "A JSON-RPC error without an id.",
+    "properties": {
+        "jsonrpc": {"const": "2.0"},
+        "id": {"type": "null"},
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "integer"},
+                "message": {"type": "string"},
+                "data": {"type": "object"},
+            },
+            "required": ["code", "message"],
+        },
+    },
+    "required": ["jsonrpc", "error"],
+}
+_REFUSALS: Final[Mapping[str, str]] = {
+    "400": "The request is malformed.",
+    "401": "The credentials are missing or invalid.",
+    "403": "The principal lacks the permission.",
+    "404": "The record does not exist, or the principal may not see it.",
+}
+
+type Document = dict[str, object]
+
+
+def openapi_routes(routes: Callable[[], ApiRoutes]) -> ApiRoutes:
+    """Return the route that answers with the document of all routes."""
+
+    async def read_openapi(request: ApiRequest[EmptyQuery]) -> Document:
+        """Return this document."""
+        del request
+        return describe_routes(routes())
+
+    return (ApiRoute("GET", PATH, Permission.ADMIN_READ, read_openapi, EmptyQuery),)
+
+
+def describe_routes(routes: Iterable[ApiRoute[Any]]) -> Document:
+    """Return the OpenAPI document of these routes."""
+    listed = sorted(routes, key=lambda route: (route.path, route.method))
+    schemas, components = msgspec.json.schema_components(
+        [route.input for route in listed], schema_hook=_schema_of, ref_template=_REFERENCE
+    )
+    paths: dict[str, dict[str, object]] = {}
+    for route, schema in zip(listed, schemas, strict=True):
+        input_schema = _resolve(schema, components)
+        operations = paths.setdefault(_PARAMETER.sub(r"{\1}", route.path), {})
+        operations[route.method.lower()] = _operation(route, input_schema)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Comity operator API",
+            "version": version("comity"),
+            "description": "What operators read and change in a running gateway.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}, {"key": []}],
+        "paths": paths,
+        "components": {
+            "schemas": {**components, "Error": _ERROR},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            },
+        },
+    }
+
+
+def _operation(route: ApiRoute[Any], schema: Mapping[str, Any]) -> Document:
+    summary = (inspect.getdoc(route.handler) or "").partition("\n\n")[0].replace("\n", " ")
+    parameters = [_path_parameter(*found) for found in _PARAMETER.findall(route.path)]
+    operation: Document = {
+        "operationId": _operation_id(route),
+        "description": f"{summary}\n\nNeeds {_PERMISSIONS[route.permission]}.".strip(),
+        "responses": {"200": _OK, **_refusals()},
+    }
+    if route.method == "GET":
+        required = schema.get("required", ())
+        parameters += [
+            {"name": name, "in": "query", "required": name in required, "schema": each}
+            for name, each in schema.get("properties", {}).items()
+        ]
+    else:
+        operation["requestBody"] = {
+            "required": bool(schema.get("required")),
+            "content": {"application/json": {"schema": dict(schema)}},
+        }
+    return {**operation, "parameters": parameters} if parameters else operation
+
+
+_OK: Final[Mapping[str, object]] = {
+    "description": "The answer.",
+    "content": {"application/json": {"schema": {"type": "object"}}},
+}
+
+
+def _refusals() -> Document:
+    content = {"application/json": {"schema": {"$ref": _REFERENCE.format(name="Error")}}}
+    return {
+        status: {"description": description, "content": content}
+        for status, description in _REFUSALS.items()
+    }
+
+
+def _path_parameter(name: str, is_long: str) -> Document:
+    parameter: Document = {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+    }
+    return {**parameter, "description": "It may hold slashes."} if is_long else parameter
+
+
+def _operation_id(route: ApiRoute[Any]) -> str:
+    words = re.findall(r"\w+", _PARAMETER.sub(r"\1", route.path))
+    return "_".join((route.method.lower(), *words))
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    """Return the schema of a type that msgspec has none for."""
+    if kind is not object:
+        raise NotImplementedError
+    return {"description": "Any JSON value."}
+
+
+def _resolve(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a struct itself, where msgspec gives a reference to it."""
+    named = str(schema.get("$ref", "")).rpartition("/")[2]
+    return components[named] if named else schema
