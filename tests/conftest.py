@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -137,6 +138,17 @@ def environment() -> Iterator[None]:
     yield
     left = {name for name, value in os.environ.items() if before.get(name) != value}
     assert left <= {"PYTEST_CURRENT_TEST"}, f"left in the environment: {sorted(left)}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def log() -> Iterator[None]:
+    """A handler that one module's tests leave would hold the next one's messages back."""
+    root = logging.getLogger()
+    level, before = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in [handler for handler in root.handlers if handler not in before]:
+        root.removeHandler(handler)
 
 
 def _belongs(item: pytest.Item, tier: str) -> bool:

@@ -346,8 +346,8 @@ async def test_permission_of_a_server_that_expires() -> None:
         end = permits.permissions_of("up").expires_at
         assert end is not None
         assert end > begun
-        assert await caller.refusal_at(end) == "permission_denied"
         assert gateway.plan_of("read") is None
+        assert await caller.refusal_at(end) == "permission_denied"
 
 
 async def test_tool_that_needs_another_permission() -> None:
