@@ -10,12 +10,15 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from html import escape
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
 from shutil import which
-from typing import Final
+from typing import Final, override
 
 import click
 from playwright.sync_api import Browser, sync_playwright
@@ -132,11 +135,26 @@ TABLES: Final = (
 def page_pictures(browser: Browser, folder: Path) -> Iterator[str]:
     """Take each page of `site` in both widths. Yield the pages that do not fit."""
     site = ROOT / "site"
+    handler = partial(_QuietHandler, directory=site)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield from _pictures_of(browser, folder, site, f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def _pictures_of(browser: Browser, folder: Path, site: Path, address: str) -> Iterator[str]:
     for kind, width in WINDOWS.items():
         page = browser.new_page(viewport={"width": width, "height": 900})
         for file in sorted(site.rglob("*.html")):
-            name = str(file.relative_to(site)).removesuffix(".html").replace("/", ".")
-            page.goto(file.as_uri())
+            path = str(file.relative_to(site))
+            name = path.removesuffix(".html").replace("/", ".")
+            page.goto(f"{address}/{path}")
             height: int = page.evaluate("document.documentElement.scrollHeight")
             wide: int = page.evaluate("document.documentElement.scrollWidth")
             page.set_viewport_size({"width": width, "height": min(height, _MAX_HEIGHT)})
