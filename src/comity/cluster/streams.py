@@ -358,7 +358,7 @@ class ClusterStreamWriter(StreamCounters):
             self.work.cancel()
 
     async def room_for(self, size: int) -> None:
-        """Wait for room. A piece larger than the window goes alone. Raises Unavailable."""
+        """Wait for free space in the window. A larger piece goes alone. Raises Unavailable."""
         while self._sent > self._credit and self._sent - self._credit + size > WINDOW:
             if self._is_unread:
                 break
