@@ -278,6 +278,19 @@ def test_a_name_is_never_cut_and_the_last_column_is(monkeypatch: pytest.MonkeyPa
     assert "…" not in captured.get()
 
 
+def test_a_narrow_table_leaves_out_empty_and_extra_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ("NAME", "NOTE", "OWNER", "REASON")
+    rows = [("a" * 20, "", "person:ana@example.org", "because it is needed")]
+    for width, left in ((90, columns), (66, ("NAME", "OWNER", "REASON")), (45, ("NAME", "REASON"))):
+        monkeypatch.setenv("COLUMNS", str(width))
+        show_output(build_table(columns, rows, extra=("OWNER",)))
+        lines = capsys.readouterr().out.splitlines()
+        assert tuple(lines[0].split()) == left
+        assert max(map(len, lines)) <= width
+
+
 def test_columns_that_do_not_fit_are_below_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

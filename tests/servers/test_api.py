@@ -65,7 +65,8 @@ async def test_every_server_is_told_with_its_state_and_what_it_offers() -> None:
         1,
         1,
     )
-    assert (by_id["up"]["transport"], by_id["up"]["eras"]) == ("http", ["handshake"])
+    assert by_id["up"]["transport"] == "http"
+    assert by_id["up"]["protocol_versions"] == ["2025-11-25"]
     assert by_id["gone"]["state"] != "connected"
     assert "127.0.0.1" in by_id["gone"]["reason"]
     assert by_id["child"]["transport"] == "stdio"

@@ -47,7 +47,6 @@ from comity.cli.output import (
     show_document,
     show_hint,
     show_output,
-    stack_rows,
 )
 from comity.cli.target import connect_gateway
 from comity.config.document import ConfigValue
@@ -315,10 +314,9 @@ RESULTS: Final = {
     "UNKNOWN": "bold red",
 }
 _COLUMNS: Final = ("TIME", "PRINCIPAL", "TYPE", "RESULT", "SERVER/TOOL", "TRACE")
-_ON_FIRST_LINE: Final = 4
-"""How many of the columns stand on the first of two lines, where the terminal is narrow."""
-
 _WIDE: Final = 115
+"""The width that a table with traces needs."""
+
 POLL_SECONDS: Final = 1.0
 OVERLAP: Final = timedelta(seconds=3)
 """An entry may be kept a little later than one that happened after it."""
@@ -428,6 +426,8 @@ def list_entries(limit: int, *, oldest: bool, **said: Any) -> None:
         show_output(_table(entries, has_header=True))
         if len(entries) == limit:
             show_hint(f"These are the first {limit}. --limit shows more.")
+        if not _shows_trace():
+            show_hint("`-o wide` also shows traces. `comity audit show TRACE` shows one.")
 
     names = [f"{entry['node']}/{entry['seq']}" for entry in entries]
     show_document({"entries": entries}, print_table, names)
@@ -622,14 +622,14 @@ def _read_pages(records: AdminClient, query: dict[str, str], limit: int) -> list
 
 
 def _table(entries: list[Answer], *, has_header: bool) -> RenderableType:
+    # A narrow table has no room for the trace, which is the last column.
+    count = len(_COLUMNS) - (not _shows_trace())
     header = _COLUMNS if has_header else ("",) * len(_COLUMNS)
-    rows = [_cells(entry) for entry in entries]
-    # A trace that is cut in two is of no use to anybody.
-    return (
-        build_table(header, rows)
-        if output_width() >= _WIDE
-        else stack_rows(header, rows, _ON_FIRST_LINE)
-    )
+    return build_table(header[:count], [_cells(entry)[:count] for entry in entries])
+
+
+def _shows_trace() -> bool:
+    return output_width() >= _WIDE
 
 
 def _cells(entry: Answer) -> tuple[Text, ...]:
@@ -659,10 +659,11 @@ def _time(text: str) -> str:
 
 
 def _day_and_time(text: str) -> str:
-    """A time of this place, with its day; the year only where it is another one."""
-    at = datetime.fromisoformat(text).astimezone()
-    is_of_this_year = at.year == datetime.now(UTC).astimezone().year
-    return f"{at:%m-%d %H:%M:%S}" if is_of_this_year else f"{at:%Y-%m-%d %H:%M:%S}"
+    """Return a local time. The date is missing for today, and the year for this year."""
+    at, now = datetime.fromisoformat(text).astimezone(), datetime.now(UTC).astimezone()
+    if at.date() == now.date():
+        return f"{at:%H:%M:%S}"
+    return f"{at:%m-%d %H:%M:%S}" if at.year == now.year else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _one_line(entry: Answer) -> str:

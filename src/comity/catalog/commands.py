@@ -192,7 +192,7 @@ def _print_found(found: Answer) -> None:
     if found["tools"]:
         columns = ("SCORE", "TOOL", "SERVER", "REASON", "DESCRIPTION")
         rows = [_search_row(tool) for tool in found["tools"]]
-        show_output(build_table(columns, rows, cut="DESCRIPTION"))
+        show_output(build_table(columns, rows, cut="DESCRIPTION", extra=("SERVER", "REASON")))
     else:
         callable_tools = count_noun(found["total_available"], "tool")
         show_output(line_text(f"No tool matches, of {callable_tools} that you may call."))

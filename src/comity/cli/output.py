@@ -23,7 +23,7 @@ from comity.servers.process.stderr import sanitize_line
 
 UNBOUNDED: Final = 100_000
 COLUMN_GAP: Final = 2
-MIN_LAST_COLUMN: Final = 20
+MIN_LAST_COLUMN: Final = 16
 """A narrower last column is unreadable."""
 
 MAX_INDENT: Final = 16
@@ -192,20 +192,33 @@ def shorten_path(path: Path) -> str:
 
 
 def build_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, cut: str = ""
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    cut: str = "",
+    extra: Sequence[str] = (),
 ) -> RenderableType:
     """Return a table whose last column wraps, or is cut at the end of the line if `cut` names it.
 
-    The other columns keep their width, because a cut name is useless. If that leaves too little
-    space for the last column, the columns that do not fit are below the others.
+    The other columns keep their width, because a cut name is useless. A table that is too wide
+    loses empty columns first, then those in `extra`. `-o wide` shows them all. If it is still too
+    wide, the columns that do not fit are below the others.
     """
     cells = [[each if isinstance(each, Text) else line_text(each) for each in row] for row in rows]
-    widths = [
-        max([cell_len(name), *(row[place].cell_len for row in cells)])
+    empty = [
+        name
         for place, name in enumerate(columns)
+        if cells and name and not any(row[place].plain for row in cells)
     ]
+    for name in (*empty, *extra):
+        if _room_of_last(_widths(columns, cells)) >= 0:
+            break
+        kept = [place for place, each in enumerate(columns) if each != name]
+        columns = [columns[place] for place in kept]
+        cells = [[row[place] for place in kept] for row in cells]
+    widths = _widths(columns, cells)
     left = output_width() - sum(widths[:-1]) - COLUMN_GAP * (len(widths) - 1)
-    if left < min(widths[-1], MIN_LAST_COLUMN):
+    if _room_of_last(widths) < 0:
         return stack_rows(columns, cells, _count_that_fit(widths))
     found = Table(
         box=None,
@@ -223,6 +236,19 @@ def build_table(
     for row in cells:
         found.add_row(*row)
     return found
+
+
+def _widths(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int]:
+    return [
+        max([cell_len(name), *(row[place].cell_len for row in cells)])
+        for place, name in enumerate(columns)
+    ]
+
+
+def _room_of_last(widths: Sequence[int]) -> int:
+    """Return the spare width of the last column; negative if it is too narrow."""
+    left = output_width() - sum(widths[:-1]) - COLUMN_GAP * (len(widths) - 1)
+    return left - min(widths[-1], MIN_LAST_COLUMN)
 
 
 def _count_that_fit(widths: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -62,7 +63,7 @@ def show_config(*, of_all: bool) -> None:
     def print_table() -> None:
         for line in found.describe():
             show_output(line_text(line, "bold"))
-        show_output(*(line_text(f"{name} = {value}") for name, value in settings.items()))
+        show_output(*(line_text(f"{name} = {_shown(value)}") for name, value in settings.items()))
 
     document = {"files": [str(path) for path in found.files], "settings": settings}
     show_document({**document, "servers": servers}, print_table, settings)
@@ -108,8 +109,25 @@ def _settings_view(settings: Settings, *, of_all: bool) -> dict[str, object]:
         for name, field in fields_of(declared).items():
             value = to_config_value(getattr(holder, name))
             if of_all or value != to_config_value(field.default):
-                view[f"{table}.{name}" if table else name] = _mask(name, value)
+                view[f"{table}.{name}" if table else name] = _mask(name, _entry_names(value))
     return view
+
+
+def _entry_names(value: object) -> object:
+    """Name the entries of a table such as [[models]], or count them if they have no names."""
+    entries = cast("list[object]", value) if isinstance(value, list) else []
+    if not any(map(is_dataclass, entries)):
+        return cast("object", value)
+    names: list[object] = [
+        getattr(entry, "id", None) or getattr(entry, "name", None) for entry in entries
+    ]
+    return names if all(names) else f"{len(names)} {'entry' if len(names) == 1 else 'entries'}"
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    return ", ".join(map(str, cast("list[object]", value))) or "none"
 
 
 def _mask(name: str, value: object) -> object:

@@ -82,7 +82,7 @@ def _print_keys(found: list[Answer]) -> None:
         for key in found
     ]
     columns = ("KEY", "PRINCIPAL", "STATUS", "AGE", "LAST USED", "PERMISSIONS", "LABEL")
-    show_output(build_table(columns, rows))
+    show_output(build_table(columns, rows, extra=("AGE", "LABEL", "PERMISSIONS")))
 
 
 def _key_status(key: Answer) -> Text:
@@ -271,7 +271,7 @@ def _print_principals(found: list[Answer]) -> None:
         for each in found
     ]
     columns = ("PRINCIPAL", "KIND", "STATUS", "AGE", "CREATED BY", "LABEL")
-    show_output(build_table(columns, rows))
+    show_output(build_table(columns, rows, extra=("CREATED BY", "AGE", "LABEL")))
 
 
 def _principal_status(principal: Answer) -> Text:
@@ -305,7 +305,8 @@ def show_principal(principal: str) -> None:
         if grants:
             names = ("effect", "verb", "target", "justification")
             rows = [[str(grant[name]) for name in names] for grant in grants]
-            show_output("", build_table(("EFFECT", "VERB", "TARGET", "REASON"), rows))
+            columns = ("EFFECT", "VERB", "TARGET", "REASON")
+            show_output("", build_table(columns, rows, extra=("REASON",)))
 
     show_document({**found, "keys": keys, "grants": grants}, print_table, [principal])
 

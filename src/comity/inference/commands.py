@@ -49,7 +49,8 @@ def list_models(*, check: bool) -> int:
                 *("ID", "MODEL", "VENDOR", "MAX INPUT", "MAX OUTPUT"),
                 *("IN/OUT PER MILLION", "CAPABILITIES"),
             )
-            show_output(build_table(columns, [_row(each) for each in found]))
+            rows = [_row(each) for each in found]
+            show_output(build_table(columns, rows, extra=("VENDOR", "CAPABILITIES")))
         else:
             show_output(line_text("There are no models. Name one in [[models]]."))
 

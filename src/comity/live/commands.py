@@ -200,7 +200,8 @@ def _show_features(found: Answer) -> None:
     def print_table() -> None:
         if found["servers"]:
             columns = ("SERVER", "FEATURE", "STATUS", "DECIDED BY", "USES", "REASON")
-            show_output(build_table(columns, [_features_row(*each) for each in features]))
+            rows = [_features_row(*each) for each in features]
+            show_output(build_table(columns, rows, extra=("REASON", "DECIDED BY")))
         else:
             show_output(line_text("There is no live server. Plain MCP servers have no features."))
             show_hint("A live server may still start: see `comity servers`.")
@@ -293,7 +294,8 @@ def list_pushes(server: str, limit: int | None, *, check: bool) -> int:
 
     def print_table() -> None:
         if pushes:
-            show_output(build_table(_PUSHES_COLUMNS, [_pushes_row(each) for each in pushes]))
+            rows = [_pushes_row(each) for each in pushes]
+            show_output(build_table(_PUSHES_COLUMNS, rows, extra=("TURN", "ATTEMPTS", "TARGET")))
             counted = (f"{found[state]} {state}" for state in ("done", "waiting", "failed"))
             show_output(line_text(", ".join(counted)))
         else:
@@ -569,7 +571,7 @@ def list_turns(conversation: str, limit: int | None) -> None:
 
     def print_table() -> None:
         if found:
-            show_output(build_table(_TURNS_COLUMNS, [_turns_row(each) for each in found]))
+            _print_turns(found)
         else:
             show_output(line_text("There are no turns."))
             show_hint('`comity chat send "hello"` starts one.')
@@ -590,7 +592,7 @@ def show_turn(id: str) -> None:
     one = connect_gateway().get(TURNS_PATH, id)
 
     def print_table() -> None:
-        show_output(build_table(_TURNS_COLUMNS, [_turns_row(one)]))
+        _print_turns([one])
         show_output(line_text(one["asked"] or "(continued)", "bold"))
         show_output(line_text(one["reply"] or one["error"] or "(no answer yet)"))
 
@@ -628,6 +630,11 @@ def send_to_model(text: str, conversation: str) -> int:
     if one["error"]:
         click.echo(f"comity: {one['error']}", err=True)
     return FAILED if one["error"] else DONE
+
+
+def _print_turns(found: list[Answer]) -> None:
+    rows = [_turns_row(each) for each in found]
+    show_output(build_table(_TURNS_COLUMNS, rows, extra=("TOOLS", "SERVERS", "TOKENS")))
 
 
 def _turns_row(one: Answer) -> tuple[str | Text, ...]:

@@ -18,6 +18,10 @@ class Era(StrEnum):
     HANDSHAKE = "handshake"
     MODERN = "modern"
 
+    @property
+    def latest_version(self) -> str:
+        return LATEST_MODERN if self is Era.MODERN else LATEST_HANDSHAKE
+
 
 type Stream = int | None
 """The stream of a message, named by the id of the request that opened it."""

@@ -127,7 +127,7 @@ def _print_grants(grants: list[Answer]) -> None:
         *("PRINCIPAL", "EFFECT", "VERB", "TARGET", "EXPIRES"),
         *(*only, "GRANTED BY", "REASON"),
     )
-    show_output(build_table(columns, rows))
+    show_output(build_table(columns, rows, extra=("GRANTED BY", "REASON")))
 
 
 def _print_static_rules(found: Answer) -> None:

@@ -150,7 +150,7 @@ def _print_server(server: Answer) -> None:
         "restarts": line_text(server["restarts"] or ""),
         "registered by": line_text(server.get("registered_by", "")),
         "address": line_text(f"{server['reached']} ({server['transport']})"),
-        "protocols": line_text(", ".join(server["eras"])),
+        "MCP versions": line_text(", ".join(server["protocol_versions"])),
         "reports as": line_text(said),
         "provides": line_text(_catalog_counts(server)),
         "health": line_text(describe_report(server.get("account") or {})),

@@ -123,7 +123,7 @@ class ServerService:
         shared = server.connections.own_connection or server.connections.own_modern_connection
         terms = None if shared is None else shared.connection.mgp
         said: dict[str, object] = {
-            "eras": sorted(server.connections.eras),
+            "protocol_versions": sorted(era.latest_version for era in server.connections.eras),
             "restarts": server.restarts,
         }
         if terms is not None:
