@@ -131,11 +131,11 @@ class ToolDiscoveryMethods:
             for each in findings.hits
             if each.entry.key in fitting
         ]
-        topic = toolbelt.tools.room_for_results - packed.tokens
+        free = toolbelt.tools.room_for_results - packed.tokens
         index = (
             _CategoryIndex()
             if params.queries
-            else await self._category_index(call, queries[0], topic)
+            else await self._category_index(call, queries[0], free)
         )
         result: dict[str, object] = {
             "tools": tools,

@@ -142,8 +142,8 @@ class Toolbelt:
         again = [e for e in tools if e.name in self.cached]
         new = [e for e in tools if e.name not in present]
         # A tool that is requested again counts as new, so it is not evicted for the others.
-        topic = self._room_for_cached - sum(self.cached[each.name] for each in again)
-        packed = pack_tools(new, topic)
+        free = self._room_for_cached - sum(self.cached[each.name] for each in again)
+        packed = pack_tools(new, free)
         evicted = self._make_room(
             self._room_for_cached - packed.tokens, {each.name for each in again}
         )

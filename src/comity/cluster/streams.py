@@ -440,11 +440,11 @@ class ClusterStreams:
         say = partial(self._say, node, number, True)
         stream = ClusterStreamReader(node, say, forget, self._most_bytes, until)
         self._opened[number] = stream
-        topic = max(0, PIECE_BYTES - len(head))
-        first = encode_message(StreamOpen(what, head, seconds, body[:topic]))
+        free = max(0, PIECE_BYTES - len(head))
+        first = encode_message(StreamOpen(what, head, seconds, body[:free]))
         try:
-            await self._send(stream, number, StreamAction.OPEN, first, len(body) > topic)
-            for data, has_more in split_message(body[topic:]) if len(body) > topic else ():
+            await self._send(stream, number, StreamAction.OPEN, first, len(body) > free)
+            for data, has_more in split_message(body[free:]) if len(body) > free else ():
                 await self._send(stream, number, StreamAction.SAY, data, has_more)
         except BaseException:
             stream.close()

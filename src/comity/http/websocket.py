@@ -154,7 +154,7 @@ class WebSocketConnection(UpgradedProtocol):
     # Writing
 
     def write(self, frame: bytes) -> bool:
-        """Queue an encoded frame to be sent. Return False if the queue is full."""
+        """Queue an encoded frame. Return False if the queue is full or the connection ends."""
         if self._is_full or self._is_ending:
             return False
         gathered = self._gathered

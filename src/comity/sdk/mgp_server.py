@@ -217,10 +217,10 @@ class MgpPermissionDecisions:
         return [name for name in names if self._decided.get(name) is decision]
 
     async def _take(self, decided: Mapping[str, PermissionOutcome]) -> None:
-        topic = MAX_NAMES - len(self._decided)
+        free = MAX_NAMES - len(self._decided)
         new = [name for name in decided if name not in self._decided]
         async with self._news:
-            left_out = set(new[max(topic, 0) :])
+            left_out = set(new[max(free, 0) :])
             self._decided |= {name: d for name, d in decided.items() if name not in left_out}
             self._news.notify_all()
 

@@ -49,7 +49,7 @@ class OrchestratorLimits:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Proposals that are fulfilled without a question, and the decisions that led to it."""
+    """The proposals that need no question, and the decisions that led to the rule."""
 
     id: str
     proposer: str
