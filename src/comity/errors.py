@@ -7,12 +7,12 @@ from typing import Final, Literal
 type Dialect = Literal["jsonrpc", "mcp", "mgp", "mcpl"]
 type Category = Literal["protocol", "security", "lifecycle", "resource", "validation", "external"]
 type Outcome = Literal["not_accepted", "not_approved"]
-"""What MCPL's own methods answer where a policy and not an authority decided. (D-60)"""
+"""The outcome in answers of MCPL methods if a policy, and not an authority, decided. (D-60)"""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryError:
-    """A fault as the registry's dialect knows it: its number, its name, its HTTP status."""
+    """A fault in the dialect of the registry: its number, its name, its HTTP status."""
 
     code: int
     error_type: str
@@ -23,11 +23,11 @@ class RegistryError:
 class Fault:
     """One way in which a request can fail, and whether trying again may help.
 
-    `mgp` is its number on links that negotiated MGP, where it has one of its own there. A fault
-    that is `in_result` is told to plain clients as the result of their tool call, for a model to
-    read; every other one, and to every other method, as a JSON-RPC error. `mcpl` is what answers
-    one of MCPL's methods, where that is not `code`; `mcpx` the name of it in a `system/error`, or
-    the number with which the socket is closed.
+    `mgp` is its number on connections that negotiated MGP, if it has one of its own there. Plain
+    clients get a fault that is `in_result` as the result of their tool call, for a model to read.
+    Every other fault, and every fault of another method, is a JSON-RPC error. `mcpl` is its number
+    in answers of MCPL methods, if that is not `code`. `mcpx` is its name in a `system/error`, or
+    the close code of the WebSocket.
     """
 
     dialect: Dialect
@@ -64,11 +64,11 @@ _UNKNOWN_CALLER: Final = RegistryError(-32004, "AuthenticationError", 401)
 _NOT_ALLOWED: Final = RegistryError(-32005, "AuthorizationError", 403)
 _NOT_NOW: Final = RegistryError(-32603, "InternalError", 503)
 _POLICY_VIOLATION: Final = 1008
-"""How a WebSocket is closed on somebody who may not be there. (RFC 6455 §7.4.1)"""
+"""The close code of a WebSocket whose client may not be there. (RFC 6455 §7.4.1)"""
 
 
 def _at_the_door(error_type: str, category: Category, status: int) -> Fault:
-    """What is refused at the HTTP door, before anybody knows which request it is."""
+    """A fault of the HTTP endpoint, before it has read the JSON-RPC request."""
     face = RegistryError(-32600, "InvalidRequest", status)
     return Fault("jsonrpc", -32600, error_type, category, status, face=face)
 
@@ -344,7 +344,7 @@ HTTP_STATUS_OF_CODE = {
     for fault in reversed(list(globals().values()))
     if isinstance(fault, Fault) and fault.http_status != 200
 }
-"""The HTTP status that 2026-07-28 demands for an error that reaches the door as JSON."""
+"""The HTTP status that 2026-07-28 demands for an error that is answered as JSON."""
 
 # MCPL's own, in answers to its own methods alone: MCP reserves some of these numbers. (D-91)
 FEATURE_NOT_ENABLED = Fault("mcpl", -32001, "feature_not_enabled", "security")

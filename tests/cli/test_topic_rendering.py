@@ -329,7 +329,7 @@ def test_a_proposal_in_full_shows_all_that_would_be_sent() -> None:
         assert part in sent
     other = followed(method="resources/read", params={"uri": "file:///a", "n": 2}, target=())
     sent = Text.from_ansi(printed(in_full(other, 8, NOW, []))).plain
-    for part in ("Resource", "file:///a", "Parameters", '"n": 2', "nobody in particular"):
+    for part in ("Resource", "file:///a", "Parameters", '"n": 2', "any member"):
         assert part in sent
 
 

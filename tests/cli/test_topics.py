@@ -188,8 +188,8 @@ def test_a_proposal_is_declined_in_words_where_the_topic_knows_no_other_way(
         assert told["payload"]["text"].endswith(": not today")
         status, out, err = seat.end()
         assert "you decline [1]: not today" in out
-        assert "[1]: it is for you to do, and you have no tools here" in err
-        assert "[1] waits no longer" in err
+        assert "[1]: it is addressed to you, and you have no tools here" in err
+        assert "[1] is not pending any more" in err
         assert status == 1
 
 
@@ -251,14 +251,14 @@ def test_a_reader_who_goes_away_ends_it_without_a_word(house: TopicHouse) -> Non
 def test_where_nobody_shows_a_key_one_is_who_one_says() -> None:
     with topic_house(identity_mode="local") as house:
         with Piped(house, "ops", "--as", "bea", "--mode", "directed") as seat:
-            assert "You are local:bea in ops. Here: nobody else" in seat.until("You are")
+            assert "You are local:bea in ops. Here: no other members" in seat.until("You are")
             seat.type("/who", "/help", "/proposals", "//slash", "", "/dance")
             seat.until("you  ")
             seat.until("/approve N [PRINCIPAL]")
             assert seat.until("slash").endswith("you: /slash")
             status, _, err = seat.end()
         assert status == 1
-        assert "nothing waits" in err
+        assert "no pending proposals" in err
         assert "there is no /dance" in err
 
 
@@ -385,9 +385,9 @@ def test_who_is_to_do_it_is_said_where_a_proposal_names_nobody(
         seat.until(WORKER)
         bot.propose("tidy", {}, *())
         seat.until("tidy")
-        look(seat, "nobody in particular")
+        look(seat, "any member")
         press(seat, "a", "/approve 1 ")
-        seat.until("names nobody")
+        seat.until("has no target")
         seat.type(f"\x15/approve 1 {WORKER[:9]}\t\r")
         seat.until(LOOKING)
         press(seat, "a", " approve [1]")

@@ -40,7 +40,16 @@ _NO_SUBJECT: Final = re.compile(
     r"(?i)^(whoever|whatever|whichever|nobody|somebody|everybody|anybody|one that|that which"
     r"|those who|he who|who|what)\b"
 )
-_NOT_PROSE: Final = re.compile(r"[\\^$]|\bSELECT\b|\bINSERT\b|://\S+\s*$")
+_NOT_PROSE: Final = re.compile(r"[\\^$]|\bSELECT\b|\bINSERT\b|://\S+\s*$|\{\{|\{\n|\n\s*\}")
+# Click prints a paragraph that begins so as it is: examples, and tables of commands.
+_VERBATIM: Final = "\b"
+_MESSAGE_SIGN: Final = re.compile(r"\w[.,;:!?)](\s|$)|\bX\b|%|\{")
+_GRAMMAR: Final = re.compile(
+    r"(?i)an?|and|are|as|at|be|by|can|did|does|failed|for|from|has|have|here|in|is|its?|may"
+    r"|must|not?|of|only?|or|that|the|this|too?|was|were|with|your?"
+)
+MIN_SORTED_WORDS: Final = 10
+MIN_GRAMMAR_SHARE: Final = 0.08
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,18 @@ def sentences_of_python(file: str, source: str) -> Iterator[Sentence]:
         if len(_WORD.findall(text)) < MIN_MESSAGE_WORDS or _NOT_PROSE.search(text):
             continue
         for block in re.split(r"\n\s*\n|\n(?=\s*[-*] )", text):
-            yield from _sentences(file, getattr(node, "lineno", 1), block)
+            if not block.lstrip().startswith(_VERBATIM) and not is_word_list(block):
+                yield from _sentences(file, getattr(node, "lineno", 1), block)
+
+
+def is_word_list(text: str) -> bool:
+    """Whether a text lists names or options: words in order, or words without grammar."""
+    words = text.split()
+    if len(words) <= MIN_MESSAGE_WORDS or _MESSAGE_SIGN.search(text):
+        return False
+    grammar = sum(_GRAMMAR.fullmatch(word) is not None for word in words)
+    is_sorted = len(words) >= MIN_SORTED_WORDS and words == sorted(words)
+    return is_sorted or grammar < MIN_GRAMMAR_SHARE * len(words)
 
 
 def _text_of(node: ast.AST) -> str | None:

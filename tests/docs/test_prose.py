@@ -6,6 +6,7 @@ from tests.docs.prose import (
     MAX_WORDS,
     ProseRules,
     Sentence,
+    is_word_list,
     sentences_of_markdown,
     sentences_of_python,
 )
@@ -74,4 +75,36 @@ PATTERN = r"^a b c d$"
     assert [each.text for each in sentences_of_python("a.py", source)] == [
         "A module of the gateway.",
         "the server X does not answer",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("-name -iname -path -ipath -regex ! -not ( )", True),
+        ("mail email inbox smtp gmail message", True),
+        ("a an and are as at be by can do does", True),
+        ("you read messages too slowly", False),
+        ("the server does not answer", False),
+        ("Changing server X failed", False),
+        ("Servers, clients, topics, channels and models", False),
+    ],
+)
+def test_word_lists_are_told_from_messages(text: str, expected: bool) -> None:
+    assert is_word_list(text) == expected
+
+
+def test_examples_and_configuration_are_no_sentences() -> None:
+    source = '''def f():
+    """Lists the channels of a server.
+
+    \\b
+    Examples:
+      comity channels open mail inbox
+    """
+CONFIGURATION = "listen: here\\njetstream {{ store_dir: there, max_file_store: 1 }}"
+STYLE = "body {\\n  margin: 0; color: red;\\n}"
+'''
+    assert [each.text for each in sentences_of_python("a.py", source)] == [
+        "Lists the channels of a server."
     ]

@@ -190,7 +190,7 @@ async def test_it_comes_back_after_a_cut_and_says_what_waited() -> None:
         assert bot.is_connected
 
 
-@loop_over(("code", "word"), [(4001, "took our place"), (4003, "no more")])
+@loop_over(("code", "word"), [(4001, "replaced this one"), (4003, "any more")])
 async def test_it_stays_away_when_it_was_replaced_or_put_out(code: int, word: str) -> None:
     async with room() as gateway, join_topic(gateway.url, "ops", token=BOT, options=QUICK) as bot:
         stream = bot.events(Chat)
@@ -209,7 +209,7 @@ async def test_it_stays_away_when_it_was_replaced_or_put_out(code: int, word: st
 
 @loop_over(
     ("status", "advice"),
-    [(401, "show a token"), (403, "ask an operator"), (404, "name of the topic"), (302, "address")],
+    [(401, "send a token"), (403, "ask an operator"), (404, "name of the topic"), (302, "address")],
 )
 async def test_who_is_not_let_in_is_told_what_to_do(status: int, advice: str) -> None:
     async with room() as gateway:
@@ -333,11 +333,11 @@ async def test_what_was_proposed_to_one_is_not_done_by_another() -> None:
         proposals = ana.events(Proposal)
         handle = await bot.propose("tools/call", WRITE, to=worker.id)
         await first(proposals)
-        with pytest.raises(MalformedMessage, match="say with `to` who is to do it: agent:wk"):
+        with pytest.raises(MalformedMessage, match="name with `to` who fulfils it: agent:wk"):
             await ana.fulfil(handle.id, to=BOT)
         broad = await bot.propose("tools/call", WRITE)
         await first(proposals)
-        with pytest.raises(MalformedMessage, match="somebody"):
+        with pytest.raises(MalformedMessage, match="a member"):
             await ana.fulfil(broad.id)
         with pytest.raises(MalformedMessage, match="no proposal"):
             await ana.fulfil("never-seen")

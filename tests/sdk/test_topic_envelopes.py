@@ -178,7 +178,7 @@ def test_what_is_given_again_is_no_news_and_an_id_is_whose_it_was_first() -> Non
     sent = frame("chat", {"text": "hello"}, ANA, id="mine")
     assert len(made.read(sent)) == 1
     assert made.read(sent) == []
-    assert "another's" in blamed(made.read(frame("chat", {"text": "no"}, BOT, id="mine")))
+    assert "another sender" in blamed(made.read(frame("chat", {"text": "no"}, BOT, id="mine")))
 
 
 @loop_over(
@@ -288,8 +288,8 @@ def test_only_the_proposer_withdraws_and_only_another_rejects() -> None:
     for id in ("one", "two"):
         made.read(proposal(id=id))
     end = {"correlation_id": "one"}
-    assert "not its to end" in blamed(made.read(frame("mcp/reject", {}, BOT, **end)))
-    assert "not its to end" in blamed(made.read(frame("mcp/withdraw", {}, ANA, **end)))
+    assert "may not end this proposal" in blamed(made.read(frame("mcp/reject", {}, BOT, **end)))
+    assert "may not end this proposal" in blamed(made.read(frame("mcp/withdraw", {}, ANA, **end)))
     assert "reason" in blamed(made.read(frame("mcp/reject", {"reason": 1}, ANA, **end)))
     rejected = only(made.read(frame("mcp/reject", {"reason": "no"}, ANA, **end)))
     assert isinstance(rejected, Rejection)
@@ -477,7 +477,9 @@ def test_a_welcome_says_who_we_are_and_who_else_is_there() -> None:
 def test_a_welcome_that_is_for_another_is_not_ours() -> None:
     payload = {"you": {"id": BOT, "capabilities": ["mcp/*"]}}
     assert said("system/welcome", payload, to=[BOT]) is None
-    assert said("system/welcome", payload, me="", to=[ANA]) == "the welcome is another's"
+    assert (
+        said("system/welcome", payload, me="", to=[ANA]) == "the welcome is for another participant"
+    )
 
 
 @loop_over(

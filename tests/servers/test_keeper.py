@@ -240,7 +240,7 @@ async def test_the_machine_says_what_it_allows_and_servers_get_it() -> None:
     assert server.containment == allowed.kind
     await witness.reason()
     assert allowed.ends_daemons == (sys.platform == "linux")
-    promise = "all child processes" if allowed.ends_daemons else "what stays in a server's process"
+    promise = "all child processes" if allowed.ends_daemons else "processes in a server's process"
     assert allowed.promise.startswith(promise)
     assert bool(allowed.advice) != allowed.ends_daemons
 

@@ -51,8 +51,7 @@ CHALLENGED_FAULTS: Final = frozenset({UNAUTHENTICATED, CREDENTIAL_EXPIRED, SCOPE
 
 OPERATORS_ONLY_TEXT: Final = (
     "operator access required: send `Authorization: Bearer TOKEN` with the operator token of this "
-    "gateway; `comity serve` prints the path of the file that holds it, and `comity` commands read "
-    "it from there"
+    "gateway. `comity serve` prints the path of its file, and `comity` commands read that file"
 )
 """Refusal for a local process that calls the operator API in local mode without a token."""
 
@@ -264,7 +263,7 @@ def names_a_server(query: bytes) -> bool:
 
 
 def _with_subprotocol_token(headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-    """Return the headers with the token that a WebSocket client offers as a subprotocol.
+    """Return the headers with the token that a WebSocket client sends as a subprotocol.
 
     A browser cannot set the Authorization header of a WebSocket.
     """

@@ -147,7 +147,7 @@ def registry_endpoints(
 
 
 _PLAIN_CLIENT_OFFER: Final = {"mgp": jsonrpc.to_raw(offer_extensions({MgpExtension.STREAMING}))}
-"""What a server is offered whose client knows MCP's progress only: it hears pieces as steps."""
+"""The MGP extensions for servers of a client without MGP, which gets chunks as progress."""
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ KEEP_ALIVE_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """What a surface is opened on."""
+    """The parts of a running gateway that HTTP and stdio serve."""
 
     servers: ServerService
     catalog: Catalog
@@ -191,7 +191,7 @@ class GatewayParts:
         self.all_servers_endpoint.status_methods.set_shutdown_callback(end)
 
     def end_streams(self) -> None:
-        """Let go whoever would read on for ever."""
+        """End the streams that clients and operators read."""
         self.all_servers_endpoint.status_methods.announce_shutdown()
         self.sessions.end_streams()
         self.approval_components.end_streams()
@@ -241,7 +241,7 @@ async def assemble_gateway(
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """What is opened before a gateway is built, and closed after it."""
+    """The resources that are opened before a gateway is built, and closed after it."""
 
     settings: Settings
     snapshot: GatewaySnapshot
@@ -314,7 +314,7 @@ async def _run_servers(base: Foundation, parts: GatewayParts) -> AsyncGenerator[
 
 
 def _periodic_checks(parts: GatewayParts) -> list[Callable[[float], None]]:
-    """Who looks around, again and again, for what has lasted too long."""
+    """The checks that run periodically, for expired calls, sessions and requests."""
     limits = ResourceLimits(parts.servers, parts.active_calls)
     waiting = (parts.active_calls.check, parts.sessions.check, parts.parked_calls.check)
     kept = (
@@ -328,7 +328,7 @@ def _periodic_checks(parts: GatewayParts) -> list[Callable[[float], None]]:
 async def _close_resources(
     parts: GatewayParts, pools: UpstreamPools, schemas: CachedSchemaChecker
 ) -> None:
-    """What reaches outside is let go last."""
+    """Close the connection pools, the schema checker and the validators."""
     await pools.close()
     await schemas.close()
     await parts.validation_components.close()
@@ -336,7 +336,7 @@ async def _close_resources(
 
 @dataclass(frozen=True, slots=True)
 class CallComponents:
-    """What a call passes on its way to a server, whatever endpoint it came to."""
+    """The services that a call passes on its way to a server, for all endpoints."""
 
     catalog: Catalog
     server_policies: ServerPolicyService
@@ -606,7 +606,7 @@ def _build_servers(
 def _build_subscriptions(
     settings: Settings, calls: CallComponents, toolbelt_service: ToolbeltService
 ) -> ListSubscriptions:
-    """Who is told of changed lists; with discovery on, only where a client's own list changes."""
+    """Build the list subscriptions; with discovery, only for changes of a client's own list."""
     is_on = is_discovery_on(settings)
     subscriptions = ListSubscriptions(
         calls.servers,
@@ -746,7 +746,7 @@ def _build_routes(
     authenticator: Authenticator,
     audit_log_components: AuditLogComponents,
 ) -> ApiRoutes:
-    """What operators read and decide of keys, tools, grants and the audit log."""
+    """The operator API for keys, tools, grants and the audit log."""
     policy_components, server_policies, catalog = (
         calls.policy_components,
         calls.server_policies,
@@ -787,7 +787,7 @@ def _no_server(_: str) -> bool:
 def _build_client_state(
     settings: Settings, task_ids: TaskIds, cluster: LocalClusterNode | None
 ) -> tuple[SessionStore, ParkedCalls]:
-    """What clients keep here between their requests."""
+    """Build the state that clients have between requests: sessions and parked calls."""
     now = asyncio.get_running_loop().time
     sessions = SessionStore(
         now,

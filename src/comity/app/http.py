@@ -67,7 +67,7 @@ It is shorter than the pause after which a process counts as suspended, and its 
 
 @dataclass(frozen=True, slots=True)
 class KnownSender:
-    """Who sends the requests with a certain head, and where they go, until anything changes."""
+    """The actor and the endpoint of requests with the same head, until a policy change."""
 
     generation: int
     until: float

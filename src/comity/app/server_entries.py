@@ -48,8 +48,8 @@ CONNECTION_FIELDS: Final[Mapping[str, tuple[Mapping[str, object], str]]] = {
 """The keys that say how to reach a server, each with its JSON Schema and description."""
 SERVER_KEYS: Final = frozenset({"id", "mgp", *CONNECTION_FIELDS, *SERVER_FIELDS})
 ID_RULE: Final = (
-    "must be 1 to 64 of the characters A-Z a-z 0-9 _ . - that begin with a letter or digit, "
-    "do not end with _ and hold no __, which separates a server from its tool"
+    "must have 1 to 64 of the characters A-Z a-z 0-9 _ . - and begin with a letter or digit. It "
+    "must not end with _ or hold __, which separates a server from its tool"
 )
 
 

@@ -69,7 +69,7 @@ MAX_SERVER_WAIT: Final = timedelta(seconds=10)
 
 
 class WorkerOrders(msgspec.Struct, frozen=True):
-    """What the supervisor tells a worker on its standard input. It holds secrets."""
+    """The orders of the supervisor to a worker, on its standard input. They hold secrets."""
 
     number: int
     config: str | None

@@ -258,7 +258,7 @@ class AsksStream:
                 reader.mark_lost()
 
     def end(self) -> None:
-        """End all streams. New readers are told to come back later."""
+        """End all streams. New readers get an error that asks for a later retry."""
         self._is_over = True
         for reader in self._readers:
             reader.end()

@@ -44,15 +44,15 @@ class AnswerAuthority:
 class KindRules:
     """The rules for one kind of approval request.
 
-    What follows an approval is code: the caller that waits for it, or the handler that a domain
+    An approval has its effect in the caller that waits for it, or in the handler that a domain
     registers with `ApprovalService.add_handler`.
     """
 
     content_problem: AnswerCheck | None = None
-    """Checks what an acceptance fills in; without it, the content is not checked."""
+    """Checks the content of an acceptance; without it, the content is not checked."""
     is_answerable: bool = True
     wants_content: bool = False
-    """Whether an acceptance must fill something in, so that yes or no is not enough."""
+    """Whether an acceptance must have content, so that yes or no is not enough."""
     authority: AnswerAuthority | None = None
     min_open_for: timedelta = timedelta()
     """It stays open at least so long, whatever the settings say."""

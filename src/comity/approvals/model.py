@@ -80,7 +80,7 @@ class ApprovalAnswer:
     at: datetime
     reason: str = ""
     content: Mapping[str, object] = _EMPTY
-    """What the approver filled in or chose."""
+    """The fields and the choice of the approver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class ApprovalDraft:
 
 
 class ApprovalEvent(StrEnum):
-    """What can happen to a request."""
+    """An event that changes the state of a request."""
 
     APPROVED = "approved"
     DENIED = "denied"
@@ -211,7 +211,7 @@ def states_before(event: ApprovalEvent) -> frozenset[ApprovalState]:
 
 
 def event_of_answers(answers: Sequence[ApprovalAnswer], quorum: int) -> ApprovalEvent | None:
-    """Return what follows from all answers so far; None where more people must answer."""
+    """Return the event that all answers so far cause; None if more people must answer."""
     said = [answer.verdict for answer in answers]
     if ApprovalDecision.DECLINE in said:
         return ApprovalEvent.DENIED
@@ -262,7 +262,7 @@ def answer_refusal_reason(
 ) -> str | None:
     """Return why an actor cannot answer a request, or None if it can.
 
-    The caller has judged the grants before.
+    The caller has evaluated the grants before.
     """
     if actor.kind is not PrincipalKind.PERSON:
         return "only a person can answer this"
@@ -316,7 +316,7 @@ class ApprovalStore(Protocol):
     async def open(self, request: ApprovalRequest) -> ApprovalRequest:
         """Keep a new request, or return the live one with the same digest.
 
-        At most one live request has the same digest. One that is past its time ends here.
+        At most one live request has the same digest. This method ends an expired one.
         """
         ...
 
@@ -364,7 +364,7 @@ class ApprovalStore(Protocol):
         ...
 
     async def erase_content(self, id: str) -> None:
-        """Delete the content of the answers. Who answered, and how, stays."""
+        """Delete the content of the answers. The approvers and their decisions stay."""
         ...
 
 

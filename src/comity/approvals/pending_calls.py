@@ -93,7 +93,7 @@ MAX_POLICY_CHECKS: Final = 5
 
 
 class ApprovedAction(Protocol):
-    """What runs once a request is approved: a call, or a method of the gateway."""
+    """An action that runs once a request is approved: a call, or a method of the gateway."""
 
     @property
     def audit_id(self) -> str:

@@ -66,7 +66,7 @@ type Watcher = Callable[[ApprovalRequest], None]
 
 @dataclass(frozen=True, slots=True)
 class KindHandler:
-    """What a domain adds to the rules of one kind.
+    """The functions that a domain adds to the rules of one kind.
 
     `refusal_reason` returns why an actor cannot answer a request, or None. `on_answer` acts on an
     answer, after it was kept.
@@ -554,7 +554,7 @@ class ApprovalService:
 def _facts_of(
     request: ApprovalRequest, result: AuditResult, details: Mapping[str, object]
 ) -> AuditFacts:
-    """What an audit event says of an approval request."""
+    """The facts of an audit event about an approval request."""
     return AuditFacts(
         server=request.server,
         tool=request.tool,

@@ -56,7 +56,7 @@ class AuditSearchQuery(RequestQuery, frozen=True, forbid_unknown_fields=True):
 
 
 class JournalApi:
-    """What operators read of what happened. Nothing of it can be changed."""
+    """The operator API of the audit log, which is read-only."""
 
     def __init__(self, reader: AuditReader, about: About = dict) -> None:
         self._reader = reader
@@ -187,7 +187,7 @@ def _place(cursor: str) -> ExportCursor | None:
 
 
 def _parts(cursor: str) -> tuple[str, str, str]:
-    """A node's name may hold anything, and so stands last."""
+    """Split a cursor. The node is last, because its name may hold spaces."""
     first, _, rest = cursor.partition(" ")
     second, _, node = rest.partition(" ")
     if not node:

@@ -71,8 +71,8 @@ def went_on() -> Misconfigured:
 
 FAILURES: Final = (sqlite3.Error, OSError, TimeoutError)
 INSERT: Final = f"INSERT OR ROLLBACK INTO {TABLE} VALUES "  # noqa: S608  # names of our own
-"""`OR ROLLBACK`, because SQLite otherwise notes each page before a statement changes it, in case
-that the statement fails and the transaction goes on: a quarter of the cost."""
+"""`OR ROLLBACK` saves a quarter of the cost. Without it, SQLite journals each page before a
+statement changes it, so that the transaction can go on after a failed statement."""
 
 ROW: Final = f"({', '.join('?' * len(COLUMNS))})"
 OLDEST: Final = f"""
@@ -85,9 +85,9 @@ LENGTHEN: Final = (
     "UPDATE comity_audit_segments SET last = ?, hash = ?, sealed_at = ? WHERE node = ? AND last = ?"
 )
 _INSERTS: Final = tuple((count, INSERT + ", ".join([ROW] * count)) for count in (64, 8, 1))
-"""Statements for so many rows. With one row each, this thread releases the interpreter at every row
-and waits for a busy event loop to release it again: thousands of entries then took seconds. With
-any number, SQLite would have to compile a statement for each batch."""
+"""Statements for so many rows. With one row each, this thread gives the interpreter to a busy event
+loop at every row, and thousands of entries took seconds. With any number, SQLite would have to
+compile a statement for each batch."""
 
 BEYOND_BUSY: Final = 2.0
 """How much longer than the lock timeout an answer may take: a disk may hang."""
@@ -99,7 +99,7 @@ class SqliteChain:
     """One node's chain in a SQLite file.
 
     `remembered` is for a file that ends with the process: how many entries stay at least; up to as
-    many more may. They stay in memory until somebody reads the log, so most are never written.
+    many more may. They stay in memory until the log is read, so most are never written.
     """
 
     def __init__(

@@ -272,7 +272,7 @@ def show_report(report: VerificationReport, seconds: float, notes: Iterable[str]
 
 
 def _headline(report: VerificationReport) -> tuple[str, str]:
-    """What the report comes to, and its colour. Only what is signed is called whole."""
+    """The headline of a report, and its colour. Only a signed log is called intact."""
     if report.is_only_unsigned:
         return "The end of the audit log is not signed: nothing proves it.", "bold red"
     if report.findings:

@@ -239,8 +239,8 @@ class AuditReader:
         """The entries of one trace, call or approval request, in order of time.
 
         A request is named by its id, or by a beginning of it that no other id has.
-        Also of the asks that belong to it: those may have been opened by an earlier attempt.
-        Raises MalformedMessage where nothing is.
+        The entries of its approval requests are included, also those of an earlier attempt.
+        Raises MalformedMessage if there are no entries.
         """
         if self._settle is not None:
             await self._settle()

@@ -60,7 +60,7 @@ class CommitSettings:
 
 
 class AuditFacts(TypedDict, total=False):
-    """What an event says besides its type, actor and time. All of it is optional."""
+    """The optional members of an event, besides its type, actor and time."""
 
     server: str
     tool: str
@@ -178,8 +178,8 @@ class AuditLog:
     ) -> None:
         """Build an event and commit it within a moment.
 
-        With a `rate_key`, only `MAX_EVENTS_AT_ONCE` events of this type, result and key are
-        recorded in a `WINDOW`; the next one after that says how many were left out. With
+        With a `rate_key`, a `WINDOW` has at most `MAX_EVENTS_AT_ONCE` events of this type, result
+        and key. The next event after it has the number of those that were left out. With
         `if_room`, the event is left out while the queue is full.
         """
         if if_room and not self.has_room:

@@ -167,7 +167,7 @@ class AddressWitness:
 
 
 def open_witness(where: str, proxies: ProxySettings = NO_PROXIES) -> CheckpointMirror:
-    """Open a witness: a file path or a URL. Raises Misconfigured."""
+    """Open a checkpoint mirror: a file path or a URL. Raises Misconfigured."""
     if where.startswith(_ADDRESSES):
         try:
             if urlsplit(where).hostname and urlsplit(where).port != 0:

@@ -217,7 +217,7 @@ def build_call_audit(
     tools: ToolReviewService,
     is_awaited: Callable[[AuditEvent], bool],
 ) -> CallAudit:
-    """What records each call."""
+    """Build the service that records each call."""
     journal = settings.audit
     call_audit = CallAudit(
         audit_log,

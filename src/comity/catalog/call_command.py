@@ -380,7 +380,7 @@ class CallApprovalWait:
 
     @property
     def instructions(self) -> object:
-        """Who can approve the request, and how, at the gateway that holds it."""
+        """The instructions to approve the request at its gateway."""
         # Imported here because it loads slowly, and most calls wait for no approval.
         from comity.approvals.presentation import approval_command
 
@@ -402,7 +402,7 @@ class CallApprovalWait:
 
     @property
     def timeout_advice(self) -> str:
-        """What to do after a timeout; empty if the call did not wait for approval."""
+        """The advice after a timeout; empty if the call did not wait for approval."""
         if not self._view or self._find_request(self._view["id"]) is None:
             return ""
         return (

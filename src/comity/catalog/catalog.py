@@ -303,7 +303,7 @@ class Catalog:
     def quarantine_reasons(
         self, server: str, kind: EntryKind = EntryKind.TOOL
     ) -> Mapping[str, str]:
-        """Return why entries of a server are set aside, by the server's own names."""
+        """Return why entries of a server are quarantined, by the server's own names."""
         return self._entries_by_server.get((server, kind), ServerEntries()).quarantined
 
     def has_entry(self, server: str, kind: EntryKind, name: str) -> bool:

@@ -37,7 +37,7 @@ STATE_DESCRIPTIONS = {
     "suspect": "may deceive its readers",
     "unreadable": "has no unambiguous definition",
     "disabled": "is disabled by the configuration",
-    "unknown": "cannot be judged, because the database does not answer",
+    "unknown": "cannot be reviewed, because the database does not answer",
 }
 
 
@@ -64,7 +64,7 @@ def tools_command() -> None:
 @exit_code_option("a tool is new or has changed")
 @gateway_options
 def diff(server: str | None, tool: str | None, *, exit_code: bool) -> int:
-    """Show tool definitions that nobody accepted yet.
+    """Show tool definitions that are not accepted yet.
 
     Clients cannot use these tools until you accept them.
 

@@ -299,7 +299,7 @@ type Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class DefinitionDifference:
-    """One difference between two definitions; None stands for an absent value."""
+    """One difference between two definitions; None means an absent value."""
 
     pointer: str
     before: str | None

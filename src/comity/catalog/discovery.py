@@ -131,11 +131,11 @@ class ToolDiscoveryMethods:
             for each in findings.hits
             if each.entry.key in fitting
         ]
-        topic = toolbelt.tools.room_for_results - packed.tokens
+        free = toolbelt.tools.room_for_results - packed.tokens
         index = (
             _CategoryIndex()
             if params.queries
-            else await self._category_index(call, queries[0], topic)
+            else await self._category_index(call, queries[0], free)
         )
         result: dict[str, object] = {
             "tools": tools,
@@ -179,7 +179,7 @@ class ToolDiscoveryMethods:
             most //= 2
 
     def describe_session(self, call: Call) -> dict[str, object]:
-        """Return the tools in the client's toolbelt and their token costs. Raises Unavailable."""
+        """Return the tools in the client's tool set and their token costs. Raises Unavailable."""
         toolbelt = self.toolbelt_service.toolbelt_of(call)
         tools = toolbelt.tools
         result: dict[str, object] = {
@@ -195,7 +195,7 @@ class ToolDiscoveryMethods:
         return result
 
     def evict(self, call: Call, names: Sequence[str]) -> dict[str, object]:
-        """Remove cached tools and return the toolbelt that is left. Raises Unavailable."""
+        """Remove cached tools and return the remaining tool set. Raises Unavailable."""
         toolbelt = self.toolbelt_service.toolbelt_of(call)
         pinned = [name for name in names if name in toolbelt.tools.pinned]
         gone = self.toolbelt_service.evict(toolbelt, names)
@@ -653,7 +653,7 @@ def _target_call(
         )
     strangers = ", ".join(sorted(arguments.keys() - _CALL_MEMBERS))
     if strangers:
-        reason = f"what {name!r:.80} is called with belongs into `arguments`: {strangers:.200}"
+        reason = f"the arguments of {name!r:.80} belong into `arguments`: {strangers:.200}"
         raise MalformedMessage(without_secrets(reason), INVALID_TOOL_ARGS)
     aimed = {**params, "name": arguments["name"], "arguments": arguments.get("arguments")}
     if aimed["arguments"] is None:

@@ -304,7 +304,7 @@ DEFINITIONS: Final[Mapping[MetaTool, bytes]] = {
         "definitions, best first; call what you find with call_tool, or by its name.",
         _object_schema(
             {
-                "query": _text_schema("what the tool should do, in plain words"),
+                "query": _text_schema("a description of the task, in plain words"),
                 "queries": _text_list_schema("several such queries at once, for several steps"),
                 "strategy": _enum_schema(SearchStrategy),
                 "max_results": {

@@ -38,7 +38,7 @@ def _read_entry(value: ConfigValue) -> PinnedTools:
     for stranger in value.unknown_keys(_MEMBERS):
         raise stranger
     if "tools" not in table:
-        raise value.wrong("pins nothing; name tools, as files/read_file")
+        raise value.wrong("has no tools; name some, as files/read_file")
     tools = tuple(_read_tool(each) for each in table["tools"].items())
     if len(tools) > MAX_PINNED_TOOLS:
         raise table["tools"].wrong(f"names more than {MAX_PINNED_TOOLS}; no budget is large enough")

@@ -1,4 +1,4 @@
-"""The toolbelt of each client: the tools in its context, and their token budget."""
+"""The tool set of each client: the tools in its context, and their token budget."""
 
 import logging
 from collections import OrderedDict
@@ -60,7 +60,7 @@ class PackedTools:
 
 
 def pack_tools(tools: Iterable[SizedTool], max_tokens: int) -> PackedTools:
-    """Fill the room with whole tools in the given order; skip each one that is too large."""
+    """Take whole tools in the given order up to the limit; skip each one that is too large."""
     taken: list[SizedTool] = []
     left_out: list[str] = []
     for each in {each.name: each for each in tools}.values():
@@ -77,7 +77,7 @@ class LoadResult:
     """The outcome of putting tools into the cache."""
 
     added: tuple[SizedTool, ...] = ()
-    # Already in the toolbelt, cached or pinned.
+    # Already in the tool set, cached or pinned.
     present: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     evicted: tuple[str, ...] = ()
@@ -108,12 +108,12 @@ class Toolbelt:
 
     @property
     def total(self) -> int:
-        """The tokens that the toolbelt takes now."""
+        """The tokens that the tool set takes now."""
         return self.own_tokens + sum(self.pinned.values()) + sum(self.cached.values())
 
     @property
     def count(self) -> int:
-        """The number of tools of servers in the toolbelt."""
+        """The number of tools of servers in the tool set."""
         return len(self.pinned) + len(self.cached)
 
     @property
@@ -137,13 +137,13 @@ class Toolbelt:
         return self._make_room(self._room_for_cached)
 
     def load(self, tools: Sequence[SizedTool]) -> LoadResult:
-        """Cache these tools, best first, and evict older ones to make room."""
+        """Cache these tools, best first, and evict older ones that do not fit any more."""
         present = tuple(e.name for e in tools if e.name in self.pinned or e.name in self.cached)
         again = [e for e in tools if e.name in self.cached]
         new = [e for e in tools if e.name not in present]
         # A tool that is requested again counts as new, so it is not evicted for the others.
-        topic = self._room_for_cached - sum(self.cached[each.name] for each in again)
-        packed = pack_tools(new, topic)
+        free = self._room_for_cached - sum(self.cached[each.name] for each in again)
+        packed = pack_tools(new, free)
         evicted = self._make_room(
             self._room_for_cached - packed.tokens, {each.name for each in again}
         )
@@ -178,7 +178,7 @@ class Toolbelt:
 log = logging.getLogger(__name__)
 
 MAX_TOOLBELTS: Final = 10_000
-"""Toolbelts of principals without a session; each takes some thousand bytes."""
+"""Tool sets of principals without a session; each takes some thousand bytes."""
 
 MAX_CACHED_COUNTS: Final = 20_000
 MAX_WARNINGS: Final = 1000
@@ -189,7 +189,7 @@ type Told = Callable[[Actor, Session | None], None]
 
 @dataclass(frozen=True, slots=True)
 class ToolbeltDefaults:
-    """The initial contents of every toolbelt.
+    """The initial contents of every tool set.
 
     `own` holds the gateway's own tools, if discovery mode lists them.
     """
@@ -202,7 +202,7 @@ class ToolbeltDefaults:
 
 @dataclass(slots=True)
 class ClientToolbelt:
-    """The toolbelt of one client, with the definition of each tool as it was when sized."""
+    """The tool set of one client, with the definition of each tool as it was when sized."""
 
     actor: Actor
     session: Session | None
@@ -230,7 +230,7 @@ _DEFAULTS: Final = ToolbeltDefaults()
 
 
 class ToolbeltService:
-    """The toolbelts of all clients that this node serves."""
+    """The tool sets of all clients that this node serves."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class ToolbeltService:
         self._toolbelt_by_principal: OrderedDict[object, ClientToolbelt] = OrderedDict()
         self._warned: set[tuple[str, ...]] = set()
         self._watchers: list[Told] = []
-        # Called when the tools of a toolbelt have changed.
+        # Called when the tools of a tool set have changed.
         self._on_changed = on_changed
 
     def __len__(self) -> int:
@@ -262,7 +262,7 @@ class ToolbeltService:
         self._watchers.append(watcher)
 
     def toolbelt_of(self, call: Call) -> ClientToolbelt:
-        """Return the up-to-date toolbelt of the caller. Raises Unavailable."""
+        """Return the up-to-date tool set of the caller. Raises Unavailable."""
         session = call.client if isinstance(call.client, Session) else None
         return self.toolbelt_of_client(call.client_stream.actor, session)
 
@@ -384,7 +384,7 @@ class ToolbeltService:
     def _keep_definitions(
         self, toolbelt: ClientToolbelt, entries: Mapping[str, CatalogEntry]
     ) -> None:
-        """Keep the definitions of the tools in the toolbelt, and no others."""
+        """Keep the definitions of the tools in the tool set, and no others."""
         held = {**toolbelt.definitions, **{key: offer.definition for key, offer in entries.items()}}
         toolbelt.definitions = {name: held[name] for name in toolbelt.names}
 
@@ -410,7 +410,7 @@ class ToolbeltService:
         if aside and aside not in self._warned and len(self._warned) < MAX_WARNINGS:
             self._warned.add(aside)
             log.warning(
-                "%s pinned for %r are not listed: with the gateway's own tools they take more than "
+                "%s pinned for %r are not listed: with the gateway's own tools they exceed "
                 "pinned_reserve, %d tokens; pin fewer, or raise it in [discovery]",
                 ", ".join(aside)[:500],
                 toolbelt.actor.party,

@@ -1,4 +1,4 @@
-"""Builds tool discovery, tool search and the toolbelts from the settings."""
+"""Builds tool discovery, tool search and the tool sets of clients from the settings."""
 
 import asyncio
 import logging

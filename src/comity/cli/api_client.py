@@ -47,7 +47,7 @@ class GatewayRecord:
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """A random token."""
     return secrets.token_urlsafe(32)
 
 
@@ -185,7 +185,7 @@ API_TIMEOUT: Final = timedelta(seconds=30)
 ANSWER_BYTES: Final = 64 * 1024 * 1024
 KEY_VARIABLE: Final = "COMITY_KEY"
 _LOCAL_MODE: Final = "the operator token of this"
-"""What a gateway in local mode speaks of to those who show none."""
+"""A phrase in the refusal of a gateway in local mode to a client without a token."""
 
 
 def read_key(file: Path) -> str:
@@ -245,7 +245,7 @@ class ApiClient:
         return self._request("POST", _path(place), json.dumps(body or {}).encode())
 
     def promote(self, party: str, body: Mapping[str, object]) -> Answer:
-        """What somebody may send into topics, changed; it stands where MCPx's document has it."""
+        """Change the topic capabilities of a principal, at the path that MCPx defines."""
         path = f"/admin/participants/{quote(party, safe='')}/capabilities"
         return self._request("POST", path, json.dumps(body).encode())
 
@@ -324,8 +324,8 @@ class ApiClient:
 
     def _stranger(self, status: int) -> Unavailable:
         return Unavailable(
-            f"what answers at {self.url} (status {status}) is no gateway of this kind; "
-            "name yours with --url or --context"
+            f"the server at {self.url} is no Comity gateway (status {status}); "
+            "name the gateway with --url or --context"
         )
 
 
@@ -339,7 +339,7 @@ def _path(place: tuple[str, ...]) -> str:
 
 
 def _origin(url: str) -> str:
-    """The gateway's origin, also where somebody gave the address that clients use."""
+    """The origin of a gateway's URL, without the path, such as /mcp."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:

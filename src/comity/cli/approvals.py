@@ -40,12 +40,12 @@ MAX_ARGUMENTS_LENGTH: Final = 1_000
 
 
 def plain_text(text: str, style: str = "") -> Text:
-    """Words that were made harmless already."""
+    """Text that is already sanitized."""
     return Text(text, style=style)
 
 
 def requests_table(found: Iterable[ApprovalRequest]) -> RenderableType:
-    """A table; what is asked for stands below the rest where one line has no room for both."""
+    """A table of requests; the request is on a second line if one line is too short."""
     asks = presentation.sort_by_urgency(found)
     now, ids = datetime.now(UTC), presentation.short_ids(ask.id for ask in asks)
     has_ended = any(not ask.is_open for ask in asks)
@@ -86,7 +86,7 @@ def _row(approval_request: ApprovalRequest, now: datetime, id: str, has_ended: b
 
 
 def summarise_request(approval_request: ApprovalRequest) -> str:
-    """What is asked for, on one line, with the beginning of what it would run with."""
+    """The request on one line, with the beginning of its arguments."""
     if approval_request.kind is not ApprovalKind.CONFIRM:
         return presentation.describe_request(approval_request)
     arguments = approval_request.about.get("arguments")
@@ -98,7 +98,7 @@ def summarise_request(approval_request: ApprovalRequest) -> str:
 
 
 def in_full(approval_request: ApprovalRequest, likeness: str = "") -> list[RenderableType]:
-    """Everything that somebody should have seen who answers it."""
+    """All details that a person needs to answer the request."""
     found: list[RenderableType] = [
         plain_text(presentation.describe_request(approval_request), "bold")
     ]
@@ -127,7 +127,7 @@ type Content = dict[str, object]
 
 
 def answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options by which an answer says more than yes."""
+    """Add the options that fill in the content of an answer."""
     for option in (
         click.option(
             "--fill",
@@ -144,7 +144,7 @@ def answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def content_of(
     approval_request: ApprovalRequest, choose: str | None, fill: Sequence[str], expires: str | None
 ) -> Content | None:
-    """What is said beside yes; None where nothing is. Raises Misconfigured."""
+    """The content of an answer; None if it has none. Raises Misconfigured."""
     content: Content = {}
     if choose is not None:
         content[CHOICE_FIELD] = choose
@@ -192,7 +192,7 @@ def _read(field: Mapping[str, object], text: str) -> object:
 
 STREAM: Final = "/api/approvals/stream"
 SILENCE: Final = timedelta(seconds=60)
-"""A stream says at least every quarter of a minute that it lives."""
+"""A stream sends a sign of life at least every 15 seconds."""
 
 _RECONNECTS: Final = RetrySchedule(timedelta(seconds=1), timedelta(seconds=10))
 
@@ -200,9 +200,9 @@ type Event = tuple[str, Answer]
 
 
 def stream_events(gateway: ApiClient) -> Iterator[Event]:
-    """Every event, over one connection after the other; begins anew where one breaks off.
+    """Yield every event, and connect again after a lost connection.
 
-    Raises Unavailable where nobody answers at first, Misconfigured where the key is not taken.
+    Raises Unavailable if the first connection fails, and Misconfigured for a refused key.
     """
     failures, was_heard = 0, False
     while True:
@@ -240,7 +240,7 @@ def _raise_for_status(gateway: ApiClient, status: int) -> NoReturn:
 
 
 def watch_requests(gateway: ApiClient, *, as_json: bool) -> None:
-    """Show asks until somebody interrupts it."""
+    """Show approval requests until the user interrupts the command."""
     if sys.stdout.isatty() and not as_json:
         _live(gateway)
         return
@@ -284,7 +284,7 @@ def _read_events(gateway: ApiClient, heard: "queue.SimpleQueue[Event | Exception
 
 
 def _next_event(heard: "queue.SimpleQueue[Event | Exception]") -> Iterator[Event | Exception]:
-    """What has come; or nothing after a second, so that what is shown grows older all the same."""
+    """Yield the waiting events; none after one second, so that the shown ages are updated."""
     try:
         yield heard.get(timeout=1.0)
         while not heard.empty():

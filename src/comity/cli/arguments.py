@@ -18,7 +18,7 @@ MAX_DEPTH: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class CliToolArgument:
-    """One thing that a tool takes or gives; a dot stands between a table and what is in it."""
+    """One field of a tool's input or output; a dot separates an object from its member."""
 
     name: str
     kind: str
@@ -37,13 +37,13 @@ def arguments_of(schema: object) -> list[CliToolArgument]:
 
 
 def example_of(arguments: Sequence[CliToolArgument]) -> str:
-    """What must be said, as it is typed after `comity call`."""
+    """The required arguments, as a user types them after `comity call`."""
     needed = [each for each in arguments if each.required and "." not in each.name]
     return " ".join(f"{each.name}={each.kind.upper()}" for each in needed)
 
 
 def read_arguments(pairs: Sequence[str], whole: str | None, schema: object) -> Schema:
-    """What was typed after `comity call`: `key=value`, `key:=json`, and a JSON object beneath.
+    """Parse the arguments of `comity call`: `key=value`, `key:=json`, and a JSON object.
 
     A value is read by the schema's type for its key: text where text is wanted, JSON elsewhere.
     """
@@ -106,7 +106,7 @@ def _fields(schema: Schema, root: Schema, above: str, depth: int) -> Iterator[Cl
 
 
 def _resolve_reference(schema: Schema, root: Schema) -> Schema:
-    """Follow one reference within the same document; a second in a row is left as it stands."""
+    """Follow one reference within the same document; a second in a row is not followed."""
     pointer = schema.get("$ref")
     if not isinstance(pointer, str) or not pointer.startswith("#/"):
         return schema

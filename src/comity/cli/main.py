@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _on_broken_pipe() -> int:
-    """What is still buffered would be flushed at exit, and fail there again."""
+    """Redirect standard output, because the flush at exit would fail again."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return READER_GONE

@@ -67,9 +67,8 @@ class CliMcpSession:
     def request(self, method: str, params: Frame) -> Frame:
         """The answer, with its `result` or `error`.
 
-        Notifications and requests that come before it are told or answered. Raises Unavailable
-        where the gateway is gone, TimeoutError where the time has run out, and withdraws the
-        request where it is interrupted.
+        Earlier notifications and requests are passed on and answered. Raises Unavailable if the
+        gateway is gone, and TimeoutError after the time limit. An interrupted request is withdrawn.
         """
         id = self._session.next_id()
         asked = self._session.request(

@@ -24,7 +24,7 @@ from comity.servers.process.stderr import sanitize_line
 UNBOUNDED: Final = 100_000
 COLUMN_GAP: Final = 2
 MIN_LAST_COLUMN: Final = 16
-"""A last column with less room than this is unreadable."""
+"""A narrower last column is unreadable."""
 
 MAX_INDENT: Final = 16
 STATE_STYLES: Final = {
@@ -35,7 +35,7 @@ STATE_STYLES: Final = {
     "failed": "bold red",
 }
 _ORDERED: Final = frozenset({"", *ShutdownReason})
-"""The reasons of a restart that somebody ordered; any other reason is a failure."""
+"""The reasons of an ordered restart; any other reason is a failure."""
 
 _PLAIN_YAML: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*", re.ASCII)
 _RESERVED_YAML: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
@@ -169,12 +169,12 @@ def _yaml_scalar(value: object) -> str:
 
 
 def line_text(value: object, style: str = "") -> Text:
-    """Somebody's words on one line."""
+    """Sanitized text on one line."""
     return Text(sanitize_line(str(value)).strip(), style=style)
 
 
 def paragraph_text(text: str, style: str = "") -> Text:
-    """Somebody's words with the line breaks they came with."""
+    """Sanitized text that keeps its line breaks."""
     return Text("\n".join(sanitize_line(line).rstrip() for line in text.splitlines()), style=style)
 
 
@@ -200,9 +200,9 @@ def build_table(
 ) -> RenderableType:
     """Return a table whose last column wraps, or is cut at the end of the line if `cut` names it.
 
-    The other columns keep their width, because a name that is cut names nothing. A table that is
-    too wide loses empty columns first, then those in `extra`. `-o wide` shows them all. If it is
-    still too wide, the columns that do not fit are below the others.
+    The other columns keep their width, because a cut name is useless. A table that is too wide
+    loses empty columns first, then those in `extra`. `-o wide` shows them all. If it is still too
+    wide, the columns that do not fit are below the others.
     """
     cells = [[each if isinstance(each, Text) else line_text(each) for each in row] for row in rows]
     empty = [
@@ -246,7 +246,7 @@ def _widths(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int
 
 
 def _room_of_last(widths: Sequence[int]) -> int:
-    """Return how much room the last column has beyond what it needs; negative if too little."""
+    """Return the spare width of the last column; negative if it is too narrow."""
     left = output_width() - sum(widths[:-1]) - COLUMN_GAP * (len(widths) - 1)
     return left - min(widths[-1], MIN_LAST_COLUMN)
 

@@ -59,7 +59,7 @@ _project_option: Final[Decorator] = click.option(
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """What is known of one client on this machine."""
+    """The status of one client on this machine."""
 
     file: ClientFile
     servers: int = 0
@@ -479,7 +479,7 @@ def _look(file: ClientFile) -> ClientFileScan:
 
 
 def _from_file(path: Path) -> ClientFileScan:
-    """A file that somebody named: whose it is, its form tells."""
+    """Scan a named file; its form shows the client that it belongs to."""
     text = read_text(path)
     client = _client_of(path, text)
     file = ClientFile(client, path.absolute())

@@ -106,7 +106,7 @@ class ClientServer:
 
 @dataclass(frozen=True, slots=True)
 class ConnectPlan:
-    """What `connect` will write: the file before and after, and the record for `disconnect`."""
+    """The change of `connect`: the file before and after, and the record for `disconnect`."""
 
     current: str | None
     text: str

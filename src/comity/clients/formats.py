@@ -1,4 +1,4 @@
-"""What every configuration format of a client can do, and TOML, which is edited by its tables."""
+"""The interface of all client configuration formats, and TOML, which is edited by tables."""
 
 import json
 import re

@@ -375,7 +375,7 @@ def _strange(number: int) -> Misconfigured:
 
 
 def _emptied(line: str, newline: str) -> str:
-    """Return the line of a key without the empty value that stands behind it."""
+    """Return the line of a key without the empty value after it."""
     key, _, rest = line.rstrip("\r\n").partition(":")
     match = _NOTHING.fullmatch(rest.strip())
     comment = match["comment"] if match else None

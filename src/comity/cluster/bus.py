@@ -54,7 +54,7 @@ class Bus(Protocol):
 
         On return, the subscription is in force for answers to what this node publishes next, and
         shortly after for other messages. Without a connection, it is in force when `watch` reports
-        one. `*` stands for one part and a last `>` for all that follow.
+        one. `*` matches one part, and a last `>` all that follow.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Server placement by leases: which node runs a server that must run only once."""
+"""Leases decide which node runs a server that must run only once."""
 
 import asyncio
 import logging
@@ -99,7 +99,7 @@ class ServerPlacement:
         self._locations: dict[str, ServerLocation] = {}
         self._tasks_by_server: dict[str, BackgroundTasks] = {}
         self._probe_tasks = BackgroundTasks("leases")
-        self._move_tasks = BackgroundTasks("what moves between nodes")
+        self._move_tasks = BackgroundTasks("server moves between nodes")
         self._is_started = False
         peers.watch(self._on_peer_changed)
 

@@ -358,7 +358,7 @@ class ClusterStreamWriter(StreamCounters):
             self.work.cancel()
 
     async def room_for(self, size: int) -> None:
-        """Wait for room. A piece larger than the window goes alone. Raises Unavailable."""
+        """Wait for free space in the window. A larger piece goes alone. Raises Unavailable."""
         while self._sent > self._credit and self._sent - self._credit + size > WINDOW:
             if self._is_unread:
                 break
@@ -440,11 +440,11 @@ class ClusterStreams:
         say = partial(self._say, node, number, True)
         stream = ClusterStreamReader(node, say, forget, self._most_bytes, until)
         self._opened[number] = stream
-        topic = max(0, PIECE_BYTES - len(head))
-        first = encode_message(StreamOpen(what, head, seconds, body[:topic]))
+        free = max(0, PIECE_BYTES - len(head))
+        first = encode_message(StreamOpen(what, head, seconds, body[:free]))
         try:
-            await self._send(stream, number, StreamAction.OPEN, first, len(body) > topic)
-            for data, has_more in split_message(body[topic:]) if len(body) > topic else ():
+            await self._send(stream, number, StreamAction.OPEN, first, len(body) > free)
+            for data, has_more in split_message(body[free:]) if len(body) > free else ():
                 await self._send(stream, number, StreamAction.SAY, data, has_more)
         except BaseException:
             stream.close()

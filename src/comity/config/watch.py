@@ -1,6 +1,6 @@
 """Detection of changed configuration files, once a second or on request.
 
-Polling is cheap, needs no library, and works where change notifications do not: in containers, on
+Polling is cheap and needs no library. It works where change notifications do not: in containers, on
 network disks, and for files that are replaced as a whole.
 """
 

@@ -301,7 +301,7 @@ class McpEventMethods:
 
     def _require_principal(self, actor: Actor) -> None:
         if not actor.party:
-            raise MalformedMessage("who hears events shows who it is", EVENTS_FORBIDDEN)
+            raise MalformedMessage("events need an authenticated client", EVENTS_FORBIDDEN)
 
 
 def _status(subscription: WebhookSubscription) -> dict[str, object]:

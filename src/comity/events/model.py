@@ -80,7 +80,7 @@ class EventChannel:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """What a subscriber wants: channels, patterns (`tool.*`) or everything (`*`)."""
+    """The events that a subscriber wants: channels, patterns (`tool.*`) or all (`*`)."""
 
     channels: tuple[str, ...]
     min_severity: Severity = Severity.DEBUG

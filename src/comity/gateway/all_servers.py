@@ -287,7 +287,7 @@ class AllServersEndpoint:
         return call
 
     async def _call_own_tool(self, call: Call, frame: Frame, context: Session | Headers) -> None:
-        """Let the gateway answer a call of its own tool, or send the call that it stands for."""
+        """Let the gateway answer a call of its own tool, or send the call of the target tool."""
         session = context if isinstance(context, Session) else None
         aimed = await self._target_call(call, session, frame)
         if aimed is not None:
@@ -350,7 +350,7 @@ class AllServersEndpoint:
         self.call_gate.retries.watch_call(call, entry, outgoing, means)
 
     async def _target_call(self, call: Call, session: Session | None, frame: Frame) -> Frame | None:
-        """Return the request that a call of a gateway tool stands for.
+        """Return the request for the target tool of a call of a gateway tool.
 
         Returns None if the gateway has answered the call itself.
         """

@@ -47,7 +47,7 @@ _UNCERTAIN_FAULTS: Final = frozenset(
     {INTERRUPTED, TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, UPSTREAM_DOWN, CUT_OFF}
 )
 _QUEUE_FULL_REFUSAL: Final = Refusal(
-    JOURNAL_AWAY, "too much waits to be written down already; nothing was done", RETRY_AFTER
+    JOURNAL_AWAY, "the queue of the audit log is full; nothing was done", RETRY_AFTER
 )
 
 _INTENT_KIND: Final = (AuditType.CALL_INTENDED, AuditResult.PENDING)
@@ -58,7 +58,7 @@ type Known = Callable[[str, str], tuple[Risk, Sequence[str]] | None]
 
 
 def _unknown_tool(server: str, tool: str) -> None:
-    """Return None, which stands for an unknown tool."""
+    """Return None, which means an unknown tool."""
 
 
 class AuditClass(StrEnum):
@@ -94,7 +94,7 @@ _RISKY_LEVELS: Final = (ArgumentAuditLevel.RISKY, ArgumentAuditLevel.ALL)
 
 
 class CallRecord(Struct):
-    """What the audit log says of a call that may be sent."""
+    """The audit record of a call that may be sent."""
 
     id: str
     server: str
@@ -105,7 +105,7 @@ class CallRecord(Struct):
 
 
 class _ToolFacts(Struct):
-    """What all calls of a tool have in common, until its review changes."""
+    """The facts that all calls of a tool share, until its review changes."""
 
     review: ToolReviewStatus
     audit_class: AuditClass

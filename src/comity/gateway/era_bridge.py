@@ -238,7 +238,7 @@ class ParkedCalls:
 
         Only a request with the same digest can resume the call. If the call is already parked, its
         earlier state becomes void. `size` is the number of bytes that it holds. Raises Unavailable
-        if there is no room.
+        if too many calls or bytes are parked.
         """
         self.remove(continuation)
         if (

@@ -140,7 +140,7 @@ _PROGRESS_TOKEN: Final = re.compile(rb'(?<="progressToken":)(?:-?\d{1,15}|"[\w.-
 
 
 class HeadFacts:
-    """What the head of a request says of all requests that have the same head."""
+    """The facts in the head of a request, which hold for all requests with the same head."""
 
     __slots__ = ("_checked", "_head", "era", "has_trace", "passed_on", "wants_stream")
 

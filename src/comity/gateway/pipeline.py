@@ -332,7 +332,7 @@ MAX_PLANS: Final = 10_000
 MAX_PLANNED_NAME_LENGTH: Final = 256
 
 type PlanKey = tuple[str, tuple[tuple[str, str], ...] | None, tuple[str, ...], str, str | None]
-"""What a plan depends on: the actor's relevant fields, the server and the name that it called."""
+"""The key of a plan: the relevant fields of the actor, the server and the called name."""
 
 
 class PlanCache:

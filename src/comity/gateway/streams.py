@@ -42,7 +42,7 @@ class StreamMultiplexer:
 class StreamSource(ClientStream):
     """The client stream of one call, which forwards every message to a shared stream.
 
-    It buffers nothing, so the limits of the shared stream apply. If that stream has no room for an
+    It buffers nothing, so the limits of the shared stream apply. If that stream is too full for an
     answer, the whole stream has overrun.
     """
 

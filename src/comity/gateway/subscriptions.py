@@ -263,7 +263,7 @@ METHOD_BY_FILTER: Final = {
 
 
 class ListenScope(NamedTuple):
-    """The actor that listens, and the server of the endpoint; None stands for all servers."""
+    """The actor that listens, and the server of the endpoint; None means all servers."""
 
     actor: Actor
     server: str | None = None
@@ -416,7 +416,7 @@ class ListSubscriptions:
         return None if server is None else server.connections
 
     def on_grants_changed(self, subject: str) -> None:
-        """Announce that the grants of a subject changed. An empty name stands for every subject."""
+        """Announce that the grants of a subject changed. An empty name means every subject."""
         self._schedule_batch()
         self._regranted.add(subject or ANY_SUBJECT)
 

@@ -43,7 +43,7 @@ type Authorize = Callable[[Actor, str, str], None]
 
 
 class Permission(Enum):
-    """What a principal needs before the router calls the handler of a route."""
+    """The permission that a principal needs before the router calls the handler of a route."""
 
     ADMIN_READ = (actors.ADMIN_READ, "*")
     ADMIN_WRITE = (actors.ADMIN_WRITE, "*")

@@ -78,7 +78,7 @@ def describe_routes(routes: Iterable[ApiRoute[Any]]) -> Document:
         "info": {
             "title": "Comity operator API",
             "version": version("comity"),
-            "description": "What operators read and change in a running gateway.",
+            "description": "The API with which operators read and change a running gateway.",
         },
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}, {"key": []}],

@@ -397,10 +397,10 @@ class HttpServerConnection(asyncio.Protocol):
             self.transport.abort()
 
     def _read_without_offer(self, head: bytes, rest: bytes) -> None:
-        """Read a request again without its offer of another protocol.
+        """Read a request again without its upgrade to another protocol.
 
         The parser stops at the end of such a head and reads no body after it. A new parser reads
-        the head without the offer, and then the body by the usual rules.
+        the head without the upgrade, and then the body by the usual rules.
         """
         self._declined = None
         self._declines += 1
@@ -720,7 +720,7 @@ def _address_in(transport: asyncio.BaseTransport, name: str) -> tuple[str, int] 
 
 
 def _offers_another_protocol(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether the request offers an upgrade to a protocol other than WebSocket."""
+    """Whether the request asks for an upgrade to a protocol other than WebSocket."""
     offered = [value.lower() for name, value in headers if name == b"upgrade"]
     return bool(offered) and not any(b"websocket" in value for value in offered)
 

@@ -37,7 +37,7 @@ CLOSING_SECONDS: Final = 5.0
 """How long the client may take to answer a close frame."""
 HEADROOM: Final = 64 * 1024
 REASON_BYTES: Final = 120
-"""The limit for the reason in a close frame, which has room for 123 bytes."""
+"""The limit for the reason in a close frame, which holds up to 123 bytes."""
 TOO_SLOW: Final = 4008
 """The close code for a client that reads nothing or sends nothing for too long."""
 
@@ -154,7 +154,7 @@ class WebSocketConnection(UpgradedProtocol):
     # Writing
 
     def write(self, frame: bytes) -> bool:
-        """Send an encoded frame. Return whether there was room for it."""
+        """Queue an encoded frame. Return False if the queue is full or the connection ends."""
         if self._is_full or self._is_ending:
             return False
         gathered = self._gathered

@@ -115,7 +115,7 @@ def demand_pepper(settings: Settings, environ: Mapping[str, str] = os.environ) -
     """
     if not is_pepper_given(settings, environ):
         raise Misconfigured(
-            "PostgreSQL and [cluster] need a pepper that every node has: make one with `openssl "
+            "PostgreSQL and [cluster] need a pepper that every node has. Make one with `openssl "
             f"rand -hex 32`, and give it in {VARIABLE}, or in the file that pepper_file in "
             "[identity] names"
         )

@@ -322,7 +322,7 @@ class BudgetAccount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpendRecord:
-    """What a principal spent on a model through a feature set on one day."""
+    """The spending of a principal on a model through a feature set on one day."""
 
     day: date
     party: str

@@ -486,7 +486,7 @@ def _drawn(tree: Answer, maximum: int | None = None) -> list[RenderableType]:
 def draw_branches(checkpoints: Sequence[Answer]) -> Iterator[Line]:
     """Each checkpoint below the one that it follows, behind the lines of its branch.
 
-    What follows one by one stays in its column; only where there are two ways, each gets its own.
+    A checkpoint with one successor keeps its column. With several, each branch has its own column.
     """
     after: dict[str | None, list[Answer]] = {}
     for each in checkpoints:

@@ -1,11 +1,11 @@
 """Answers the inference and sampling requests of servers with the inference engine. (MCPL §11)
 
-Rule 1: The server pays for its requests, as the principal `server:ID`. (§13.1)
-Rule 2: A server whose hook on a turn is pending may not request inference for it. (§10.7, D-69)
-Rule 3: Chunks arrive in order and before the result. A slow server gets fewer, longer chunks and
-        delays no other work. (§11.4)
-Rule 4: Each question for the model's info gets an answer, with an error if there is no model.
-        (D-70)
+- Rule 1: The server pays for its requests, as the principal `server:ID`. (§13.1)
+- Rule 2: A server whose hook on a turn is pending may not request inference for it. (§10.7, D-69)
+- Rule 3: Chunks arrive in order and before the result. A slow server gets fewer, longer chunks and
+  delays no other work. (§11.4)
+- Rule 4: Each question for the model's info gets an answer, with an error if there is no model.
+  (D-70)
 """
 
 import asyncio

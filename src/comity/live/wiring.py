@@ -379,7 +379,7 @@ def _guards(live: LiveParts) -> Callable[[], Collection[str]]:
 
 
 def _make_toolbelts(live: LiveParts) -> ToolbeltService:
-    """Build the toolbelts of models, for when not all tools fit: pinned and recently used tools."""
+    """Build the tool sets of models, for when not all tools fit: pinned and recently used."""
     settings = live.settings
     most = settings.turns.max_tool_tokens
     own = sum(map(len, OWN_TOOLS)) // 3

@@ -162,7 +162,7 @@ _list_of_objects = msgspec.json.Decoder(list[dict[str, Raw]])
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """What a client declares: once in the legacy version, in every request of the modern one."""
+    """The declaration of a client: once if it is legacy, in each request if it is modern."""
 
     capabilities: Mapping[str, Raw]
     info: Raw | None = None

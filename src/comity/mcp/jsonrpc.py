@@ -172,8 +172,8 @@ _PARAMS: Final = b',"method":"tools/call","params":'
 def _tool_call_in(data: bytes, limits: FrameLimits) -> Frame | None:
     """Decode a tool call with its parameters at once. Returns None for any unusual form.
 
-    Its encoding is as long as the message, so no member is repeated at either level, and the
-    encoding can be sent in place of the message.
+    Its encoding is as long as the message, so no member is repeated at either level. The encoding
+    can be sent in place of the message.
     """
     try:
         if not data.isascii():

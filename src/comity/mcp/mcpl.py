@@ -122,7 +122,7 @@ class _FeatureSetChanges(Struct):
 
 @dataclass(frozen=True, slots=True)
 class ScopeClaim:
-    """What an action would reach: a label for people, and the payload of the server."""
+    """The scope of an action: a label for people, and the payload of the server."""
 
     label: str
     payload: Mapping[str, Any] = field(default_factory=dict[str, Any])

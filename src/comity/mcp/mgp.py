@@ -178,12 +178,12 @@ class NegotiatedTerms:
 def offer_extensions(
     extensions: Iterable[str], more: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return the wire form of an offer of these extensions, or of an agreement."""
+    """Return the wire form of offered or negotiated extensions."""
     return {"version": VERSION, "extensions": sorted(extensions), **(more or {})}
 
 
 def negotiate_terms(said: MgpStatement | None, offered: frozenset[str]) -> NegotiatedTerms | None:
-    """Return the negotiated terms of a declaration and an offer, or None for plain MCP."""
+    """Return the terms that a declaration and the offered extensions share; None for plain MCP."""
     if said is None or _major(said.version) != _major(VERSION):
         return None
     return NegotiatedTerms(said.version, said.extensions & offered)

@@ -50,10 +50,10 @@ class GrantSource(StrEnum):
 class Grant:
     """A grant for a subject, a verb and a target. The store holds at most one for each such triple.
 
-    A grant with `where`, a condition on arguments, is a standing answer. A call that it covers
+    A grant with `where`, a condition on arguments, is a conditional grant. A call that it covers
     needs no approval request. It never allows a call that is otherwise denied.
-    `comity.policy.conditions` defines the form of a condition. One triple may have several standing
-    answers with different conditions.
+    `comity.policy.conditions` defines the form of a condition. One triple may have several
+    conditional grants with different conditions.
     """
 
     subject: str
@@ -97,7 +97,7 @@ def _split_pattern(pattern: str) -> tuple[str, ...]:
 
 
 def is_pattern_match(pattern: str, text: str) -> bool:
-    """Whether a text matches a pattern, in which `*` stands for any characters."""
+    """Whether a text matches a pattern, in which `*` matches any characters."""
     if ANY not in pattern:
         return pattern == text
     if pattern == ANY:
@@ -207,7 +207,7 @@ class GrantIndex:
             self.grants_by_name.setdefault(name, []).append(grant)
 
     def _index_answer(self, grant: Grant) -> None:
-        """Index a standing answer. A grant with an unreadable condition has no effect."""
+        """Index a conditional grant. A grant with an unreadable condition has no effect."""
         condition = parse_or_none(grant.where)
         is_one = grant.effect is Effect.ALLOW and grant.verb == CALL and ANY not in grant.target
         if condition is not None and is_one:
@@ -397,7 +397,7 @@ class GrantSet:
         return self.subjects.get(subject, EMPTY_INDEX)
 
     def indexes_of(self, actor: Actor) -> tuple[GrantIndex, GrantIndex]:
-        """Return the actor's own grants and the grants of everybody.
+        """Return the actor's own grants and the grants of all principals.
 
         An unauthenticated actor has neither.
         """
@@ -432,7 +432,7 @@ class GrantSet:
         definition: str,
         now: datetime,
     ) -> Grant | None:
-        """Return the standing answer that covers a call of a tool with this definition, or None."""
+        """Return the conditional grant that covers a call with this definition, or None."""
         server, name = entry
         target = f"{server}/{name}"
         for entries in self.indexes_of(actor):

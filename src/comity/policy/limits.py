@@ -28,7 +28,7 @@ from comity.toolkit.resilience import (
 from comity.toolkit.text import count_noun
 
 type Unit = Literal["principal", "key", "server", "tool"]
-"""What a limit counts separately."""
+"""The unit for which a limit counts separately."""
 
 type Window = Literal["day", "month"]
 

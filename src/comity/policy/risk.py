@@ -68,7 +68,7 @@ class SecurityLabel:
 
 @dataclass(frozen=True, slots=True)
 class ToolHints:
-    """The claims of a tool's MCP annotations. None stands for no claim."""
+    """The claims of a tool's MCP annotations. None means no claim."""
 
     is_read_only: bool | None = None
     is_destructive: bool | None = None
@@ -221,7 +221,7 @@ class PermissionDecision:
 
 
 def expand_aliases(names: Iterable[str]) -> tuple[str, ...]:
-    """Replace each alias by the permissions that it stands for, without duplicates."""
+    """Replace each alias by its permissions, without duplicates."""
     return tuple(
         dict.fromkeys(each for name in names for each in PERMISSION_ALIASES.get(name, (name,)))
     )

@@ -134,9 +134,9 @@ class SnapshotFreshness:
 class PolicyGeneration:
     """A number that grows with every change of what decides about calls.
 
-    Whoever remembers a decision remembers the number with it, and decides again once it has grown.
+    A cache of decisions keeps the number with each decision, and decides again once it has grown.
     Grants, guardrails, keys, principals, definitions, permissions, policies, limits and feature
-    sets all advance the same number, so a look at it costs a call one comparison.
+    sets all advance the same number. The check costs a call one comparison.
     """
 
     __slots__ = ("number",)
@@ -318,7 +318,7 @@ class GrantSnapshot:
 
 
 class AllowAll:
-    """Allows everything to everybody, for an endpoint without authentication."""
+    """Allows everything to every client, for an endpoint without authentication."""
 
     def require_fresh(self) -> None:
         """Return: nothing here can be out of date."""
@@ -433,7 +433,7 @@ class PolicySnapshot[Stores: PolicyStores]:
     def watch(self, kind: RecordKind, watcher: Watcher) -> None:
         """Register a callback for changed records of a kind.
 
-        The callback receives the name of the owner. An empty name stands for all.
+        The callback receives the name of the owner. An empty name means all.
         """
         self._watchers.append((kind, watcher))
 

@@ -124,7 +124,7 @@ class ServerPolicyService:
         return self._policy_by_server.get(server, _UNKNOWN_SERVER_POLICY)
 
     def live_policy(self, server: str) -> LivePolicy:
-        """What a server may do beyond answering requests."""
+        """The rights of a server beyond answering requests."""
         return self._live_policy_by_server.get(server, LIVE_NOTHING)
 
     def apply_to_server(self, server: ServerSettings, options: ServerOptions) -> ServerOptions:

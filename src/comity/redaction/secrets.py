@@ -18,7 +18,7 @@ type Tree = dict[str, "Tree"]
 
 
 def spellings_of(known: Iterable[str]) -> dict[str, str]:
-    """Return every encoding of the known values, each with the value it stands for."""
+    """Return every encoding of the known values, each with its value."""
     found: dict[str, str] = {}
     for value in known:
         for line in value.splitlines():

@@ -266,7 +266,7 @@ async def _read_answer(client_stream: ClientStream, receive: Receive) -> bytes |
 
 
 def _question(path: str, query: dict[str, str]) -> Frame:
-    """Return the registry request that a path stands for. Raises MalformedMessage."""
+    """Return the registry request of a path. Raises MalformedMessage."""
     method = {
         TOOLS: CATALOGUE,
         OPENAPI_PATH: OPENAPI,

@@ -66,9 +66,9 @@ class _PatternGenerator:
             piece = self._piece(depth)
             least, most = self._repeats()
             times = max(least, min(self.extra, least + self.extra if most is None else most))
-            topic = MAX_TEXT_LENGTH + 1 - len(made)
-            for _ in range(min(times, topic) if piece else 0):
-                made += piece[:topic]
+            free = MAX_TEXT_LENGTH + 1 - len(made)
+            for _ in range(min(times, free) if piece else 0):
+                made += piece[:free]
             made = made[: MAX_TEXT_LENGTH + 1]
         return made
 

@@ -58,7 +58,7 @@ class AgentCallbackHandler:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, frame: Frame) -> None:
-        """Without a function the people at the gateway's inbox answer."""
+        """Start to answer a question. Without a function, people answer it at the gateway."""
         if self._answer is None or len(self._tasks) >= MOST_AT_ONCE:
             return
         try:
@@ -114,20 +114,20 @@ class AgentApprovalRequest:
 
 
 class AgentApprovalInbox:
-    """What others asked and this agent may see."""
+    """The pending approval requests of other principals that this agent may see."""
 
     def __init__(self, line: McpClientSession) -> None:
         self._line = line
 
     async def __aiter__(self) -> AsyncIterator[AgentApprovalRequest]:
-        """All that is open, the oldest first. Raises Unavailable, MalformedMessage."""
+        """Yield the pending requests, the oldest first. Raises Unavailable, MalformedMessage."""
         cursor = ""
         for _ in range(MOST_PAGES):
             page = await self._line.api(
                 "GET", f"approvals?cursor={quote(cursor)}" if cursor else "approvals"
             )
             if isinstance(page, AgentRefusal):
-                raise Unavailable(f"the inbox is not shown: {page.reason}", ACCESS_DENIED)
+                raise Unavailable(f"the approvals cannot be listed: {page.reason}", ACCESS_DENIED)
             for each in cast("list[dict[str, Any]]", page.get("approvals") or []):
                 yield _ask(each)
             cursor = str(page.get("next") or "")
@@ -137,7 +137,7 @@ class AgentApprovalInbox:
     async def approve(
         self, id: str, reason: str = "", **content: object
     ) -> AgentApprovalRequest | AgentRefusal:
-        """Let exactly what was asked about run, once; `content` fills in a form."""
+        """Let the call of the request run once, with its arguments; `content` fills in a form."""
         return await self._answer(id, "accept", reason, content)
 
     async def deny(self, id: str, reason: str = "") -> AgentApprovalRequest | AgentRefusal:
@@ -176,8 +176,8 @@ type Found = dict[str, Any] | AgentRefusal
 class Agent:
     """One session at a gateway; use it in an `async with`.
 
-    `url` is the gateway's own door (`https://host/mcp`); `token` a key or a function that gives
-    one; `answer` is asked what tools ask amid a call.
+    `url` is the MCP endpoint of the gateway (`https://host/mcp`). `token` is an API key, or a
+    function that returns one. `answer` answers the questions that tools ask during a call.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Agent:
         self._subscriptions: dict[str, AgentSubscription] = {}
         self._early: deque[tuple[str, AgentEvent]] = deque(maxlen=MOST_EARLY)
         self.extensions: frozenset[str] = frozenset()
-        # What waits for somebody's answer, of others.
+        # The pending approval requests of other principals.
         self.inbox = AgentApprovalInbox(self._line)
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ class Agent:
     async def __aenter__(self) -> Self:
         try:
             hello = await self._line.open({"mgp": offer_extensions(MgpExtension)}, self._name)
-            # Whoever refuses the greeting answers with no result, which is no answer to it.
+            # A gateway that refuses `initialize` sends no result, and `result_in` raises.
             said = result_in(hello).get("capabilities", {}).get("mgp", {})
             self.extensions = frozenset(map(str, said.get("extensions", ())))
         except BaseException:
@@ -213,22 +213,22 @@ class Agent:
     async def ask(
         self, method: str, params: Mapping[str, object], within: timedelta = WITHIN
     ) -> Found:
-        """Any method of the gateway's. Raises Unavailable, MalformedMessage."""
+        """Send a request of any method. Raises Unavailable, MalformedMessage."""
         answer = await self._line.request(method, params, self._hear, within=within)
         refused = refused_in(answer)
         return result_in(answer) if refused is None else refused
 
     async def discover(self, query: str, **more: object) -> Found:
-        """Tools that fit a need, the best first. (MGP §16.5)"""
+        """Search for tools, the best first. (MGP §16.5)"""
         return await self.ask(discovery_messages.DISCOVER_METHOD, {"query": query, **more})
 
     async def request_tools(self, capabilities: Sequence[str], **more: object) -> Found:
-        """Have tools for a task put into this session. (MGP §16.6)"""
+        """Add tools for a task to this session. (MGP §16.6)"""
         wanted = {"reason": "capability_gap", "requirements": {"capabilities": [*capabilities]}}
         return await self.ask(discovery_messages.REQUEST_METHOD, {**wanted, **more})
 
     async def session_tools(self) -> Found:
-        """What is in this session's context, and what it takes. (MGP §16.7)"""
+        """The tools in the context of this session, and their token costs. (MGP §16.7)"""
         return await self.ask(discovery_messages.SESSION_METHOD, {})
 
     async def evict(self, *tools: str, reason: str = "") -> Found:
@@ -237,11 +237,11 @@ class Agent:
         )
 
     async def servers(self, **wanted: object) -> Found:
-        """The servers that are for us to know, of those wanted. (MGP §15.2)"""
+        """The servers that this agent may see and that match the filter. (MGP §15.2)"""
         return await self.ask(LIST_SERVERS, {"filter": wanted} if wanted else {})
 
     async def register(self, id: str, **server: object) -> Found:
-        """Have a server run, where an operator allows it. (MGP §15.4)"""
+        """Register a server, where an operator allows it. (MGP §15.4)"""
         return await self.ask(rules.REGISTER_METHOD, {"id": id, **server})
 
     async def deregister(self, id: str, reason: str = "no_longer_needed") -> Found:
@@ -251,7 +251,7 @@ class Agent:
         return await self.ask(mgp.HEALTH_PING, {"timestamp": format_timestamp(datetime.now(UTC))})
 
     async def health(self) -> Found:
-        """How the gateway is; which `resources` and `checks` there are is not promised."""
+        """The health of the gateway. The names of its `resources` and `checks` may change."""
         return await self.ask(mgp.HEALTH_STATUS, {})
 
     async def call(
@@ -263,9 +263,9 @@ class Agent:
         fallback: bool = True,
         patience: timedelta = timedelta(0),
     ) -> AgentCallResult | AgentRefusal:
-        """Call a tool, again where that is allowed, then its fallback. (MGP §14.6)
+        """Call a tool, retry where that is allowed, then call its fallback. (MGP §14.6)
 
-        `patience` is how long a person's approval is waited for, where a call needs one.
+        `patience` is how long the agent waits for the approval of a person.
         """
         params = {"name": tool, "arguments": dict(arguments or {})}
         made, until = 0, time.monotonic() + patience.total_seconds()
@@ -290,7 +290,7 @@ class Agent:
         return refused
 
     def stream(self, tool: str, arguments: Mapping[str, object] | None = None) -> AgentCallStream:
-        """Call a tool and hear what it has before its end. (MGP §12)"""
+        """Call a tool and receive its chunks and progress while it runs. (MGP §12)"""
         id = self._line.next_id()
         stream = AgentCallStream(
             lambda reason: self.ask(mgp_streaming.CANCEL, {"request_id": id, "reason": reason})
@@ -310,7 +310,7 @@ class Agent:
         return stream.begin(asyncio.create_task(run()))
 
     async def subscribe(self, *channels: str, min_severity: str = "debug") -> AgentSubscription:
-        """Hear of channels, of families (`tool.*`) or of all. Raises Unavailable. (MGP §13.2)"""
+        """Subscribe to channels, patterns (`tool.*`) or all. Raises Unavailable. (MGP §13.2)"""
         if len(self._subscriptions) >= MOST_SUBSCRIPTIONS:
             raise Unavailable(f"an agent has at most {MOST_SUBSCRIPTIONS} subscriptions")
         async with asyncio.timeout(WITHIN.total_seconds()):
@@ -337,7 +337,7 @@ class Agent:
         await self.ask(answers.RESPOND_METHOD, answers.callback_response_params(callback, value))
 
     async def _hear(self, frame: Frame) -> None:
-        """What is told amid no stream of ours."""
+        """Handle a notification that belongs to no call stream: a callback or an event."""
         if frame.method == mgp.CALLBACK_REQUEST:
             self._callbacks.take(frame)
         elif frame.method == model.NOTICE:
@@ -354,5 +354,5 @@ class Agent:
 
 
 def _between(asked: timedelta) -> timedelta:
-    """How long to wait for a person, who is not hurried and may be quick."""
+    """The time until the next check for an approval, within the two bounds."""
     return min(max(asked, _SOONEST), _LATEST)

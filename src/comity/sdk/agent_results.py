@@ -1,4 +1,4 @@
-"""What an agent receives: results, refusals, chunks and events."""
+"""The values that an agent receives: results, refusals, chunks and events."""
 
 import asyncio
 from collections import deque
@@ -35,7 +35,7 @@ class AgentRefusal:
 
     @property
     def awaits_approval(self) -> bool:
-        """Whether a person has yet to say yes: nothing has run, and `details` names the ask."""
+        """Whether the call waits for approval and has not run; `details` names the request."""
         return self.error_type == PENDING_APPROVAL.error_type
 
     def __bool__(self) -> bool:
@@ -45,7 +45,7 @@ class AgentRefusal:
 
 @dataclass(frozen=True, slots=True)
 class AgentCallResult:
-    """What a tool answered; `tool` is the one that did, which may be a fallback."""
+    """The result of a call; `tool` is the tool that answered, which may be a fallback."""
 
     tool: str
     content: tuple[Mapping[str, Any], ...]
@@ -60,7 +60,7 @@ class AgentCallResult:
 
     @property
     def value(self) -> Mapping[str, Any] | str:
-        """What there is to work with: data where the tool gave some, else its text."""
+        """The structured content if the tool returned any, else its text."""
         return self.text if self.structured is None else self.structured
 
 
@@ -86,7 +86,7 @@ class AgentCallProgress:
 
 @dataclass(frozen=True, slots=True)
 class AgentEvent:
-    """One event of a subscription. `missed` is how many before it were taken too slowly here."""
+    """One event. `missed` is the number of events that were dropped before it."""
 
     channel: str
     timestamp: str
@@ -97,7 +97,7 @@ class AgentEvent:
 
 
 def refused_in(frame: Frame, attempts: int = 1) -> AgentRefusal | None:
-    """The refusal that an answer is; None where it is a result. Whatever is odd is left out."""
+    """The refusal in an answer; None for a result. Members of a wrong type are left out."""
     error = jsonrpc.error_of(frame)
     if error is None:
         return None
@@ -122,7 +122,7 @@ def refused_in(frame: Frame, attempts: int = 1) -> AgentRefusal | None:
 
 
 def called_in(tool: str, frame: Frame, attempts: int = 1) -> AgentCallResult:
-    """What a tool answered. Raises MalformedMessage."""
+    """The result of a tool call. Raises MalformedMessage."""
     found = result_in(frame)
     content = found.get("content")
     if not isinstance(content, list):
@@ -149,7 +149,7 @@ def result_in(frame: Frame) -> dict[str, Any]:
 
 
 def piece_in(frame: Frame) -> AgentStreamChunk | AgentCallProgress | None:
-    """What a call tells of itself; None where it is anything else, or cannot be read."""
+    """The chunk or progress in a frame; None for another frame, or a malformed one."""
     try:
         if frame.method == mgp_streaming.CHUNK:
             chunk = mgp_streaming.chunk_in(frame.params)
@@ -185,10 +185,10 @@ type Told = AgentStreamChunk | AgentCallProgress
 
 
 class AgentCallStream:
-    """A call on its way: iterate over what it tells, then take its `result`.
+    """A running call: iterate over its chunks and progress, then await `result()`.
 
-    Pieces that nobody takes hold up the reading, and so what is kept here is bounded; the whole
-    result comes in any case. Use it in an `async with`, which cancels a call that is left early.
+    The queue of chunks is bounded. When it is full, the stream is read no further until the caller
+    takes a chunk. Use it in an `async with`, which cancels a call that is left early.
     """
 
     def __init__(self, cancel: Callable[[str], Awaitable[dict[str, Any] | AgentRefusal]]) -> None:
@@ -218,12 +218,12 @@ class AgentCallStream:
         return told
 
     async def result(self) -> AgentCallResult | AgentRefusal:
-        """The whole answer; pieces that were not taken are let go. Raises as `call` does."""
+        """The whole result; chunks that were not taken are dropped. Raises as `call` does."""
         self._leave()
         return await self._task
 
     async def cancel(self, reason: str = "user_cancelled") -> tuple[dict[str, Any], ...]:
-        """End the call, and give the content that there was by then. (MGP §12.7)"""
+        """Cancel the call, and return the content that it had so far. (MGP §12.7)"""
         self._leave()
         answer = await self._cancel(reason)
         if isinstance(answer, AgentRefusal):
@@ -246,7 +246,7 @@ class AgentCallStream:
         return self._running
 
     def _leave(self) -> None:
-        """Let go what waits, and whoever waits to give more."""
+        """Empty the queue, which also releases a task that waits to add to it."""
         self._is_left = True
         while not self._told.empty():
             self._told.get_nowait()
@@ -259,7 +259,7 @@ class AgentCallStream:
 class AgentSubscription:
     """The events of one subscription; iterate over it, in an `async with` that ends it.
 
-    Whoever takes them too slowly loses the oldest, and finds how many in the next one.
+    When too many events wait, the oldest are dropped. The next event has their number.
     """
 
     def __init__(self, leave: Callable[["AgentSubscription"], Awaitable[None]]) -> None:

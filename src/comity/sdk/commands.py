@@ -138,7 +138,7 @@ def new_server(name: str, kind: str, to: Path | None) -> None:
 
 
 def _module_of(name: str) -> str:
-    """What Python calls it. Raises Misconfigured for what cannot be such a name."""
+    """The Python module name of a server. Raises Misconfigured for an unusable name."""
     module = name.replace("-", "_")
     if len(name) > LONGEST or not _NAME.fullmatch(name):
         raise Misconfigured(

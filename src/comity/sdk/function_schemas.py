@@ -26,7 +26,7 @@ _FIELD: Final = re.compile(r":\w+[^:]*:")
 
 @dataclass(slots=True)
 class DocstringContent:
-    """What was written down: of the whole, and of each parameter by its name."""
+    """The content of a docstring: the description, and a text for each parameter."""
 
     description: str = ""
     parameters: dict[str, str] = field(default_factory=dict[str, str])
@@ -62,7 +62,7 @@ def _parameter(line: str, docs: DocstringContent) -> str | None:
 
 
 def _entry(line: str, section: str, current: str | None, docs: DocstringContent) -> str | None:
-    """A line in a section: a parameter of its own, or more about the one before."""
+    """Read a line of a section: a new parameter, or more about the one before."""
     found = _ENTRY.fullmatch(line.strip()) if section in _TAKES else None
     indent = len(line) - len(line.lstrip())
     if found is not None and (current is None or indent <= INDENT):
@@ -96,11 +96,11 @@ _UNIONS: Final = (Union, types.UnionType)
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _JSON: Final = (str, int, float, bool, type(None))
 RESULT: Final = "result"
-"""The field that holds what a function gives where that is no object by itself."""
+"""The field that holds the return value of a function if it is no object."""
 
 
 def read_function(function: Function, name: str | None = None) -> Signature:
-    """The signature of a function; raises Misconfigured where it has none that JSON could say."""
+    """The signature of a function; raises Misconfigured if JSON Schema cannot express it."""
     own = name or getattr(function, "__name__", "")
     told = parse_docstring(function.__doc__)
     hints = _hints(function, own)
@@ -114,7 +114,7 @@ def read_function(function: Function, name: str | None = None) -> Signature:
 
 
 def schema_for(annotation: Any, where: str, holders: Held = ()) -> Schema:
-    """What JSON Schema says of an annotation."""
+    """The JSON Schema of an annotation. Raises Misconfigured for an unknown one."""
     try:
         plain = _PLAIN.get(annotation)
     except TypeError:  # it cannot be a key
@@ -130,7 +130,7 @@ def schema_for(annotation: Any, where: str, holders: Held = ()) -> Schema:
 
 
 def build_value(annotation: Any, value: Any) -> Any:
-    """What an annotation names, made of the JSON that its schema has let pass."""
+    """Build a value of the annotated type from JSON that its schema accepts."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return build_value(parts[0], value)
@@ -145,7 +145,7 @@ def build_value(annotation: Any, value: Any) -> Any:
 
 
 def to_json_value(value: Any) -> object:
-    """JSON of what a function gave: the contrary of `build`."""
+    """The JSON of a value that a function returned: the inverse of `build_value`."""
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -165,7 +165,7 @@ def _hints(described: object, where: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(described, include_extras=True)
     except Exception as error:
-        # Whatever a stranger's annotation, written as text, may raise when it is read.
+        # An annotation that is written as text can raise any exception.
         raise Misconfigured(f"{where}: an annotation cannot be read: {error}") from error
 
 
@@ -185,7 +185,7 @@ def _input(
 
 
 def _default(value: object) -> object:
-    """The default as JSON; one that JSON cannot say is left unsaid."""
+    """The default as JSON; UNSET if JSON cannot express it."""
     said = to_json_value(value)
     return said if type(said) in (*_JSON, list, dict) else UNSET
 
@@ -255,7 +255,7 @@ def _class(annotation: Any, where: str, holders: Held) -> Schema:
 
 
 def _optional_fields(annotation: Any) -> frozenset[str] | None:
-    """The fields of a record that may be left out; None of what is no record."""
+    """The optional fields of a record type; None if the type is no record."""
     if dataclasses.is_dataclass(annotation):
         return frozenset(
             each.name for each in dataclasses.fields(annotation) if not _is_needed(each)
@@ -271,13 +271,13 @@ def _is_needed(held: dataclasses.Field[Any]) -> bool:
 
 
 def _unmarked(hint: object) -> object:
-    """A field's type without the words that only say whether it may be left out."""
+    """The type of a field without `Required` or `NotRequired`."""
     marked = get_origin(hint) in (typing.Required, typing.NotRequired)
     return get_args(hint)[0] if marked else hint
 
 
 def _built_choice(parts: tuple[Any, ...], value: object) -> Any:
-    """Of several types the one that the value fits; JSON alone does not tell two records apart."""
+    """Build a value of the first type of a union that fits it."""
     for part in parts:
         try:
             made = build_value(part, value)
@@ -313,6 +313,6 @@ def _table(value: object) -> dict[str, Any] | None:
 
 def _unknown(annotation: object, where: str) -> Misconfigured:
     return Misconfigured(
-        f"{where}: {annotation!r:.100} has no meaning in JSON; write str, int, float, bool, "
-        "list[…], dict[str, …], a Literal, an Enum, a dataclass, a TypedDict or a NamedTuple"
+        f"{where}: JSON has no type for {annotation!r:.100}; use str, int, float, bool, list[…], "
+        "dict[str, …], a Literal, an Enum, a dataclass, TypedDict or NamedTuple"
     )

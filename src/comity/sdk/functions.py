@@ -38,7 +38,7 @@ LONGEST: Final = timedelta(minutes=5)
 
 
 class MethodFailure(NamedTuple):
-    """Why there is no result, as JSON-RPC says it."""
+    """The error of a request, as in JSON-RPC."""
 
     code: int
     message: str
@@ -50,17 +50,17 @@ class MethodFailure(NamedTuple):
 
 
 class ParticipantBackend(Protocol):
-    """What stands behind a participant: it is asked with MCP's own methods and parameters."""
+    """Answers the requests to a participant, which have the methods and parameters of MCP."""
 
     async def answer(self, method: str, params: Payload) -> Payload | MethodFailure: ...
 
 
 type Respond = Callable[[Request, Mapping[str, object]], Awaitable[object]]
-"""How an answer is sent; raises MalformedMessage for one that cannot be."""
+"""Sends an answer; raises MalformedMessage for one that cannot be sent."""
 
 
 class ParticipantResponder:
-    """The requests that one participant answers, each in a task of its own."""
+    """Answers the requests to one participant, each in its own task."""
 
     def __init__(
         self, answers: ParticipantBackend, respond: Respond, longest: timedelta = LONGEST
@@ -74,7 +74,7 @@ class ParticipantResponder:
         self._tasks: dict[asyncio.Task[None], str] = {}
 
     def take(self, request: Request, proposal: str) -> None:
-        """Begin to answer; `proposal` is what it may fulfil, empty for none."""
+        """Start to answer; `proposal` is the id of the proposal that it fulfils, or empty."""
         if request.is_notification:
             return
         failure = self._why_not(request, proposal)
@@ -86,7 +86,7 @@ class ParticipantResponder:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def close(self) -> None:
-        """Give up what is still being done."""
+        """Cancel the requests that still run."""
         for task in (waiting := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -111,7 +111,9 @@ class ParticipantResponder:
             said = _failure(problem.fault, str(problem))
         except Exception:
             log.exception("%s could not be answered", request.method)
-            said = _failure(INTERNAL_ERROR, "it failed; the log of whoever was asked says why")
+            said = _failure(
+                INTERNAL_ERROR, "the method failed; the log of the participant has the reason"
+            )
         await self._say(
             request, said.body() if isinstance(said, MethodFailure) else {"result": said}
         )
@@ -152,7 +154,7 @@ _FITS: Final[dict[str, Callable[[object], bool]]] = {
 
 
 class ToolFunctions:
-    """An MCP server that has these tools and nothing else; with none it still answers a ping."""
+    """An MCP server with these tools and nothing else. It answers pings also without tools."""
 
     def __init__(self, name: str, functions: Mapping[str, ToolFunction]) -> None:
         self._name = name
@@ -230,7 +232,7 @@ def _schema(hint: object) -> dict[str, object]:
 
 
 def _why_not(schema: dict[str, Any], given: object) -> str:
-    """Why these cannot be the arguments; empty where they can."""
+    """The reason why these arguments are invalid; empty if they are valid."""
     if not isinstance(given, dict):
         return "the arguments are an object"
     arguments = cast("dict[str, object]", given)
@@ -252,7 +254,7 @@ _line: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def functions_in(code: str) -> dict[str, ToolFunction]:
-    """What a file defines, by name; raises Misconfigured where that is nothing."""
+    """The public functions that a file defines; raises Misconfigured if it has none."""
     names: dict[str, Any] = {"__name__": _MODULE}
     exec(compile(code, "tool.py", "exec"), names)  # noqa: S102  # it was looked at before, at `strict`
     found = {
@@ -277,7 +279,7 @@ def _awaited(function: Any) -> ToolFunction:
 
 
 async def answer_message(tools: ToolFunctions, line: bytes) -> bytes | None:
-    """The answer to one message; None where it wants none, or cannot be read."""
+    """The answer to one message; None for a notification or an unreadable message."""
     try:
         said = _line.decode(line)
     except (msgspec.DecodeError, RecursionError):
@@ -289,7 +291,7 @@ async def answer_message(tools: ToolFunctions, line: bytes) -> bytes | None:
     try:
         came = await tools.answer(said["method"], given)
     except Exception as bug:
-        # It is the tool's own: whoever called learns of it, and the others go on.
+        # The bug is in the tool: its caller gets an error, and other calls go on.
         log.exception("the tool failed")
         came = MethodFailure(INTERNAL_ERROR.code, f"{type(bug).__name__}: {bug}"[:1_000])
     told: dict[str, object] = {"jsonrpc": "2.0", "id": said["id"]}
@@ -301,7 +303,7 @@ async def answer_message(tools: ToolFunctions, line: bytes) -> bytes | None:
 
 
 async def serve_tools(tools: ToolFunctions, heard: TextIO, said: TextIO) -> None:
-    """One message after the other, until there are no more."""
+    """Answer one message after the other, until the input ends."""
     while line := heard.buffer.readline(MOST_BYTES):
         answer = await answer_message(tools, line)
         if answer is not None:
@@ -312,7 +314,7 @@ async def serve_tools(tools: ToolFunctions, heard: TextIO, said: TextIO) -> None
 def main(file: str) -> None:
     code = Path(file).read_text("utf-8")
     out, sys.stdout = sys.stdout, sys.stderr
-    # What a tool prints is for its author, and no message.
+    # Standard output is for messages: the prints of a tool go to standard error.
     asyncio.run(serve_tools(ToolFunctions(_MODULE, functions_in(code)), sys.stdin, out))
 
 

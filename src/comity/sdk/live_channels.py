@@ -53,7 +53,7 @@ class Message:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def told(self) -> dict[str, Any]:
-        """As it stands on the wire. (§14.3)"""
+        """Return the wire form of the message. (§14.3)"""
         told: dict[str, Any] = {
             "channelId": self.channel,
             "messageId": self.id,
@@ -67,7 +67,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ChannelMessageReceipt:
-    """What became of a message that was brought in."""
+    """The outcome of an incoming message."""
 
     message: str
     accepted: bool
@@ -77,9 +77,9 @@ class ChannelMessageReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What is to be said in a channel. `stream` is whether its pieces were told before.
+    """A message to deliver to a channel. `stream` is whether its chunks were sent before.
 
-    `id` is the same however often a host asks for the same delivery; empty where it gives none.
+    `id` stays the same when a host repeats a delivery. It is empty if the host gives none.
     """
 
     channel: ChannelDescriptor
@@ -95,9 +95,9 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class ChannelOutput:
-    """What somebody says in a channel, to be looked at: a piece, or the whole at the end.
+    """Output of a model for a channel, to observe: a chunk, or the whole text at the end.
 
-    It is no order to deliver anything: that is a `Post`. (D-71)
+    The server does not deliver it: a `Post` orders a delivery. (D-71)
     """
 
     channel: str
@@ -128,15 +128,15 @@ class LiveChannels:
         self._outgoing: OnOutgoing | None = None
         self._telling = asyncio.Lock()
 
-    # What its author joins.
+    # Handlers that the author registers.
 
     def on_publish[F: OnPublish](self, function: F) -> F:
-        """Have words delivered; a text is the id of the message outside, False that it failed."""
+        """Set the delivery handler. It returns the id of the delivered message, or False."""
         self._publish = function
         return function
 
     def on_open[F: OnOpen](self, function: F) -> F:
-        """Have a channel opened, of a type and at an address."""
+        """Set the handler that opens a channel of a type at an address."""
         self._open = function
         return function
 
@@ -149,7 +149,7 @@ class LiveChannels:
         return function
 
     def declared(self) -> dict[str, bool] | None:
-        """What is said of it in the greeting; None where no set is for channels. (§14.1)"""
+        """The channel capabilities of the server; None if no feature set uses channels. (§14.1)"""
         uses = {use for each in self._sets.values() for use in each.uses}
         if not uses & {FeatureUse.PUBLISH, FeatureUse.OBSERVE}:
             return None
@@ -162,7 +162,7 @@ class LiveChannels:
         }
 
     def check(self) -> None:
-        """Raises Misconfigured where something is joined that no feature set is for."""
+        """Raises Misconfigured for a handler whose use no feature set declares."""
         uses = {use for each in self._sets.values() for use in each.uses}
         if self._publish is not None and FeatureUse.PUBLISH not in uses:
             raise Misconfigured("on_publish needs a feature set that uses channels.publish")
@@ -170,13 +170,13 @@ class LiveChannels:
             raise Misconfigured("on_outgoing needs a feature set that uses channels.observe")
 
     async def register(self, *described: ChannelDescriptor) -> None:
-        """Have these channels, from now on and with every host."""
+        """Add channels and register them with every host."""
         await self.change(added=described)
 
     async def change(
         self, *, added: Iterable[ChannelDescriptor] = (), removed: Iterable[str] = ()
     ) -> None:
-        """Add channels, or describe known ones anew, and take others away."""
+        """Add or replace channels, and remove others."""
         for each in added:
             _checked(each)
             self.known[each.id] = each
@@ -188,7 +188,7 @@ class LiveChannels:
             await self.introduce(host)
 
     async def incoming(self, *messages: Message) -> tuple[ChannelMessageReceipt, ...]:
-        """Bring in what was said outside; each message has an outcome of its own."""
+        """Send incoming messages to the newest host; each message has its own receipt."""
         told = [each.told() for each in messages]
         for named, read in model.messages_in(jsonrpc.to_raw({"messages": told})):
             if isinstance(read, MalformedMessage):
@@ -215,10 +215,10 @@ class LiveChannels:
         found = model.registered_in(jsonrpc.to_raw({"channels": said.get("channels") or []}))
         return tuple(found)
 
-    # What hosts decide and ask.
+    # Decisions and requests of hosts.
 
     async def introduce(self, host: McplHost) -> None:
-        """Tell a host what it does not know yet, if it lets this server have channels."""
+        """Register new channels with a host, if it enables channels of this server."""
         async with self._telling:
             if host.way is None or not self._lets(host, FeatureUse.PUBLISH, FeatureUse.OBSERVE):
                 host.channels = None

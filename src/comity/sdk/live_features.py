@@ -66,7 +66,7 @@ MOST_KNOWN: Final = 1_000
 
 
 class MissingCheckpointError(MCPError):
-    """The checkpoint was dropped, or never was: what a rollback to it gets. (§8.7)"""
+    """The error of a rollback to a checkpoint that does not exist any more. (§8.7)"""
 
     def __init__(self, checkpoint: str) -> None:
         data = {"checkpoint": checkpoint}
@@ -74,14 +74,14 @@ class MissingCheckpointError(MCPError):
 
 
 class ServerCheckpointStore[T]:
-    """What a server keeps of its own for rollbacks: the newest few, by name. (§8.7)"""
+    """The newest checkpoints that a server keeps itself, by name. (§8.7)"""
 
     def __init__(self, most: int = 100) -> None:
         self._maximum = most
         self._kept: OrderedDict[str, T] = OrderedDict()
 
     def keep(self, value: T, name: str | None = None) -> str:
-        """Its name from now on."""
+        """Keep a value, and return the name of its checkpoint."""
         named = name or new_checkpoint()
         self._kept[named] = value
         while len(self._kept) > self._maximum:
@@ -89,7 +89,7 @@ class ServerCheckpointStore[T]:
         return named
 
     def __getitem__(self, name: str) -> T:
-        """Raises CheckpointNotFound for what is not kept any more."""
+        """Raises MissingCheckpointError for a checkpoint that is not kept any more."""
         try:
             return self._kept[name]
         except KeyError:
@@ -103,7 +103,7 @@ class ServerCheckpointStore[T]:
 
 
 class CheckpointLineage:
-    """Which checkpoints of one feature set hold what, as far as this process remembers."""
+    """The digests of the checkpoints of one feature set that this process remembers."""
 
     def __init__(self) -> None:
         self._holds: OrderedDict[str, bytes] = OrderedDict()
@@ -120,7 +120,7 @@ class CheckpointLineage:
                 del self._newest[digest]
 
     def returned(self, checkpoint: str) -> None:
-        """The host rolled back to it: of those that hold the same, it is the one from now on."""
+        """Make a checkpoint the current one of those with the same data, after a rollback."""
         digest = self._holds.get(checkpoint)
         if digest is not None:
             self._newest[digest] = checkpoint
@@ -130,7 +130,7 @@ class CheckpointLineage:
 
 
 class FeatureState:
-    """What a tool finds and leaves. Change `data`, or name a checkpoint of your own with `mark`."""
+    """The state of one call. Change `data`, or name a checkpoint of your own with `mark`."""
 
     def __init__(self, data: Any, checkpoint: str | None, *, is_kept: bool) -> None:
         self.data: Any = data
@@ -141,7 +141,7 @@ class FeatureState:
         self._mark: str | None = None
 
     def mark(self, checkpoint: str | None = None) -> str:
-        """Name a state that the server itself keeps; the host has no more than its name."""
+        """Name a state that the server itself keeps; the host stores only its name."""
         self._mark = checkpoint or new_checkpoint()
         return self._mark
 
@@ -155,7 +155,7 @@ class FeatureState:
         return _spelled(self.data) != _spelled(self._before)
 
     def told(self) -> dict[str, Any] | None:
-        """What the result of a call says of it; None where nothing has changed. (§8.2, §8.3)"""
+        """The `state` member of the call's result; None without a change. (§8.2, §8.3)"""
         if not self.has_changed:
             return None
         named = self._mark or new_checkpoint()
@@ -179,7 +179,7 @@ class FeatureStateTracker:
         self.is_opaque = False
 
     def opened(self, params: Mapping[str, Any]) -> FeatureState:
-        """What the host brought with a call. (§8.4)"""
+        """The state that the host sent with a call. (§8.4)"""
         named = params.get("checkpoint")
         checkpoint = named if isinstance(named, str) else None
         if "state" not in params:
@@ -188,7 +188,7 @@ class FeatureStateTracker:
         return FeatureState(data, checkpoint or self.lineage.holding(data), is_kept=True)
 
     def held(self, kept: object) -> FeatureState:
-        """What a client that knows nothing of state has left on its connection, if anything."""
+        """The state that the connection keeps for a client without MCPL, or the initial one."""
         data = self._initial if kept is None else kept
         return FeatureState(copy.deepcopy(data), None, is_kept=False)
 
@@ -211,7 +211,7 @@ def _digest(data: object) -> bytes:
 
 
 def _spelled(data: object) -> str:
-    """One spelling for equal data, whatever the order of their members."""
+    """Canonical JSON: equal data have the same text, in any order of their members."""
     try:
         return json.dumps(data, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError):
@@ -221,7 +221,7 @@ def _spelled(data: object) -> str:
 PUSH_SECONDS: Final = 20.0
 MOST_TRIES: Final = 3
 A_LONG_WAIT: Final = timedelta(minutes=10)
-"""What a person may take to answer."""
+"""The default time for a person to answer."""
 
 type Before = Callable[[Turn], Awaitable[str | Injection | list[Injection] | Saying | None]]
 type After = Callable[[Turn], Awaitable[str | Rewrite | None]]
@@ -229,14 +229,14 @@ type Rollback = Callable[[str], Awaitable[bool | str | None]]
 
 
 class ToolDecorator(Protocol):
-    """Who makes tools of functions."""
+    """Makes a tool of a function."""
 
     def __call__(self, security: Security | None, **options: Any) -> Callable[[Any], Any]: ...
 
 
 @dataclass(slots=True)
 class FeatureCallContext:
-    """The call amid which a tool runs."""
+    """The call in which a tool runs."""
 
     feature: str
     host: McplHost | None
@@ -250,7 +250,7 @@ CALL: ContextVar[FeatureCallContext | None] = ContextVar("comity_live_call", def
 
 @dataclass(frozen=True, slots=True)
 class FeatureDependencies:
-    """What the sets of one server have in common."""
+    """The services that all feature sets of one server use."""
 
     hosts: McplHostRegistry
     inferring: HostInferenceClient
@@ -259,7 +259,7 @@ class FeatureDependencies:
 
 @dataclass(frozen=True, slots=True)
 class FeatureOptions:
-    """What its author says of a set beside its name."""
+    """The options of a feature set."""
 
     uses: tuple[str, ...] = ()
     scoped: bool = False
@@ -293,7 +293,7 @@ class Feature:
         self._joint = joint
 
     def declared(self) -> dict[str, Any]:
-        """As it stands on the wire. Raises Misconfigured for a set that is for nothing. (B.2)"""
+        """Return the wire form. Raises Misconfigured for a set without uses. (B.2)"""
         if not self.uses:
             raise Misconfigured(f"feature set {self.name!r} uses nothing: say `uses=...`")
         told: dict[str, Any] = {"description": self.description, "uses": sorted(self.uses)}
@@ -303,16 +303,16 @@ class Feature:
             told["rollback"] = True
         return told
 
-    # What a host asks of it.
+    # Requests of a host.
 
     def before_inference[F: Before](self, hook: F) -> F:
-        """Have a function add to what the model reads; the first set that has something answers."""
+        """Add a hook that injects context; the first feature set with injections answers."""
         self.uses.add(FeatureUse.BEFORE)
         self.before.append(hook)
         return hook
 
     def after_inference(self, hook: After | None = None, *, blocking: bool = False) -> Any:
-        """Have a function hear what was said; one that blocks may return what to say instead."""
+        """Add a hook that reads the reply; a blocking one may return another reply."""
         self.uses.add(FeatureUse.AFTER)
 
         def join(function: After) -> After:
@@ -322,7 +322,7 @@ class Feature:
         return join if hook is None else join(hook)
 
     def tool(self, security: Security | None = None, **options: Any) -> Callable[[Any], Any]:
-        """A tool of this set; `state` and `scope` are those of its call."""
+        """Add a tool to this set; `state` and `scope` are those of its call."""
         self.uses.add(FeatureUse.TOOLS)
         made = self._joint.tools(security, **options)
 
@@ -333,14 +333,14 @@ class Feature:
         return join
 
     def on_rollback[F: Rollback](self, function: F) -> F:
-        """Have the server's own state put back; a text is why it cannot be. (§8.6)"""
+        """Set the rollback handler. It returns False or a reason if it fails. (§8.6)"""
         self.has_rollback = True
         self.roll_back = function
         return function
 
     @property
     def state(self) -> FeatureState:
-        """What the host brought with the call amid which this is asked."""
+        """The state that the host sent with the current call."""
         called = self._called
         if called.state is None:
             raise Misconfigured(f"feature set {self.name!r} keeps no state: say `rollback=True`")
@@ -348,7 +348,7 @@ class Feature:
 
     @property
     def scope(self) -> ScopeClaim | None:
-        """What the call may reach, where its host said so. (§7.7)"""
+        """The scope of the current call; None if the host sent none. (§7.7)"""
         return self._called.scope
 
     @property
@@ -358,11 +358,11 @@ class Feature:
             raise Misconfigured(f"no tool of feature set {self.name!r} is running here")
         return called
 
-    # What a host decided.
+    # Decisions of a host.
 
     @property
     def is_enabled(self) -> bool:
-        """Whether any host has it enabled just now."""
+        """Whether any host has it enabled now."""
         return any(each.decided.allows(self.name) for each in self._joint.hosts.all)
 
     async def enabled(self) -> None:
@@ -375,12 +375,12 @@ class Feature:
 
     @property
     def bounds(self) -> ScopeBounds:
-        """What the newest host said that it may reach. The host enforces it; this only spares."""
+        """The scope bounds of the newest host, which enforces them."""
         hosts = self._joint.hosts.all
         told = (each.decided.scopes.get(self.name) for each in reversed(hosts))
         return next((each for each in told if each is not None), ScopeBounds())
 
-    # What it asks of a host.
+    # Requests to a host.
 
     async def push(
         self,
@@ -390,7 +390,7 @@ class Feature:
         origin: Mapping[str, Any] | None = None,
         at: datetime | None = None,
     ) -> HostPushResult:
-        """Tell every host that wants it of an event; it is one event however often it is sent."""
+        """Push an event to every host that takes it. A repeated `event` id is the same event."""
         self._require(FeatureUse.PUSH)
         told: dict[str, Any] = {
             "featureSet": self.name,
@@ -431,7 +431,7 @@ class Feature:
         on_piece: OnPiece | None = None,
         within: timedelta = LONGEST,
     ) -> Reply:
-        """What the host's model says. Raises HostUnavailable, HostRefusal, HostRequestFailure."""
+        """Ask the host's model. Raises HostUnavailable, HostRefusal, HostRequestFailure."""
         self._require(FeatureUse.INFERENCE)
         refuse_in_hook()
         asked = HostInferenceRequest(self.name, messages, conversation, max_tokens, temperature)
@@ -444,7 +444,7 @@ class Feature:
     async def elevate(
         self, scope: ScopeClaim, *, within: timedelta = A_LONG_WAIT
     ) -> HostElevationResult:
-        """Ask to reach beyond what is allowed; within a call, in the name of who called. (§7.4)"""
+        """Ask for a wider scope; within a call, for the caller of that call. (§7.4)"""
         if not self.is_scoped:
             raise Misconfigured(f"feature set {self.name!r} has no scopes: say `scoped=True`")
         if not scope.label:
@@ -475,7 +475,7 @@ class Feature:
 
 
 def format_event_time(at: datetime) -> str:
-    """A moment as it stands on the wire; one without a zone is taken for UTC."""
+    """Return the wire form of a time; a time without a zone is UTC."""
     aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return aware.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -486,7 +486,7 @@ type Start = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class FeatureHookRunner:
-    """Those of all feature sets of a server."""
+    """Runs the hooks of all feature sets of a server."""
 
     def __init__(self, name: str, sets: Mapping[str, Feature], start: Start) -> None:
         self._name = name
@@ -495,11 +495,11 @@ class FeatureHookRunner:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether any of them may change what was said. (§10.5)"""
+        """Whether any hook may change the reply. (§10.5)"""
         return any(blocking for each in self._sets.values() for _, blocking in each.after)
 
     def afterwards(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Do something once the hook amid which this is called is over; a model may be asked."""
+        """Run a function after the current hook has ended, when it may ask a model."""
         hook = HOOK.get()
 
         async def run() -> None:
@@ -552,7 +552,7 @@ class FeatureHookRunner:
     async def _looked(
         self, feature: str, hook: Callable[[Turn], Awaitable[object]], turn: Turn
     ) -> dict[str, Any] | None:
-        """What is to be said instead, if anything. Raises MCPError where it failed."""
+        """The changed reply of a hook, or None. Raises MCPError if the hook failed."""
         problems: list[Exception] = []
         found = await self._heard(feature, hook, turn, problems)
         if problems or not (found is None or isinstance(found, str | Rewrite)):

@@ -21,12 +21,12 @@ from comity.sdk.mgp_negotiation import Context
 from comity.toolkit.patterns import covers_feature
 
 MOST_WORDS: Final = 1_000
-"""Names, families and patterns that are kept of what a host says."""
+"""The limit of names and patterns that are kept of one host."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCapabilities:
-    """What a host says that it does."""
+    """The MCPL capabilities that a host declares."""
 
     pushes: bool = False
     hooks: bool = False
@@ -36,7 +36,7 @@ class HostCapabilities:
     channels: bool = False
 
     def has(self, use: FeatureUse) -> bool:
-        """Whether a server may turn to this host with it."""
+        """Whether the host accepts requests of this use."""
         if use is FeatureUse.PUSH:
             return self.pushes
         if use is FeatureUse.INFERENCE:
@@ -47,7 +47,7 @@ class HostCapabilities:
 
 
 def offered_in(capabilities: object) -> HostCapabilities | None:
-    """What a client offers; None for one that does not speak of MCPL."""
+    """The capabilities that a client declares; None for a client without MCPL."""
     said = _said(_table(capabilities))
     version = said.get("version")
     if not isinstance(version, str) or version.partition(".")[0] != _MAJOR:
@@ -69,24 +69,24 @@ def offered_in(capabilities: object) -> HostCapabilities | None:
 
 @dataclass(slots=True)
 class HostFeatureDecisions:
-    """What one host decided of the feature sets; the last word about a name counts."""
+    """The decisions of one host about feature sets; the last one about a name counts."""
 
     words: dict[str, bool] = field(default_factory=dict[str, bool])
     scopes: dict[str, ScopeBounds] = field(default_factory=dict[str, ScopeBounds])
     is_told: bool = False
 
     def allows(self, name: str) -> bool:
-        """Whether the set is enabled just now."""
+        """Whether the set is enabled now."""
         return next(
             (on for word, on in reversed(self.words.items()) if covers_feature(word, name)), False
         )
 
     def take(self, params: Mapping[str, Any]) -> None:
-        """What a `featureSets/update` says counts from this moment. (§6.7)"""
+        """Apply the decisions of a `featureSets/update`. (§6.7)"""
         self.is_told = True
         for member, on in (("enabled", True), ("disabled", False)):
             for word in _texts(params.get(member)):
-                # The newest stands last.
+                # The newest is last.
                 self.words.pop(word, None)
                 if len(self.words) < MOST_WORDS:
                     self.words[word] = on
@@ -121,11 +121,11 @@ _GONE: Final = (BrokenResourceError, ClosedResourceError, NoBackChannelError)
 
 
 class HostRequestFailure(ToolError):
-    """No answer came, and whether it was heard is not known."""
+    """No answer arrived; the host may have received the request."""
 
 
 class HostRefusal(ToolError):
-    """The host answered with an error; who calls a tool amid which it happens is told so."""
+    """The host answered with an error. Within a tool call the caller gets it."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)
@@ -134,11 +134,11 @@ class HostRefusal(ToolError):
 
 
 class HostUnavailable(ToolError):
-    """No host is here that takes this: none is connected, offers it, or has enabled it."""
+    """No host takes this request: no connected host declares it and has enabled it."""
 
 
 class HostConnection(Protocol):
-    """How a host is reached."""
+    """Sends requests and notifications to a host."""
 
     async def ask(
         self, method: str, params: Mapping[str, Any], id: str, seconds: float
@@ -155,9 +155,9 @@ class McplHost:
 
     offered: HostCapabilities
     decided: HostFeatureDecisions = field(default_factory=HostFeatureDecisions)
-    # The newest counts; in the modern era each node of a gateway may listen by itself.
+    # The newest counts; with the modern protocol each node of a gateway may listen by itself.
     ways: list[HostConnection] = field(default_factory=list[HostConnection])
-    # The feature sets that it was told of, as they stood on the wire.
+    # The feature sets that were announced to it, in their wire form.
     knows: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     # The channels that were registered with it; None before the first was.
     channels: dict[str, Mapping[str, Any]] | None = None
@@ -176,7 +176,7 @@ class McplHost:
     ) -> Mapping[str, Any]:
         """Raises HostRequestFailure, HostRefusal."""
         if self.way is None:
-            raise HostRequestFailure(f"nobody listens for {method}")
+            raise HostRequestFailure(f"the host does not listen for {method}")
         return await self.way.ask(method, params, id or new_id(), seconds)
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
@@ -185,7 +185,7 @@ class McplHost:
 
     @asynccontextmanager
     async def hooked(self) -> AsyncGenerator[None]:
-        """While it waits for a hook, it takes no request for inference. (D-69)"""
+        """Mark a running hook: the host takes no inference request until it ends. (D-69)"""
         here = object()
         self.hooks.add(here)
         self.quiet.clear()
@@ -198,7 +198,7 @@ class McplHost:
 
 
 class LegacyHostConnection:
-    """The way to a host of the handshake era: the connection itself, or the stream of a request."""
+    """Reaches a legacy host over its connection, or over the stream of a request."""
 
     def __init__(self, connection: Connection, amid: Context | None = None) -> None:
         self._connection = connection
@@ -231,7 +231,7 @@ class LegacyHostConnection:
 
 
 class ModernHostConnection:
-    """The way to a host of the modern era: the long request on which it listens."""
+    """Reaches a modern host over the long request on which it listens."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -242,7 +242,7 @@ class ModernHostConnection:
     ) -> Mapping[str, Any]:
         if len(self._pending) >= MOST_PENDING:
             raise HostRequestFailure("too much is asked of this host already")
-        # Whoever answers must have heard the question: ids cannot be guessed.
+        # Ids cannot be guessed: only a host that received the request can answer it.
         waiting = self._pending[id] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(seconds):
@@ -261,7 +261,7 @@ class ModernHostConnection:
         await self._say(mcpl.REVERSE_NOTIFICATION, {"method": method, "params": {**params}})
 
     def answered(self, params: Mapping[str, Any]) -> bool:
-        """Whether this is an answer to something that was asked here."""
+        """Take an answer; return whether it belongs to a request of this connection."""
         id = params.get("id")
         waiting = self._pending.get(id) if isinstance(id, str) else None
         if waiting is None or waiting.done():
@@ -291,19 +291,19 @@ class ModernHostConnection:
 
 
 def new_id() -> str:
-    """Unique on every connection and not to be guessed; no number, for those the SDK mints."""
+    """A random id. It is no number, because the SDK assigns numbers."""
     return f"live-{secrets.token_hex(12)}"
 
 
 class McplHostRegistry:
-    """All hosts of a server, and what is on its way from them."""
+    """All hosts of a server, and a condition that signals their changes."""
 
     def __init__(self) -> None:
         self.all: list[McplHost] = []
         self.news = asyncio.Condition()
 
     def taking(self, feature: str, use: FeatureUse) -> list[McplHost]:
-        """Those that offer this and have enabled the feature set; the newest first."""
+        """The hosts that take this use and have enabled the feature set; the newest first."""
         here = [each for each in self.all if each.way is not None and each.offered.has(use)]
         return [each for each in reversed(here) if each.decided.allows(feature)]
 

@@ -92,7 +92,7 @@ class HostInferenceRequest:
     temperature: float | None = None
 
     def params(self, *, stream: bool) -> dict[str, Any]:
-        """As it stands on the wire. Raises Misconfigured where no host could read it."""
+        """Return the wire form. Raises Misconfigured if it is invalid."""
         liked: dict[str, Any] = {}
         if self.max_tokens is not None:
             liked["maxTokens"] = self.max_tokens

@@ -114,7 +114,7 @@ def _opened(
 
 
 def _kept(ctx: Context) -> dict[str, Any]:
-    """What lasts as long as the connection, for clients that keep nothing themselves."""
+    """The state that a connection keeps for a client without MCPL, by feature set."""
     return cast("Connection", connection_of(ctx)).state.setdefault(_KEPT, {})
 
 
@@ -170,7 +170,7 @@ class LiveMiddleware:
         }
         server.middleware.append(self)
 
-    # What its author uses.
+    # For the author of the server.
 
     def feature(self, name: str, description: str, traits: FeatureOptions) -> Feature:
         if name in self.sets:
@@ -181,7 +181,7 @@ class LiveMiddleware:
         return made
 
     async def announce(self) -> None:
-        """Tell hosts which feature sets have come and gone since they were told. (§6.7)"""
+        """Tell hosts which feature sets were added and removed. (§6.7)"""
         now = {name: each.declared() for name, each in self.sets.items()}
         for host in self.hosts.all:
             added = {name: each for name, each in now.items() if host.knows.get(name) != each}
@@ -194,33 +194,33 @@ class LiveMiddleware:
         """The host's model. Raises HostUnavailable, HostRefusal, HostRequestFailure. (§12)"""
         here = [each for each in self.hosts.all if each.way is not None and each.offered.models]
         if not here:
-            raise HostUnavailable("no host has a model to tell of")
+            raise HostUnavailable("no connected host describes its model")
         found = model_in(await here[-1].ask(messages.MODEL, {}, MODEL_SECONDS))
         if found is None:
-            raise HostRequestFailure("the host said nothing of its model")
+            raise HostRequestFailure("the host did not describe its model")
         return found
 
     def renew(self) -> None:
-        """Begin anew, perhaps in another event loop."""
+        """Reset the hosts, so that the server can run in another event loop."""
         self.closed = asyncio.Event()
         self.hosts.news = asyncio.Condition()
         self.hosts.all.clear()
         self._modern.clear()
 
     def stop(self) -> None:
-        """End what was begun beside the requests; nobody is here any more to hear of it."""
+        """Cancel the background tasks; no host is connected any more."""
         self.closed.set()
         for task in self._tasks:
             task.cancel()
 
     def check(self) -> None:
-        """Raises Misconfigured for what could never work."""
+        """Raises Misconfigured for an invalid feature set or channel handler."""
         for each in self.sets.values():
             each.declared()
         self.channels.check()
 
     def declared(self) -> dict[str, Any]:
-        """What is said of MCPL to who speaks of it. (§5.1)"""
+        """The MCPL capabilities of the server, for clients that speak MCPL. (§5.1)"""
         uses = {use for each in self.sets.values() for use in each.uses}
         told: dict[str, Any] = {"version": mcpl.VERSION, "modelInfo": True}
         told["pushEvents"] = FeatureUse.PUSH in uses
@@ -238,7 +238,7 @@ class LiveMiddleware:
         told["featureSets"] = {name: each.declared() for name, each in self.sets.items()}
         return told
 
-    # What clients say.
+    # Requests of clients.
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if ctx.method in (protocol.INITIALIZE, protocol.DISCOVER):
@@ -289,18 +289,18 @@ class LiveMiddleware:
         return host
 
     def _host(self, ctx: Context) -> McplHost | None:
-        """The host whose message this is; None for a client that does not speak of MCPL."""
+        """The host that sent this message; None for a client without MCPL."""
         if not is_modern(ctx):
             return cast("Connection", connection_of(ctx)).state.get(_HOST)
         offered = offered_in(_envelope(ctx))
         return None if offered is None else self._known(ctx, offered)
 
     def _known(self, ctx: Context, offered: HostCapabilities) -> McplHost:
-        """In the modern era a host is who it says that it is, in each request."""
+        """The host of a modern request, by its token, client info and capabilities."""
         token = get_access_token()
         meta = cast("Mapping[str, Any]", (ctx.params or {}).get("_meta") or {})
         said = meta.get(protocol.CLIENT_INFO)
-        # Who offers less is another: a gateway makes calls for clients of its own name too.
+        # Capabilities are part of the key: a gateway also makes calls for its clients.
         key = (None if token is None else token.client_id, str(said)[:200], offered)
         host = self._modern.get(key)
         if host is None:
@@ -311,7 +311,7 @@ class LiveMiddleware:
         return host
 
     def _forget(self) -> None:
-        """Somebody of the modern era who does not listen, the longest known first."""
+        """Forget the oldest modern host that does not listen. Raises MCPError if all listen."""
         for key, host in self._modern.items():
             if not host.ways:
                 del self._modern[key]
@@ -319,7 +319,7 @@ class LiveMiddleware:
                 return
         raise MCPError(METHOD_NOT_FOUND.code, "too many hosts listen here")
 
-    # What hosts ask and tell.
+    # Requests of hosts.
 
     async def _listen(self, ctx: Context, host: McplHost) -> dict[str, Any]:
         way = ModernHostConnection(ctx)
@@ -366,7 +366,7 @@ class LiveMiddleware:
             return {"checkpoint": named, "success": True}
         return {"checkpoint": named, "success": False, "reason": reason}
 
-    # What follows.
+    # Background tasks.
 
     def _start(self, doing: Any) -> None:
         task = asyncio.ensure_future(_guarded(doing))
@@ -378,7 +378,7 @@ _HANDSHAKE: Final = ("experimental", mcpl.KEY)
 
 
 async def _told(answer: Awaitable[dict[str, Any]], method: str) -> dict[str, Any]:
-    """What is answered. The SDK would tell a stranger what failed within, in its own words."""
+    """The answer of a handler. An internal error is logged, and the client sees no details."""
     try:
         return await answer
     except MCPError:
@@ -400,10 +400,10 @@ async def _guarded(doing: Awaitable[object]) -> None:
 
 
 async def _rolled_back(feature: Feature, checkpoint: str) -> str | None:
-    """Why it was not, or None. Raises the error for a checkpoint that is not there."""
+    """Roll back; return the reason of a failure. Raises MissingCheckpointError."""
     if feature.roll_back is None:
         return (
-            "what this server keeps itself cannot be undone" if feature.keeper.is_opaque else None
+            "this server cannot undo the state that it keeps" if feature.keeper.is_opaque else None
         )
     try:
         said = await feature.roll_back(checkpoint)

@@ -14,15 +14,15 @@ from comity.mcp import jsonrpc
 
 type Said = str | ContentBlock | Mapping[str, Any] | BaseModel
 type Saying = Said | Sequence[Said]
-"""Content as it is written: a text, a block of any make, or several."""
+"""Content: a text, a block of any type, or several of them."""
 
 _OTHERS: Final = ("<|im_start|>", "<|system|>", "<<SYS>>", "[INST]", "\n\nHuman:", "\n\nAssistant:")
-"""Where a model may take a text for somebody else's turn."""
+"""Marks that a model may read as the turn of another speaker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What the model is to read. At `system` a host puts it only where that was granted."""
+    """Text for the model. A host allows the position `system` only with a grant."""
 
     content: Saying
     position: InjectionPosition | str = InjectionPosition.BEFORE_USER
@@ -32,7 +32,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What is to be said instead of what the model said."""
+    """A reply that replaces the reply of the model."""
 
     text: str
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -40,7 +40,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn, before the model answers and after; `answer` is what it said."""
+    """One turn, before or after the model answers; `answer` is its reply."""
 
     inference: str
     conversation: str
@@ -55,7 +55,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class HostPushResult:
-    """What became of an event; `reason` is why it was not taken."""
+    """The outcome of a push; `reason` says why the host did not accept it."""
 
     accepted: bool
     inference: str = ""
@@ -63,13 +63,13 @@ class HostPushResult:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the host has it for good: since now, or since an earlier try."""
+        """Whether the host has the event, from this push or an earlier one."""
         return self.accepted or self.reason.startswith("duplicate")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model said."""
+    """The reply of a model."""
 
     text: str
     model: str = ""
@@ -79,7 +79,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class HostElevationResult:
-    """Whether a scope was approved; the payload is the host's, perhaps with more in it."""
+    """Whether a scope was approved; `payload` comes from the host, which may add to it."""
 
     approved: bool
     payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -90,7 +90,7 @@ class HostElevationResult:
 
 
 def content_of(saying: Saying) -> Content:
-    """What is said, as blocks. Raises Misconfigured where no host could read it. (B.1)"""
+    """Return content as blocks. Raises Misconfigured for invalid content. (B.1)"""
     try:
         return messages.content_in(jsonrpc.to_raw(_plain(saying)))
     except MalformedMessage as problem:
@@ -102,7 +102,7 @@ def blocks_of(saying: Saying) -> list[dict[str, Any]]:
 
 
 def encode_injections(said: object, namespace: str) -> list[dict[str, Any]]:
-    """What a hook gave, as it stands on the wire. Raises Misconfigured."""
+    """Return the wire form of the injections of a hook. Raises Misconfigured."""
     if said is None:
         return []
     if isinstance(said, Injection):
@@ -115,7 +115,7 @@ def encode_injections(said: object, namespace: str) -> list[dict[str, Any]]:
 
 
 def turn_in(params: Mapping[str, Any]) -> Turn:
-    """A turn as its host tells it; what is missing or strange is left empty."""
+    """Read a turn. A missing member, or one of a wrong type, stays empty."""
     usage = _table(params.get("usage"))
     user, answer = params.get("userMessage"), params.get("assistantMessage")
     return Turn(
@@ -168,7 +168,7 @@ def _injection(made: Injection, namespace: str) -> dict[str, Any]:
     content = content_of(made.content)
     for block in content:
         if mark := next((each for each in _OTHERS if each in block.text), None):
-            raise Misconfigured(f"an injection speaks for itself and nobody else: {mark!r}")
+            raise Misconfigured(f"an injection must not imitate another speaker: {mark!r}")
     told: dict[str, Any] = {"namespace": named, "position": str(made.position)}
     told["content"] = messages.to_wire(content)
     return {**told, "metadata": dict(made.metadata)} if made.metadata else told

@@ -160,7 +160,7 @@ class McpClientSession:
             raise Unavailable(f"{method} was not answered in time", TIMEOUT) from None
 
     async def withdraw(self, id: int) -> None:
-        """Tell the server that nobody waits for the answer any more."""
+        """Tell the server that this client does not wait for the answer any more."""
         cancelled = jsonrpc.make_notification(protocol.CANCELLED, {"requestId": id})
         with suppress(Unavailable, MalformedMessage, TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
@@ -232,7 +232,7 @@ class McpClientSession:
             pass
 
     async def _stand(self) -> None:
-        """The stream of what is told amid no call, for as long as the session."""
+        """Read the stream of notifications that belong to no call, as long as the session lasts."""
         backoff, failures = RetrySchedule(timedelta(milliseconds=200), timedelta(seconds=30)), 0
         while True:
             try:

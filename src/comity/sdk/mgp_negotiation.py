@@ -74,7 +74,7 @@ class MgpTerms:
         return await (call_next(ctx) if around is None else around(ctx, call_next))
 
     def _introduced(self, ctx: Context, result: HandlerResult) -> HandlerResult:
-        """Answer who spoke of MGP with what is agreed on; nobody else hears of it. (MGP §2.4)"""
+        """Answer a client that declared MGP with the negotiated extensions. (MGP §2.4)"""
         said = _envelope(ctx)
         if said is None and ctx.method == protocol.INITIALIZE:
             said = cast("dict[str, object]", (ctx.params or {}).get("capabilities") or {})
@@ -111,12 +111,12 @@ def terms_of(server: Server[Any] | MCPServer[Any]) -> MgpTerms:
 
 
 def connection_of(ctx: Context) -> object:
-    """What stands for the client of this request: in the modern era each request has its own."""
+    """The connection of a request; in the modern protocol each request has its own."""
     return ctx.session._connection  # pyright: ignore[reportPrivateUsage]  # the SDK has no other way
 
 
 def is_modern(ctx: Context) -> bool:
-    """Whether the request says itself what its client can do. (2026-07-28)"""
+    """Whether the request declares the capabilities of its client. (2026-07-28)"""
     return _envelope(ctx) is not None
 
 
@@ -136,7 +136,7 @@ _NO_TRACE: Final = "0" * 32
 
 @dataclass(eq=False)
 class MgpClientConnection:
-    """One connection. `session` is of its latest request, for what is told amid none."""
+    """One connection. `session` is the latest one, for notifications outside of a request."""
 
     session: Any
     extensions: frozenset[str] = frozenset()
@@ -164,7 +164,7 @@ class MgpRequest:
         return trace_of(jsonrpc.to_raw(dict(self.params))) or ""
 
     async def tell(self, method: str, params: Mapping[str, object]) -> None:
-        """Amid this request, on its own stream."""
+        """Send a notification on the stream of this request."""
         told = _note(method, params)
         await self.context.session.send_notification(told, self.context.request_id)
 
@@ -181,7 +181,7 @@ class MgpRequest:
 
 
 CURRENT: ContextVar[MgpRequest | None] = ContextVar("comity_mgp_server", default=None)
-"""The request amid which a tool runs."""
+"""The request in which a tool runs."""
 
 
 def _note(method: str, params: Mapping[str, object]) -> Any:

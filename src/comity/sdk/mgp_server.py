@@ -58,7 +58,7 @@ _LEVELS: Final = ("unrestricted", "standard", "strict", "readonly")
 
 @dataclass(frozen=True, slots=True)
 class CodeSafety:
-    """What code a tool takes, for a gateway that looks into it first. (MGP §7.3)"""
+    """The code that a tool accepts, for a gateway that checks code arguments. (MGP §7.3)"""
 
     level: CodeLevel = "strict"
     language: str = "python"
@@ -93,7 +93,7 @@ class Security:
     code: CodeSafety | None = None
 
     def said(self) -> dict[str, object]:
-        """As it stands on the wire. Raises Misconfigured for what no reader would understand."""
+        """Return the wire form. Raises Misconfigured for an invalid label."""
         self._check()
         return {
             "risk_level": self.risk,
@@ -135,11 +135,11 @@ class ToolSecurityRegistry:
 
     @property
     def permissions(self) -> tuple[str, ...]:
-        """All that any tool needs."""
+        """All permissions that any tool needs."""
         return tuple(dict.fromkeys(each for needs in self._needs.values() for each in needs))
 
     def labelled(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """A list of tools with their labels, where MGP has them and in `_meta` as well."""
+        """A list of tools with their labels, in `security` and in `_meta`."""
         return {**result, "tools": [self._labelled(tool) for tool in result.get("tools", ())]}
 
     def _labelled(self, tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +157,7 @@ PATIENCE: Final = timedelta(seconds=10)
 
 
 class MgpPermissionDecisions:
-    """The decisions about what this server needs, as far as it was told of them."""
+    """The decisions of the gateway about the permissions of this server."""
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
         self.patience = patience
@@ -165,15 +165,15 @@ class MgpPermissionDecisions:
         self._news = asyncio.Condition()
 
     def __getitem__(self, permission: str) -> PermissionOutcome | None:
-        """What was decided; None where nobody said anything."""
+        """The decision about a permission; None if the gateway sent none."""
         return self._decided.get(permission)
 
     def allow(self, needs: Iterable[str]) -> bool:
-        """Whether none of these is undecided or denied."""
+        """Whether none of these permissions is pending or denied."""
         return all(self._decided.get(name) in (None, PermissionOutcome.APPROVED) for name in needs)
 
     async def wait(self, request: MgpRequest) -> dict[str, object]:
-        """Somebody has yet to decide about these."""
+        """Note the permissions that wait for a decision."""
         names = request.params.get("permissions")
         if not isinstance(names, list) or len(cast("list[object]", names)) > MAX_NAMES:
             raise request.refused(INVALID_PARAMS, "permissions is a list of names")
@@ -198,7 +198,7 @@ class MgpPermissionDecisions:
         return {}
 
     async def hold(self, request: MgpRequest, needs: Iterable[str]) -> None:
-        """Until a call may run. Raises the refusal where it may not."""
+        """Wait for the permissions of a call. Raises the refusal if one is denied or pending."""
         wanted = tuple(needs)
         try:
             async with asyncio.timeout(self.patience.total_seconds()), self._news:
@@ -217,17 +217,17 @@ class MgpPermissionDecisions:
         return [name for name in names if self._decided.get(name) is decision]
 
     async def _take(self, decided: Mapping[str, PermissionOutcome]) -> None:
-        topic = MAX_NAMES - len(self._decided)
+        free = MAX_NAMES - len(self._decided)
         new = [name for name in decided if name not in self._decided]
         async with self._news:
-            left_out = set(new[max(topic, 0) :])
+            left_out = set(new[max(free, 0) :])
             self._decided |= {name: d for name, d in decided.items() if name not in left_out}
             self._news.notify_all()
 
 
 _PEER: Final = "dev.comity/mgp_server"
 _FREE: Final = frozenset({protocol.INITIALIZE, protocol.DISCOVER, protocol.PING})
-"""What a server answers until its last moment."""
+"""Methods that a server also answers while it shuts down."""
 
 _EXTENSIONS: Final = frozenset(
     {MgpExtension.SECURITY, MgpExtension.LIFECYCLE, MgpExtension.BIDIRECTIONAL, MgpExtension.AUDIT}
@@ -237,10 +237,10 @@ type _Answer = Callable[[MgpRequest], Awaitable[dict[str, object]]]
 
 
 class MgpServer:
-    """MGP around a `Server` or an `MCPServer`; make it before the first client comes.
+    """Adds MGP to a `Server` or an `MCPServer`; create it before the first client connects.
 
-    `permissions` is what the server needs beside what its tools' labels name; `trust` is how far it
-    asks to be trusted. `asks`, `channels`, `life` and `permits` are its parts, for its tools.
+    The server needs `permissions` in addition to those of its tools' labels. `trust` is the trust
+    level that it asks for. Its tools use `asks`, `channels`, `life` and `permits`.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class MgpServer:
         server.middleware.append(self._around)
 
     def tool(self, security: Security, **options: Any) -> Callable[[Any], Any]:
-        """As `MCPServer.tool`, with a label."""
+        """Add a tool as `MCPServer.tool` does, with a label."""
         if not isinstance(self.server, MCPServer):
             raise Misconfigured("a low-level Server lists its own tools: label them with `secure`")
         own = self.server.tool(**options)
@@ -285,17 +285,17 @@ class MgpServer:
         self._tell_needs()
 
     def check(self, name: str, check: Check) -> None:
-        """Have something looked at whenever somebody asks how the server is."""
+        """Add a check that runs at each health request."""
         if len(self.life.checks) >= MOST_CHECKS:
             raise Misconfigured(f"a server has at most {MOST_CHECKS} checks")
         self.life.checks[name] = check
 
     def resource(self, name: str, read: Resource) -> None:
-        """Have a figure told whenever somebody asks how the server is."""
+        """Add a number that each health status reports."""
         self.life.resources[name] = read
 
     async def audit(self, event_type: str, result: str = "SUCCESS", **details: object) -> None:
-        """Tell what a tool did, in the trace of the call amid which it does it. (MGP §6.5)"""
+        """Send an audit event in the trace of the current call. (MGP §6.5)"""
         request = CURRENT.get()
         if request is None or MgpExtension.AUDIT not in request.extensions:
             return
@@ -312,7 +312,7 @@ class MgpServer:
         await request.tell(audit.NOTICE, told)
 
     def run(self, port: int | None = None, host: str = "127.0.0.1") -> None:
-        """Serve on the pipes, or over HTTP where a port is given, until the end."""
+        """Serve over stdio, or over HTTP if a port is given, until the server is closed."""
         asyncio.run(self.serve(port, host))
 
     async def serve(self, port: int | None = None, host: str = "127.0.0.1") -> None:
@@ -364,7 +364,7 @@ class MgpServer:
         self._terms.more["permissions_required"] = [*needs]
 
     async def _status(self, _: MgpRequest) -> dict[str, object]:
-        """Of a low-level server only the labelled tools are known."""
+        """The health status. Of a low-level server only the labelled tools are counted."""
         if isinstance(self.server, MCPServer):
             names = tuple(tool.name for tool in await self.server.list_tools())
         else:

@@ -27,13 +27,13 @@ MOST_OPEN: Final = 1_000
 
 
 class MgpCallbackClient:
-    """The open questions of a server; ask amid a tool call."""
+    """The open questions of a server; ask them during a tool call."""
 
     def __init__(self) -> None:
         self._open: dict[str, asyncio.Future[object]] = {}
 
     async def confirm(self, message: str, *, within: timedelta = A_MINUTE) -> bool:
-        """Whether somebody said yes."""
+        """Ask for a confirmation; return whether a person confirmed."""
         said = await self._ask(
             CallbackType.CONFIRMATION, message, (CONFIRM_OPTION, CANCEL_OPTION), within
         )
@@ -46,19 +46,19 @@ class MgpCallbackClient:
     async def select(
         self, message: str, options: Sequence[str], *, within: timedelta = A_MINUTE
     ) -> str | None:
-        """One of the options, or None; nothing else is taken for an answer."""
+        """Ask for one of the options. Returns None for any other answer."""
         said = await self._ask(CallbackType.SELECTION, message, options, within)
         return said if isinstance(said, str) and said in options else None
 
     async def notify(self, message: str) -> None:
-        """Say something to the person; nobody answers."""
+        """Send a message to a person, without an answer."""
         request = CURRENT.get()
         if request is not None and MgpExtension.BIDIRECTIONAL in request.extensions:
             told = self._question(request, CallbackType.NOTIFICATION, message, (), A_MINUTE)
             await request.tell(mgp.CALLBACK_REQUEST, told)
 
     async def answered(self, request: MgpRequest) -> dict[str, object]:
-        """Somebody answered; a question that is over takes no answer, and says so to nobody."""
+        """Take an answer. A late answer to a closed question is ignored without an error."""
         named = request.params.get("callback_id")
         if not isinstance(named, str):
             raise request.refused(INVALID_PARAMS, "callback_id is missing")
@@ -114,13 +114,13 @@ class MgpCallbackClient:
 
 
 MOST_SUBSCRIPTIONS: Final = 64
-"""Of one connection."""
+"""The limit of one connection."""
 
 MOST_CHANNELS: Final = 256
 
 
 class MgpEventChannels:
-    """The channels of one server, and who listens to them."""
+    """The event channels of one server, and their subscriptions."""
 
     def __init__(self, peers: set[MgpClientConnection]) -> None:
         self._peers = peers
@@ -130,7 +130,7 @@ class MgpEventChannels:
         return len(self._known)
 
     def add(self, *names: str) -> None:
-        """Raises Misconfigured for what cannot be the name of a channel (`family.name`)."""
+        """Add channels. Raises Misconfigured for an invalid name (not `family.name`)."""
         for name in names:
             if not model.is_channel(name):
                 raise Misconfigured(f"{name!r:.140} is no channel: a family, a dot and a name")
@@ -141,7 +141,7 @@ class MgpEventChannels:
     async def publish(
         self, channel: str, data: Mapping[str, object], severity: Severity | str = Severity.INFO
     ) -> int:
-        """Tell whoever wants to hear it; gives how many subscriptions there were."""
+        """Send an event to its subscriptions, and return their number."""
         severity = severity_of(severity)
         if channel not in self._known:
             raise Misconfigured(f"there is no channel {channel!r:.140}: name it with `add` first")

@@ -29,23 +29,23 @@ from comity.sdk.mgp_negotiation import MgpClientConnection, MgpRequest
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 2.0
-"""What all checks together may take, well within the 5 seconds that a ping has."""
+"""The time limit of all checks together, well within the 5 seconds of a ping."""
 
 MOST_CHECKS: Final = 64
 USUAL_DRAIN_MS: Final = 30_000
 LONGEST_DRAIN: Final = timedelta(minutes=10)
 LAST_WORDS_SECONDS: Final = 0.25
-"""A result that is ready is still on its way out: the SDK tells nobody when it was written."""
+"""The wait before the close: the SDK does not report when a result was written."""
 
 _A_CALL_MS: Final = 1_000
-"""How long a call is guessed to need for its end."""
+"""The estimated time until a running call ends."""
 
 type Check = Callable[[], Awaitable[bool]]
 type Resource = Callable[[], int]
 
 
 class MgpServerLifecycle:
-    """From the first request to the last. `closed` is set when the transport is to be closed."""
+    """The lifecycle of a server. `closed` is set when the transport must be closed."""
 
     def __init__(self, server_id: str) -> None:
         self.closed = asyncio.Event()
@@ -62,12 +62,12 @@ class MgpServerLifecycle:
         self._draining: asyncio.Task[None] | None = None
 
     def ail(self, because: str) -> None:
-        """Say that nothing works; the empty text takes it back."""
+        """Report the server as unhealthy; an empty text takes it back."""
         self._ailment = because
 
     @asynccontextmanager
     async def running(self, request: MgpRequest) -> AsyncGenerator[None]:
-        """A request that is waited for before the end. Raises where the end has begun."""
+        """Track a request until it ends. Raises if the server is shutting down."""
         if self.state is not ServerLifecycleState.CONNECTED:
             raise request.refused(SERVER_DRAINING, "this server is shutting down")
         self._running.add(request)

@@ -39,7 +39,7 @@ class StdioToolServer:
         self._writing = Lock()
 
     def serve(self) -> None:
-        """Until the client closes our input."""
+        """Answer requests until the client closes the input."""
         for line in self._reader:
             try:
                 frame = msgspec.json.decode(line, type=dict[str, Any])
@@ -53,14 +53,14 @@ class StdioToolServer:
                 self._answer(frame)
 
     def answered(self, frame: Frame) -> None:
-        """What the client says to a question of ours."""
+        """Take the client's answer to a request of this server."""
 
     def tools(self) -> list[Frame]:
         """The definitions of all tools."""
         return []
 
     def call(self, name: str, arguments: Frame, meta: Frame) -> Frame | None:
-        """What a tool gives; None where there is no such tool."""
+        """The result of a tool; None if there is no such tool."""
         return None
 
     def say(self, frame: Frame) -> None:
@@ -111,7 +111,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RegisteredFunction:
-    """One function, what it is known by, and what looks at its arguments."""
+    """One function, its signature, and the validator of its arguments."""
 
     function: Callable[..., Any]
     signature: Signature
@@ -161,13 +161,13 @@ class ModuleFunctionServer(StdioToolServer):
         try:
             return held.call(arguments)
         except Exception as error:
-            # The function is somebody else's, and may raise whatever it likes.
+            # A function of a user can raise any exception.
             log.exception("the function %s failed", name)
             return text_result(f"{type(error).__name__}: {error}", is_error=True)
 
 
 def load_functions(named: str) -> dict[str, RegisteredFunction]:
-    """The functions that `package.module`, `package.module:name` or `file.py` stands for."""
+    """The functions that `package.module`, `package.module:name` or `file.py` names."""
     place, _, only = named.partition(":")
     module = _module(place)
     wanted = only.split(",") if only else _offered(module)
@@ -178,14 +178,14 @@ def load_functions(named: str) -> dict[str, RegisteredFunction]:
 
 
 def serve_functions(named: str) -> None:
-    """Offer them on stdin and stdout; whatever they print themselves goes to stderr."""
+    """Serve the functions over stdio; their own output goes to standard error."""
     held = load_functions(named)
     writer, sys.stdout = sys.stdout, sys.stderr
     ModuleFunctionServer(held, sys.stdin, writer).serve()
 
 
 def _module(place: str) -> ModuleType:
-    # What a person starts here may be what stands here, as with `python -m`.
+    # The module may be in the working directory, as with `python -m`.
     sys.path.insert(0, str(Path.cwd()))
     try:
         return _file(place) if place.endswith(".py") else importlib.import_module(place)
@@ -204,7 +204,7 @@ def _file(place: str) -> ModuleType:
 
 
 def _offered(module: ModuleType) -> Iterable[str]:
-    """What it lists in `__all__`; or else every function of its own that hides behind no `_`."""
+    """The functions in `__all__`; without it, the module's own functions without a leading `_`."""
     listed = getattr(module, "__all__", None)
     if listed is not None:
         return [str(name) for name in listed if inspect.isfunction(getattr(module, name, None))]

@@ -138,11 +138,11 @@ class Server:
         return join
 
     def check(self, name: str, check: Check) -> None:
-        """Have something looked at whenever somebody asks how the server is."""
+        """Add a check that runs at each health request."""
         self.mgp.check(name, check)
 
     def figure(self, name: str, read: Resource) -> None:
-        """Have a figure told whenever somebody asks how the server is."""
+        """Add a number that each health status reports."""
         self.mgp.resource(name, read)
 
     # Feature sets.
@@ -165,11 +165,11 @@ class Server:
         return self.live.feature(name, description, traits)
 
     def drop(self, name: str) -> None:
-        """Have a feature set no more; `announce` tells hosts so."""
+        """Remove a feature set; `announce` tells hosts so."""
         self.live.sets.pop(name, None)
 
     async def announce(self) -> None:
-        """Tell hosts which feature sets came and went since they connected."""
+        """Tell hosts which feature sets were added and removed since they connected."""
         await self.live.announce()
 
     async def model(self) -> ModelInfo:
@@ -177,18 +177,18 @@ class Server:
         return await self.live.model()
 
     def afterwards(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Do something once the hook amid which this is said is over: then a model may be asked."""
+        """Run a function after the current hook has ended, when it may ask a model."""
         self.live.hooks.afterwards(function, *args)
 
     def background[F: Background](self, function: F) -> F:
-        """Have something run as long as the server does."""
+        """Run a function as long as the server runs."""
         self._background.append(function)
         return function
 
-    # Its life.
+    # Lifecycle.
 
     def run(self, port: int | None = None, host: str = "127.0.0.1") -> None:
-        """Serve on the pipes, or over HTTP where a port is given, until the end."""
+        """Serve over stdio, or over HTTP if a port is given, until the server is closed."""
         asyncio.run(self.serve(port, host))
 
     async def serve(self, port: int | None = None, host: str = "127.0.0.1") -> None:
@@ -196,13 +196,13 @@ class Server:
             await self.mgp.serve(port, host)
 
     def running(self) -> "ServerBackgroundTasks":
-        """What runs beside the requests, for who brings a transport of their own."""
+        """The background tasks, for servers with a transport of their own."""
         self.live.check()
         return ServerBackgroundTasks(self, self._background)
 
 
 class ServerBackgroundTasks:
-    """What a server does by itself, until it is left."""
+    """Runs the background tasks of a server until the context ends."""
 
     def __init__(self, server: Server, background: Iterable[Background]) -> None:
         self._server = server

@@ -53,7 +53,7 @@ class _StreamingCall:
             await self._ctx.session.report_progress(share, 1.0, message)
 
     def closing(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The answer with what is said of a streamed one. (MGP §12.5, D-25)"""
+        """The result with the members of a streamed one. (MGP §12.5, D-25)"""
         if not self._streams and not self.is_cancelled:
             return result
         lasted = round((time.monotonic() - self._began) * 1000)
@@ -81,7 +81,7 @@ _running: Final[ContextVar[_StreamingCall | None]] = ContextVar(
 
 
 async def send_chunk(piece: Piece) -> None:
-    """Say a piece of the result now, from within any tool; where nobody hears it, it is kept."""
+    """Send a chunk of the result from a tool. It is only kept if the client does not stream."""
     running = _running.get()
     if running is not None:
         await running.tell(piece)
@@ -90,14 +90,14 @@ async def send_chunk(piece: Piece) -> None:
 async def report_progress(
     share: float, message: str | None = None, remaining_ms: int | None = None
 ) -> None:
-    """Say how far the tool is, from 0 to 1: in MGP's words, or in MCP's to who knows only those."""
+    """Report the progress of a tool, from 0 to 1: in MGP, or in MCP to clients without MGP."""
     running = _running.get()
     if running is not None:
         await running.report(share, message, remaining_ms)
 
 
 class StreamingTools:
-    """Makes a server's tools stream, and end when their client says so."""
+    """Lets the tools of a server stream, and lets clients cancel them."""
 
     def __init__(self, server: Server[Any] | MCPServer[Any]) -> None:
         self._server = server
@@ -107,7 +107,7 @@ class StreamingTools:
         self._open: dict[tuple[object, Id], _StreamingCall] = {}
 
     def tool(self, **options: Any) -> Callable[[StreamingFunction], StreamingFunction]:
-        """Have an async generator be a tool; the options are those of `MCPServer.tool`."""
+        """Make a tool of an async generator; the options are those of `MCPServer.tool`."""
         server = self._server
         if not isinstance(server, MCPServer):
             raise Misconfigured("only an MCPServer makes tools of functions; use tell() instead")
@@ -151,7 +151,7 @@ class StreamingTools:
 
 
 def _key(ctx: Context, name: str | None) -> tuple[object, Id]:
-    """What a call is cancelled by: its id on its connection; where none lasts, the name it gave."""
+    """The key of a call: its id on its connection, or the name that a modern call gave."""
     assert ctx.request_id is not None
     if not is_modern(ctx):
         return connection_of(ctx), ctx.request_id
@@ -170,7 +170,7 @@ def _partial(ctx: Context, running: _StreamingCall) -> dict[str, Any]:
 
 
 def _whole(function: StreamingFunction) -> Callable[..., Any]:
-    """The generator as a function that gives all of it at the end, and says it piece by piece."""
+    """A function that sends each piece of the generator, and returns all of them at the end."""
     if not inspect.isasyncgenfunction(function):
         raise Misconfigured(f"{function!r:.80} must be an async generator: async def with a yield")
 
@@ -193,7 +193,7 @@ def _whole(function: StreamingFunction) -> Callable[..., Any]:
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
-    """The same pieces, of which texts in a row are one."""
+    """The same pieces, with consecutive texts joined."""
     joined: list[Piece] = []
     for is_text, group in groupby(pieces, lambda piece: isinstance(piece, str)):
         found = list(group)

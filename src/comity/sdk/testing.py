@@ -64,12 +64,12 @@ class HarnessServerError(MCPError):
 
 
 class HarnessConnection:
-    """What is said to one server and by it; `answer` and `hear` are its host."""
+    """The messages to and from one server; `answer` and `hear` are the handlers of its host."""
 
     def __init__(self, era: Era, seconds: float, offered: Mapping[str, Any] | None) -> None:
         self.answer: AnswerRequest = _nobody
         self.hear: Hear = _silent
-        # What the server asked and told, in both eras as it would be in the first.
+        # The requests and notifications of the server, in their legacy form.
         self.said: list[Frame] = []
         self._era = era
         self._seconds = seconds
@@ -80,7 +80,7 @@ class HarnessConnection:
         self._write: Any = None
 
     async def greet(self) -> Mapping[str, Any]:
-        """What the server says of itself."""
+        """Introduce the host; return the answer of the server."""
         if self._era == "modern":
             return await self.request(protocol.DISCOVER, _NOTHING)
         mcpl = {} if self._offered is None else {"experimental": {features.KEY: self._offered}}
@@ -92,12 +92,12 @@ class HarnessConnection:
         return said
 
     def listen(self) -> None:
-        """Keep the way back open, where there is none by itself."""
+        """Listen for requests of a modern server; a legacy connection needs no such call."""
         if self._era == "modern" and self._offered is not None:
             self._start(self._listen())
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Raises Failed, and TimeoutError for a server that stays silent."""
+        """Raises HarnessServerError, and TimeoutError without an answer."""
         async with asyncio.timeout(self._seconds):
             return await self._request(method, params)
 
@@ -108,7 +108,7 @@ class HarnessConnection:
             await self._send({"method": method, "params": dict(params)})
 
     async def run(self, read: Any, write: Any) -> None:
-        """Until the server hangs up."""
+        """Read messages until the server closes the connection."""
         self._write = write
         async for item in read:
             if isinstance(item, SessionMessage):
@@ -200,7 +200,7 @@ class HarnessConnection:
     def _done(self, task: "asyncio.Future[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            # What failed here is told by whoever waits; a line that is cut tells it itself.
+            # Retrieve the exception, so that asyncio does not log it.
             task.exception()
 
 
@@ -208,7 +208,7 @@ class HarnessConnection:
 async def run_server(
     server: Server | Sequence[str], line: HarnessConnection
 ) -> AsyncGenerator[None]:
-    """A server object in this process, or a command on its pipes, until the way out."""
+    """Run a server object in this process, or a command over stdio, until the block ends."""
     begun, stop = asyncio.Event(), asyncio.Event()
     run = _object if isinstance(server, Server) else _command
     task = asyncio.ensure_future(run(cast("Any", server), line, begun, stop))
@@ -264,7 +264,7 @@ async def _silent(method: str, params: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HarnessModelReply:
-    """What the model is to say."""
+    """A reply that the model gives."""
 
     text: str
     finish: FinishReason = FinishReason.END
@@ -280,31 +280,31 @@ class HarnessModelReply:
 
 @dataclass(slots=True)
 class HarnessModel:
-    """A model that says what it was told to; `asked` is what it was asked."""
+    """A model with prepared replies; `asked` holds the requests to it."""
 
     asked: list[InferenceParams] = field(default_factory=list[InferenceParams])
     answers: list[HarnessModelReply] = field(default_factory=list[HarnessModelReply])
 
     def say(self, *texts: str) -> None:
-        """What it answers next, one text after the other; the last one from then on."""
+        """Add replies, which are used in order; the last one is repeated."""
         self.answers.extend(map(HarnessModelReply, texts))
 
     def answer(self, wanted: InferenceParams) -> HarnessModelReply:
         self.asked.append(wanted)
         if not self.answers:
-            reason = "the test's model has nothing to say: tell it with `models.say`"
+            reason = "the model of the test has no reply: add one with `models.say`"
             raise MalformedMessage(reason, INTERNAL_ERROR)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     @property
     def last(self) -> str:
-        """The text of what it was asked last."""
+        """The text of the last request."""
         return "\n".join(text_of(each.content) for each in self.asked[-1].messages)
 
 
 @dataclass(slots=True)
 class HarnessCheckpointStore:
-    """The checkpoints of each feature set, and where each stands. (MCPL §8)"""
+    """The checkpoints of each feature set, and the current one of each. (MCPL §8)"""
 
     data: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
     parents: dict[tuple[str, str], str | None] = field(
@@ -313,7 +313,7 @@ class HarnessCheckpointStore:
     current: dict[str, str] = field(default_factory=dict[str, str])
 
     def carried(self, feature: str) -> dict[str, Any]:
-        """What goes with a call: the data that are here, or the name alone. (§8.4)"""
+        """The state for a call: the data if they are known, else the name. (§8.4)"""
         at = self.current.get(feature)
         if at is None:
             return {}
@@ -322,7 +322,7 @@ class HarnessCheckpointStore:
         )
 
     def keep(self, feature: str, found: StateCheckpoint) -> str | None:
-        """Keep what a call brought back; gives what is wrong with it, and keeps its name. (D-67)"""
+        """Keep a checkpoint, and return its problem. Its name is kept in any case. (D-67)"""
         key = (feature, found.name)
         self.current[feature], self.parents[key] = found.name, found.parent
         if found.parent is not None and (feature, found.parent) not in self.parents:
@@ -344,7 +344,7 @@ class HarnessCheckpointStore:
 
 @dataclass(slots=True)
 class HarnessChannelRegistry:
-    """Channels that the server registered, and what came in through them."""
+    """Channels that the server registered, and their incoming messages."""
 
     known: dict[str, ChannelDescriptor] = field(default_factory=dict[str, ChannelDescriptor])
     heard: list[IncomingMessage] = field(default_factory=list[IncomingMessage])
@@ -382,7 +382,7 @@ MODEL: Final = ModelInfo("test-model", "harness", 200_000, ("tools",))
 
 @dataclass(frozen=True, slots=True)
 class HarnessCallResult:
-    """What a tool gave back; `state` is what it said of its checkpoint."""
+    """The result of a tool call; `state` is its member of that name."""
 
     text: str
     result: Mapping[str, Any]
@@ -394,8 +394,8 @@ class Harness:
     """A host for one server, in a test; use it in an `async with`.
 
     `enabled` and `disabled` are feature sets or families (`memory.*`), as an operator writes them.
-    A server that is given as a command is started, and spoken to over its pipes. With
-    `mcpl=False` it is a plain MCP client, to which nothing of all this exists.
+    A server that is given as a command is started, and uses stdio. With `mcpl=False` the harness
+    is a plain MCP client without MCPL.
     """
 
     def __init__(
@@ -452,16 +452,18 @@ class Harness:
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self._stack.aclose()
         if self.problems and kind is None:
-            raise AssertionError("the server said what no host takes: " + "; ".join(self.problems))
+            raise AssertionError(
+                "the server sent messages that no host accepts: " + "; ".join(self.problems)
+            )
 
-    # What a host decides.
+    # Decisions of a host.
 
     @property
     def enabled(self) -> frozenset[str]:
         return enabled_of(self.policy, self._sets)
 
     async def enable(self, *names: str) -> None:
-        """Enable feature sets or families; the server is told at once."""
+        """Enable feature sets or families, and notify the server at once."""
         await self._decide((*self.policy.enabled, *names), self._without(names))
 
     async def disable(self, *names: str) -> None:
@@ -470,21 +472,21 @@ class Harness:
     async def bound(
         self, feature: str, *, allow: Iterable[str] = (), deny: Iterable[str] = ()
     ) -> None:
-        """Say what a scoped feature set may reach."""
+        """Set the scope bounds of a feature set."""
         scopes = {**self.policy.scopes, feature: ScopeBounds(tuple(allow), tuple(deny))}
         self.policy = LivePolicy(self.policy.enabled, self.policy.disabled, scopes)
         await self._update()
 
     def approve(self, *labels: str) -> None:
-        """Say yes when one of these is asked for; to all else it is no."""
+        """Approve elevations to these labels; all others are denied."""
         self._approved.extend(labels)
 
-    # What a host asks.
+    # Requests of a host.
 
     async def before(
         self, user: str | None, conversation: str = "conv-1", **more: Any
     ) -> tuple[HookInjection, ...]:
-        """What the server would add before a model answers this."""
+        """The injections of the server before a model answers a message."""
         params = {**self._turn(conversation), "userMessage": user, **more}
         if not self._using(FeatureUse.BEFORE):
             return ()
@@ -496,7 +498,7 @@ class Harness:
     async def after(
         self, user: str | None, answer: str, conversation: str = "conv-1", **more: Any
     ) -> str:
-        """What is said in the end; who does not block is only told, and may take its time."""
+        """The final reply. Only blocking hooks of the server can change it."""
         usage = {"inputTokens": 10, "outputTokens": 5}
         params = {**self._turn(conversation), "userMessage": user, "assistantMessage": answer}
         params = {**params, "usage": usage, **more}
@@ -517,7 +519,7 @@ class Harness:
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, **more: Any
     ) -> HarnessCallResult:
-        """Call a tool with what is kept of its feature set's state; `more` goes beside it."""
+        """Call a tool with the state of its feature set; `more` are further parameters."""
         feature = await self._feature_of(tool)
         carried = self.state.carried(feature) if self._speaks else {}
         params = {"name": tool, "arguments": dict(arguments or {}), **carried, **more}
@@ -530,7 +532,7 @@ class Harness:
         return HarnessCallResult(text, result, result.get("isError") is True, result.get("state"))
 
     async def rollback(self, feature: str, checkpoint: str) -> RollbackResult:
-        """Have a feature set put back; what is kept here goes with it. Raises Failed."""
+        """Roll a feature set and its kept state back. Raises HarnessServerError."""
         asked = checkpoints.build_rollback_params(feature, checkpoint)
         said = await self.line.request(checkpoints.ROLLBACK, asked)
         rolled = checkpoints.rolled_back_in(jsonrpc.to_raw(dict(said)))
@@ -539,7 +541,7 @@ class Harness:
         return rolled
 
     async def publish(self, channel: str, text: str, conversation: str = "conv-1") -> str:
-        """Have words delivered; gives the id that they have outside. Raises Failed."""
+        """Publish a text; return the id of the delivered message. Raises HarnessServerError."""
         content = [{"type": "text", "text": text}]
         params = {"channelId": channel, "content": content, "conversationId": conversation}
         said = await self.line.request(model.PUBLISH, {**params, "stream": False})
@@ -560,14 +562,14 @@ class Harness:
         return said.get("closed") is True
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask anything at all. Raises Failed."""
+        """Send any request. Raises HarnessServerError."""
         return await self.line.request(method, params)
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         await self.line.tell(method, params)
 
     def said(self, method: str) -> list[Mapping[str, Any]]:
-        """The parameters of all that the server asked or told by this method, as they came."""
+        """The parameters of all requests and notifications of this method, in order."""
         frames = [each for each in self.line.said if each.get("method") == method]
         return [each.get("params") or {} for each in frames]
 
@@ -575,12 +577,12 @@ class Harness:
         """Wait until something has happened, here or in the server. Raises TimeoutError."""
         async with asyncio.timeout(seconds or self._seconds):
             while not happened():
-                # What happens in the server alone is told by nobody.
+                # The harness gets no signal of changes within the server.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._heard.wait(), LOOK_SECONDS)
                 self._heard.clear()
 
-    # What a server asks.
+    # Requests of a server.
 
     async def _answer(
         self, method: str, params: Mapping[str, Any], id: str | int
@@ -590,7 +592,7 @@ class Harness:
             return await answer(jsonrpc.to_raw(dict(params)), id)
         except MalformedMessage as problem:
             self.refused.append((method, str(problem)))
-            # What is not enabled, or comes from within a hook, is refused and no more.
+            # A request without an enabled set, or from within a hook, is no problem of the test.
             if problem.fault.category != "security" and problem.fault is not INVALID_REQUEST:
                 self.problems.append(f"{method}: {problem}")
             raise
@@ -655,7 +657,7 @@ class Harness:
         self._require_channels(FeatureUse.OBSERVE)
         return {"results": [self.places.take(*each) for each in model.messages_in(params)]}
 
-    # What follows.
+    # Helpers.
 
     @property
     def _sets(self) -> Mapping[str, FeatureSet]:

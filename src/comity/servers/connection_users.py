@@ -29,8 +29,8 @@ MAX_ASKING_TOOLS = 256
 
 
 AMBIGUOUS_CALLER_TEXT = (
-    "calls of several clients are open on this process, and the question names none of them; "
-    'make the call again, or set process_per = "session" for this server'
+    "calls of several clients are open on this process, and the question names none of them. "
+    'Make the call again, or set process_per = "session" for this server'
 )
 
 
@@ -187,8 +187,8 @@ def client_key(call: Call) -> str:
 def _asking_call(connection: UpstreamConnection) -> Call | None:
     """Return the call that a server's question belongs to, or None if that is ambiguous.
 
-    Clients of the modern era have no session. There it is the principal's only call that does not
-    already wait for its client.
+    Modern clients have no session. Theirs is the principal's only call that does not already wait
+    for its client.
     """
     calls = connection.callers
     if len({client_key(call) for call in calls}) != 1:

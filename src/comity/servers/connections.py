@@ -278,7 +278,7 @@ class SharedConnections:
 def build_initialize_params(
     terms: Mapping[str, object], live: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return the gateway's `initialize` parameters. `live` is what it offers of MCPL."""
+    """Return the gateway's `initialize` parameters. `live` holds its MCPL capabilities."""
     more = {} if live is None else {"experimental": {mcpl.KEY: live}}
     return {
         "protocolVersion": protocol.LATEST_HANDSHAKE,
@@ -524,7 +524,7 @@ class ServerConnections:
         return shared.connection, shared.users
 
     def modern_connection(self) -> UpstreamConnection:
-        """Return the connection of the modern era. Raise Unavailable if there is none."""
+        """Return the modern connection. Raise Unavailable if there is none."""
         own = self.own_modern_connection
         if own is None or own.connection.is_closed:
             self._require()
@@ -536,8 +536,8 @@ class ServerConnections:
     ) -> UpstreamConnection:
         """Return a handshake connection for a principal's modern clients with these capabilities.
 
-        Over HTTP the server is told exactly these, and its session serves this principal only. A
-        process is told all capabilities of MCP, and a client that lacks one refuses the question.
+        Over HTTP the server gets exactly these, and its session serves this principal only. A
+        process gets all capabilities of MCP, and a client that lacks one refuses the question.
         """
         own = self.require_own()
         if self._transport_factory.starts_process:
@@ -617,7 +617,7 @@ class ServerConnections:
             shared.connection.send_apart = self._client_processes.take_call
 
     async def _start_modern(self) -> None:
-        """Ask the server whether it speaks the modern era. No answer in time counts as no."""
+        """Ask the server whether it speaks the modern protocol. No answer in time counts as no."""
         shared = self._make_shared(
             Era.MODERN, self._catalog_refresher.on_some_lists_changed, self._on_connection_lost
         )

@@ -107,7 +107,7 @@ class ExitReason(StrEnum):
 
 
 class RestartAction(StrEnum):
-    """What follows the end of a server."""
+    """The action after the end of a server."""
 
     AGAIN = "again"
     ON_USE = "on use"

@@ -171,7 +171,7 @@ DEFAULT_START_TIME: Final = timedelta(seconds=1)
 """The assumed duration of a start before one was measured."""
 
 MIN_WAIT: Final = timedelta(milliseconds=100)
-"""The shortest wait that a caller is told before a retry."""
+"""The shortest wait before a retry that a caller gets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class ClientStream:
         return self._size
 
     def has_room_for(self, size: int) -> bool:
-        """Return whether there is room for a message whose loss does no harm."""
+        """Return whether the queue can take a message whose loss does no harm."""
         most, bulk = 2 * self.pause_frames, 2 * self.pause_bytes
         return len(self.frames) < most and self._size + size <= bulk
 

@@ -348,7 +348,7 @@ class SessionStore:
         return iter(list(self._session_by_id.values()))
 
     def begin(self, endpoint_name: str, party: str = "") -> Session:
-        """Begin a session. Raises Unavailable if there is no room and no session can end for it."""
+        """Begin a session. Raises Unavailable at the limit if no other session can end for it."""
         if self._shares.is_full(party):
             self._end_idlest_session(party, self._shares.error())
         elif len(self._session_by_id) >= self._max_sessions:

@@ -106,7 +106,7 @@ class CallStreamRelay(Protocol):
         pending_message: PendingMessage | None,
         cancellation: Frame,
     ) -> bool:
-        """Return whether the server is told of a cancellation in MGP's form.
+        """Return whether the server gets a cancellation in MGP's form.
 
         `told` is the same message in MCP's form.
         """

@@ -90,7 +90,7 @@ def read_list(text: str) -> tuple[str, ...]:
 
 
 def names_of_change(whose: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of one change. One empty name stands for too many names."""
+    """Return the names of one change. One empty name means too many names."""
     changed = tuple(dict.fromkeys(whose))
     return changed if len(changed) <= TOLD_AT_ONCE else ("",)
 

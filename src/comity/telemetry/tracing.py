@@ -220,7 +220,7 @@ class Tracer(Protocol):
     def begin(self, frame: Frame, told: CallTrace | None, session: str, version: str) -> CallTrace:
         """Start the trace of a call.
 
-        `told` is the context of the transport; `session` is empty in the modern era.
+        `told` is the context of the transport; `session` is empty in the modern protocol.
         """
         ...
 

@@ -147,7 +147,7 @@ class ByteBudget:
     """The number of bytes that one stream of a server may send before reading pauses.
 
     This is not a `RateLimiter`: bytes have arrived when they are counted, so the budget goes into
-    debt, and bytes that belong to a call are given back. The budget reads the clock only when it is
+    debt. Bytes that belong to a call are given back. The budget reads the clock only when it is
     spent, because every message counts.
     """
 
@@ -340,7 +340,7 @@ class RateLimiter:
     def take[Key: Hashable](self, rates: Mapping[Key, RateLimit], cost: int = 1) -> float:
         """Count a call under every key and return 0.0.
 
-        If one key has no room, count nothing and return the seconds to wait.
+        If one key is at its limit, count nothing and return the seconds to wait.
         """
         now = self.clock()
         counters = [self.rate_counter(key, rate) for key, rate in rates.items()]

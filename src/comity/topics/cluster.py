@@ -94,7 +94,7 @@ def decode_message(data: bytes) -> ClusterTopicMessage:
 
 @lru_cache(16_384)
 def subject_part(topic: str) -> str:
-    """Return the part of a bus subject that stands for a topic. It contains no dots."""
+    """Return the part of a bus subject that names a topic. It contains no dots."""
     return hashlib.blake2b(topic.encode(), digest_size=12).hexdigest()
 
 

@@ -190,7 +190,7 @@ def _store_advice(topic: str, principal: str) -> Generator[None]:
 
 
 class _CapabilityUpdate:
-    """What somebody is to be able to send, and how to get there from what it can."""
+    """A change of the capabilities of a principal in a topic."""
 
     def __init__(self, gateway: ApiClient, topic: str, party: str) -> None:
         self._gateway = gateway
@@ -217,7 +217,7 @@ class _CapabilityUpdate:
         return {**self._send_change(self.add, self.remove), "oldCapabilities": before}
 
     def _revoke_denials(self, whole: Sequence[str]) -> None:
-        """What was taken from it earlier, and stands against what it is to have now."""
+        """Revoke earlier denials of the capabilities that the principal shall have."""
         cursor: dict[str, str] = {"subject": self._party}
         while cursor:
             page = self._gateway.get("grants", **cursor)

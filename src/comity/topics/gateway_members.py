@@ -227,7 +227,7 @@ class ManagedTopics:
         self._apply_grants(place)
 
     def on_grants_changed(self, subject: str) -> None:
-        """Apply a change of a subject's grants. An empty name or `*` stands for all subjects."""
+        """Apply a change of a subject's grants. An empty name or `*` means all subjects."""
         if subject in ("", "*") or subject.startswith(f"{PrincipalKind.SERVER}:"):
             for place in list(self.topics.values()):
                 self._apply_grants(place)

@@ -199,7 +199,7 @@ class DeliveryMode(StrEnum):
 
 
 class TopicAccess(StrEnum):
-    """Who may join a topic: every authenticated principal, or only principals with a grant in it.
+    """The access to a topic: for all authenticated principals, or only for those with a grant.
 
     A private topic is hidden from all others.
     """
@@ -290,7 +290,7 @@ SEND: Final = "topic/send"
 
 
 class TopicEntitlement(NamedTuple):
-    """What a principal may send in a topic, whether it may join, and until when both hold."""
+    """The capabilities of a principal in a topic, whether it may join, and until when."""
 
     capabilities: TopicCapabilities
     is_admitted: bool
@@ -343,7 +343,7 @@ def _is_about(grant: Grant, topic: str) -> bool:
 
 
 def _named(targets: Iterable[str]) -> list[str]:
-    """Return the capabilities that targets name. A star stands for the full set."""
+    """Return the capabilities that targets name. A star means the full set."""
     found: list[str] = []
     for target in targets:
         name = split_target(target)[1]

@@ -317,7 +317,7 @@ class TopicService:
     def on_grants_changed(self, party: str) -> None:
         """Apply a change of a principal's grants or credentials.
 
-        An empty name or `*` stands for all.
+        An empty name or `*` means all.
         """
         if party and party != "*":
             named = self.memberships_of(party)
@@ -383,7 +383,7 @@ _NOWHERE: Final = "nowhere"
 
 @dataclass(frozen=True, slots=True)
 class CapabilityChange:
-    """What a principal could send before a change, and what it can send now."""
+    """The capabilities of a principal before a change, and now."""
 
     party: str
     before: tuple[str, ...]

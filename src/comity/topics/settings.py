@@ -46,7 +46,7 @@ _SERVERS: Final = text_list_type(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "a server's
 
 @dataclass(frozen=True, slots=True)
 class TopicOverride:
-    """The settings of one topic. None stands for the value of `[topics]`."""
+    """The settings of one topic. None means the value of `[topics]`."""
 
     name: str = setting(REQUIRED, "the topic", FieldType(_name, {"type": "string"}))
     access: TopicAccessChoice | None = setting(

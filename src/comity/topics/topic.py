@@ -74,7 +74,7 @@ class MissedMessages:
 
 @dataclass(frozen=True, slots=True)
 class MemberRateLimit:
-    """How much one member may send in a minute. None stands for no limit. (D-55)"""
+    """How much one member may send in a minute. None means no limit. (D-55)"""
 
     messages: RateLimit | None
     chats: RateLimit | None
@@ -491,7 +491,7 @@ class Topic:
     def send_missed_to_all(self, count: int, reason: str) -> None:
         """Tell all members how many envelopes of another node were lost.
 
-        Zero stands for unknown.
+        Zero means unknown.
         """
         for member in self.local_members.values():
             self.send_to(member, wire.MISSED, wire.build_missed_notice(count, "", "", reason))

@@ -1,8 +1,8 @@
 """The worker process for slow or dangerous checks, which may die of one.
 
-The first letter of a line selects one of three requests: the cost of a schema, a check of arguments
-against a costly schema, or a check of code. As in `comity.validation.schema_compiler`, a timer
-without a signal handler ends the process.
+The first letter of a line selects the request. There are three: the cost of a schema, a check of
+arguments against a costly schema, and a check of code. As in `comity.validation.schema_compiler`, a
+timer without a signal handler ends the process.
 """
 
 import time

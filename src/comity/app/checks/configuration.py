@@ -230,8 +230,8 @@ LAST_LINES: Final = 10
 def check_command(*, start: bool, no_connect: bool) -> int:
     """Check a configuration and the systems that it names.
 
-    The command tests that the database answers and has the right schema, that the pepper is set,
-    that NATS is new enough, that issuers offer keys, and that the needed extras are installed.
+    The command connects to the database, NATS and the issuers. It tests the database schema, the
+    pepper, the version of NATS, the keys of issuers, and whether the needed extras are installed.
     Exits with 1 if there is a mistake, if a test fails, or if a server is not ready.
 
     \b

@@ -27,9 +27,9 @@ from comity.cli.output import line_text, show_document, show_output
 def doctor_command() -> int:
     """Diagnose machine, configuration, servers and clients.
 
-    The command tests this machine, the configuration, the programs and addresses of its servers,
-    the database, NATS, issuers and extras that it names, the port, and the clients that use Comity.
-    It starts none of them. Exits with 1 if there is a problem.
+    The command tests this machine, the configuration, the port, and the clients that use Comity.
+    It also tests what the configuration names: servers, the database, NATS, issuers and extras.
+    It starts no server. Exits with 1 if there is a problem.
 
     \b
     Examples:

@@ -193,7 +193,7 @@ SATURATION: Final = 1.2
 
 MAX_CACHED_WORDS: Final = 65_536
 IMPACT_SCALE: Final = 16_384
-"""The impact that stands for 1. Impacts are integers, so that they are equal on every machine."""
+"""The impact that means 1. Impacts are integers, so that they are equal on every machine."""
 
 _WORD_PART_PATTERN: Final = re.compile(
     r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+|[^\W\dA-Za-z_]+", re.UNICODE

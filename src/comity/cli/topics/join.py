@@ -53,7 +53,7 @@ def _has_screen() -> bool:
 
 
 def _demand_somebody(gateway: ApiClient) -> None:
-    """Who is not there at all is told of at once, and not after a while of trying."""
+    """Raise at once if the gateway cannot be reached, instead of after several attempts."""
     connection = gateway.connect(TIMEOUT)
     try:
         connection.connect()
@@ -69,7 +69,7 @@ async def _sat(
     options = ParticipantOptions(
         patience=TIMEOUT,
         answer_within=ANSWER_WITHIN,
-        # Understood where somebody uses them; whether they may be used, the gateway says.
+        # Members may use these kinds if the gateway allows them.
         has_later_kinds=True,
         alias=wishes["alias"] or "",
         overhear=view.on_raw_envelope,
@@ -89,7 +89,7 @@ async def _sat(
 
 
 def _refusal(gateway: ApiClient, refused: Unavailable) -> Misconfigured | Unavailable:
-    """Whose mistake it is that somebody is not let in, or was put out."""
+    """The error for a refused or ended membership, by its cause."""
     if refused.fault is UNAUTHENTICATED:
         return gateway.key_needed_error(str(refused))
     return Misconfigured(str(refused)) if refused.fault in _FOR_GOOD else refused

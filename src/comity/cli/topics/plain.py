@@ -23,7 +23,7 @@ from comity.sdk.topics.participant import Participant
 from comity.telemetry.logging import log_announcement
 
 LINGER: Final = 0.3
-"""How long after the last line it is heard whether the gateway has passed that on."""
+"""The wait for a refusal of the last line by the gateway."""
 
 _MAX_LINES: Final = 100
 _MAX_LINE_LENGTH: Final = 2 * 1024 * 1024
@@ -32,7 +32,7 @@ _INDENT: Final = " " * 9
 
 
 class PlainLineView:
-    """Where a person, or a program, reads and writes lines."""
+    """Reads lines from standard input and writes events as lines."""
 
     def __init__(self, *, as_json: bool = False, is_staying: bool = False) -> None:
         self._as_json = as_json
@@ -51,7 +51,7 @@ class PlainLineView:
             _write(f"{now:%H:%M:%S} " + text.plain.replace("\n", f"\n{_INDENT}"))
 
     def on_raw_envelope(self, frame: bytes) -> None:
-        """Kept for a moment: that nobody reads us any more is not the connection's concern."""
+        """Queue a frame, so that a write error of standard output does not reach the connection."""
         if self._as_json:
             self._frames.put_nowait(frame)
 
@@ -66,12 +66,12 @@ class PlainLineView:
             sys.stdout.flush()
 
     def consider(self, session: TopicCliSession, number: int, to: str) -> None:
-        """Who writes lines has decided; what is sent is written down all the same."""
+        """Print the proposal and approve it at once: a line of input is the decision."""
         self.page(session.proposals.in_full(number, to))
         session.approve(number, to)
 
     async def attend(self, me: Participant) -> TopicCliSession:
-        """Until the input has ended, or the membership has."""
+        """Run until the input or the membership ends."""
         person = TopicCliSession(me, self)
         person.greet()
         hearing = asyncio.create_task(person.hear())
@@ -115,14 +115,14 @@ class PlainLineView:
 
 
 async def _wait_for_first(*tasks: "asyncio.Task[None]") -> None:
-    """Until one has ended; what it failed with is not lost."""
+    """Wait until one task has ended, and raise its exception."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
 
 
 def _write_envelope(frame: bytes) -> None:
-    """One envelope on one line, in ASCII: nothing in it steers a terminal."""
+    """Write one envelope on one line, in ASCII, so that it cannot control the terminal."""
     _write(json.dumps(json.loads(frame), separators=(",", ":")))
 
 
@@ -132,12 +132,12 @@ def _write(line: str) -> None:
 
 
 def _read(loop: asyncio.AbstractEventLoop, lines: "asyncio.Queue[str | None]", source: int) -> None:
-    """Give every line of the input, and None at its end; waits while nobody takes them."""
+    """Queue every line of the input, and None at its end; wait while the queue is full."""
     try:
         for line in itertools.chain(_lines(source), [None]):
             asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
     except RuntimeError:
-        # The loop has ended before the input has: nobody reads it any more.
+        # The loop has ended before the input.
         return
 
 

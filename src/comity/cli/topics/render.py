@@ -48,7 +48,7 @@ _CONTEXTS: Final = {
 
 
 def render_words(text: str) -> str:
-    """Somebody's words with their line breaks, and nothing that hides or steers."""
+    """Text with its line breaks, without hidden and control characters."""
     shown = escape_unsafe(reveal_hidden(text[:MAX_LENGTH].replace("\r\n", "\n"))).expandtabs(4)
     lines = shown.split("\n")
     left = len(text) - MAX_LENGTH
@@ -68,7 +68,7 @@ def render_value(value: object) -> str:
 
 
 def render_name(party: str, me: str = "") -> Text:
-    """Who it is; each party keeps its colour."""
+    """The name of a member, always in the same colour."""
     if party == me:
         return Text().append("you", "bold")
     colour = _COLOURS[zlib.crc32(party.encode(errors="replace")) % len(_COLOURS)]
@@ -83,7 +83,7 @@ def render_names(parties: Sequence[str], me: str = "") -> Text:
 
 
 def describe_call(method: str, params: object) -> str:
-    """What would be done, on one line."""
+    """A call or request on one line."""
     if method == protocol.CALL_TOOL and isinstance(params, Mapping):
         said = cast("Mapping[str, object]", params)
         return f"{one_line(str(said.get('name')))} {render_value(said.get('arguments', {}))}"
@@ -107,12 +107,12 @@ def render_proposal(sender: str, me: str, to: Sequence[str], number: int, what: 
 
 def render_request(sender: str, me: str, to: Sequence[str], what: str) -> Text:
     found = render_name(sender, me).append(" ask" if sender == me else " asks", "dim")
-    found.append(" ").append_text(render_names(to, me) if to else Text("everybody"))
+    found.append(" ").append_text(render_names(to, me) if to else Text("all members"))
     return found.append(": ", "dim").append(what, "")
 
 
 def outcome_of(event: Response) -> tuple[str, bool]:
-    """What an answer says, and whether it tells of an error."""
+    """The text of an answer, and whether it is an error."""
     if event.error is not None:
         return f"{event.error.get('message')} ({event.error.get('code')})", True
     result = event.result or {}
@@ -127,8 +127,10 @@ def outcome_of(event: Response) -> tuple[str, bool]:
 
 
 def render_timed_line(text: Text, at: datetime) -> Table:
-    """A line with its time before it, where nothing else ever stands: who wraps a line, or breaks
-    it, cannot make the rest look like somebody else's."""
+    """A line with its time in a column of its own.
+
+    A wrapped or broken line stays in its column, so that no part of it looks like another message.
+    """
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -141,7 +143,7 @@ def render_capabilities(capabilities: Iterable[str]) -> str:
 
 
 def in_full(proposal: Followed, number: int, now: datetime, doubts: Sequence[str]) -> Table:
-    """Everything that would be sent, by whose wish and to whom; `doubts` stand below it."""
+    """All details of a proposal: content, proposer, target and expiry; then the `doubts`."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -149,7 +151,7 @@ def in_full(proposal: Followed, number: int, now: datetime, doubts: Sequence[str
     for row, text in _sent(proposal):
         grid.add_row(Text(row, style="dim"), Text(text))
     grid.add_row(Text("Proposed by", style="dim"), render_name(proposal.proposer))
-    to = render_names(proposal.target) if proposal.target else Text("nobody in particular")
+    to = render_names(proposal.target) if proposal.target else Text("any member")
     grid.add_row(Text("To", style="dim"), to)
     expires_at = proposal.expires_at
     left = f"in {format_duration(expires_at - now)}, at {presentation.format_moment(expires_at)}"
@@ -176,11 +178,11 @@ def _sent(proposal: Followed) -> Iterable[tuple[str, str]]:
 
 
 type Number = Callable[[str], int]
-"""Which number a proposal has here, by its id."""
+"""Returns the number of a proposal by its id."""
 
 
 class TopicEventRenderer:
-    """Events in words, for one member."""
+    """Renders events as text for one member."""
 
     def __init__(self, me: str, capabilities: tuple[str, ...], number: Number) -> None:
         self._own_id = me
@@ -205,7 +207,7 @@ class TopicEventRenderer:
         }
 
     def render(self, event: Event) -> Text | None:
-        """None where there is nothing to say that the person does not know."""
+        """Render an event; None if it is no news for the person."""
         return self._renderer_by_type[type(event)](event)
 
     def _chat(self, event: Chat) -> Text:
@@ -258,7 +260,7 @@ class TopicEventRenderer:
         return render_name(event.sender).append(f" sent {one_line(event.envelope.kind)}", "dim")
 
     def _welcome(self, event: Welcome) -> Text | None:
-        # One comes with every new connection, and says nothing new then.
+        # Each new connection has a welcome, usually with the same capabilities.
         was, self._capabilities = self._capabilities, event.capabilities
         if was == event.capabilities:
             return None
@@ -276,10 +278,10 @@ def _missed(event: MissedEnvelopes) -> Text:
 
 
 def _misbehaviour(event: MemberMisbehaviour) -> Text | None:
-    # The first time, and ever more rarely: nobody fills a screen with what is dropped.
+    # The 1st, 2nd, 4th, 8th time and so on, so that dropped messages cannot fill the screen.
     if event.count & (event.count - 1):
         return None
-    who = one_line(event.sender) or "somebody"
+    who = one_line(event.sender) or "an unknown sender"
     times = "" if event.count == 1 else f" ({event.count} times by now)"
     return Text(f"Dropped from {who}: {render_words(event.because)}{times}", style="yellow")
 

@@ -198,14 +198,14 @@ class LineEditor:
         return None
 
     def put(self, text: str) -> None:
-        """Let this stand there instead."""
+        """Replace the text, with the cursor at its end."""
         self.text, self.place = text, len(text)
 
     def before_word(self) -> int:
         return self.text[: self.place].rstrip().rfind(" ") + 1
 
     def shown(self, width: int) -> tuple[str, str, str]:
-        """What stands before, under and after the cursor, as much as fits around it."""
+        """The visible text before, under and after the cursor."""
         text = self.text.replace("\n", LINE_BREAK)
         before, under, after = text[: self.place][-width:], text[self.place :][:1] or " ", ""
         while cell_len(before) > max(width - cell_len(under), 0):
@@ -232,7 +232,7 @@ class LineEditor:
         return line
 
     def _look(self, way: int) -> None:
-        """At a line that was typed earlier, or back to the one that is not sent yet."""
+        """Show an earlier line of the history, or the line that is not sent yet."""
         if self._looked_at == len(self._before):
             self._unsent = self.text
         self._looked_at = min(max(self._looked_at + way, 0), len(self._before))
@@ -260,7 +260,7 @@ REFRESH_SECONDS: Final = 1.0
 MAX_PROPOSALS: Final = 6
 _PIECE: Final = 4096
 _BELOW: Final = 4
-"""Lines that stand below in any case: the header, the line that is typed, a hint, one to spare."""
+"""Lines that are always below: the header, the input line, a hint, and a spare one."""
 
 _PASTES, _NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
 HINT: Final = "Enter says it to all · /help"
@@ -284,9 +284,9 @@ class TopicScreen:
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def on_raw_envelope(self, frame: bytes) -> None:
-        """Nothing: what is in it is told when it was read."""
+        """Do nothing: the screen shows the event that is read from the frame."""
 
-    # What is shown
+    # Display
 
     def show_text(self, text: Text) -> None:
         self._above.append(render_timed_line(text, datetime.now()))  # noqa: DTZ005  # the person's own clock
@@ -304,7 +304,7 @@ class TopicScreen:
         self._look_at(session, number, to)
 
     async def attend(self, me: Participant) -> TopicCliSession:
-        """Until the person leaves, or the membership is over."""
+        """Run until the person leaves or the membership ends."""
         person = self._person = TopicCliSession(me, self)
         loop, keyboard = asyncio.get_running_loop(), sys.stdin.fileno()
         with _given_back(keyboard), self._live:

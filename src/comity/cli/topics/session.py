@@ -27,11 +27,11 @@ from comity.topics.rules import TopicViolation, TrackedProposal
 from comity.topics.rules import TrackedProposal as Followed
 
 MAX_NUMBERS: Final = 2_000
-NO_TOOLS: Final = "it is for you to do, and you have no tools here"
+NO_TOOLS: Final = "it is addressed to you, and you have no tools here"
 
 
 class NumberedProposals:
-    """Those that were seen since this person sat down."""
+    """The proposals that were seen since the person joined, with numbers."""
 
     def __init__(self, me: Participant) -> None:
         self._me = me
@@ -50,7 +50,7 @@ class NumberedProposals:
         return self._numbers[id]
 
     def undecided(self) -> list[tuple[int, TrackedProposal]]:
-        """The proposals of others that wait for somebody, by their numbers."""
+        """The pending proposals of other members, by number."""
         found = [
             (self.number(each.id), each)
             for each in self._me.proposals
@@ -59,22 +59,22 @@ class NumberedProposals:
         return sorted(found, key=lambda each: each[0])
 
     def get(self, number: str | int) -> tuple[int, TrackedProposal]:
-        """The proposal with this number, be it open or not. Raises Misconfigured."""
+        """The proposal with this number, open or ended. Raises Misconfigured."""
         digits = str(number).strip("[]")
         for id, known in self._numbers.items():
             found = self._me.proposal(id) if str(known) == digits else None
             if found is not None:
                 return known, found
-        raise Misconfigured(f"there is no proposal {digits:.20}; /proposals lists those that wait")
+        raise Misconfigured(f"there is no proposal {digits:.20}; /proposals lists the pending ones")
 
     def in_full(self, number: int, to: str = "") -> Table:
-        """All of it; `to` is who would do it, where it was proposed to nobody."""
+        """All details of a proposal; `to` is its target if the proposal names none."""
         _, found = self.get(number)
         whom = replace(found, target=(to,)) if to else found
         return render.in_full(whom, number, datetime.now(UTC), self.doubts(whom))
 
     def line_of(self, number: int, proposal: TrackedProposal) -> Text:
-        """A proposal on one line, with how long it still waits."""
+        """A proposal on one line, with its remaining time."""
         what = render.describe_call(proposal.method, proposal.params)
         found = render.render_proposal(
             proposal.proposer, self._me.id, proposal.target, number, what
@@ -82,7 +82,7 @@ class NumberedProposals:
         return found.append(f" ({left_of(proposal)} left)", "dim")
 
     def doubts(self, proposal: TrackedProposal) -> list[str]:
-        """What somebody should know who is about to approve it."""
+        """The warnings for a person who is about to approve a proposal."""
         found: list[str] = []
         if not proposal.is_open:
             found.append(_standing(proposal))
@@ -93,7 +93,7 @@ class NumberedProposals:
             found.append(f"not here now: {one_line(', '.join(sorted(away)))}")
         dropped = self._me.reputation.get(proposal.proposer, 0)
         if dropped:
-            found.append(f"of what its proposer sent, {dropped} had to be dropped")
+            found.append(f"{dropped} messages of its proposer were dropped")
         kind = _kind_of_doing(proposal)
         if not self._me.may_send(kind):
             found.append(way_to(self._me, kind))
@@ -101,16 +101,16 @@ class NumberedProposals:
 
     def check_open(self, number: int, proposal: TrackedProposal) -> None:
         if not proposal.is_open or proposal.id in self.declined:
-            raise Misconfigured(f"[{number}] waits no longer: {_standing(proposal)}")
+            raise Misconfigured(f"[{number}] is not pending any more: {_standing(proposal)}")
 
     def check(self, number: int, proposal: TrackedProposal, to: str) -> None:
-        """Raises Misconfigured where this person cannot have it done."""
+        """Raises Misconfigured if the person cannot approve the proposal."""
         if proposal.proposer == self._me.id:
-            raise Misconfigured(f"[{number}] is your own; somebody else has to approve it")
+            raise Misconfigured(f"[{number}] is your own; another member has to approve it")
         self.check_open(number, proposal)
         if not proposal.target and not to:
             way = f"/approve {number} PRINCIPAL"
-            raise Misconfigured(f"[{number}] names nobody; say who is to do it: {way}")
+            raise Misconfigured(f"[{number}] has no target; name a member: {way}")
         if self._me.id in ((to,) if to else proposal.target):
             raise Misconfigured(f"[{number}]: {NO_TOOLS}; /decline {number} says so")
         kind = _kind_of_doing(proposal)
@@ -119,9 +119,9 @@ class NumberedProposals:
 
 
 def way_to(me: Participant, kind: str) -> str:
-    """What to do about it that we may not send a kind."""
+    """The refusal to send a kind, with the command that an operator can run."""
     words = ("comity", "topics", "capabilities", "set", me.topic, me.id, "--add", kind)
-    return f"you may not send {one_line(kind)} here; an operator lets you: {shlex.join(words)}"
+    return f"you may not send {one_line(kind)} here; an operator can allow it: {shlex.join(words)}"
 
 
 def left_of(proposal: TrackedProposal) -> str:
@@ -153,7 +153,7 @@ METHODS: Final = frozenset(
         *(protocol.READ_RESOURCE, protocol.GET_PROMPT, protocol.PING),
     }
 )
-"""What may be proposed beside calls of tools, by its own name."""
+"""The methods besides tools/call that a person can propose or call by name."""
 
 HELP: Final = (
     ("TEXT", "send it to all; begin with // to send a leading slash"),
@@ -172,18 +172,18 @@ type Doing = Callable[[str], Awaitable[None]]
 
 
 class TopicDisplay(Protocol):
-    """Where a person is shown things."""
+    """Shows texts to a person."""
 
     def show_text(self, text: Text) -> None:
-        """Something that happened in the topic."""
+        """Show an event of the topic."""
         ...
 
     def notice(self, text: str) -> None:
-        """A word to the person alone."""
+        """Show a notice to the person alone."""
         ...
 
     def page(self, *things: RenderableType) -> None:
-        """What the person wanted to see."""
+        """Show the output of a command."""
         ...
 
     def consider(self, session: "TopicCliSession", number: int, to: str) -> None:
@@ -192,14 +192,14 @@ class TopicDisplay(Protocol):
 
 
 class TopicCliSession:
-    """Whoever sits here."""
+    """One person in a topic."""
 
     def __init__(self, me: Participant, shows: TopicDisplay) -> None:
         self.me = me
         self._display = shows
         self.proposals = NumberedProposals(me)
         self._telling = TopicEventRenderer(me.id, me.capabilities, self.proposals.number)
-        # What was said to which proposal by a kind that the topic may not know.
+        # The proposals that were rejected with a kind that the topic may not know.
         self._rejections: dict[str, tuple[Followed, str]] = {}
         self._may_reject = True
         self._waiting: set[asyncio.Task[None]] = set()
@@ -218,12 +218,14 @@ class TopicCliSession:
             "quit": self._quit,
         }
 
-    # What happens
+    # Events
 
     def greet(self) -> None:
-        """Say who sits where, and with whom."""
+        """Show the name of the person, the topic and the other members."""
         others = (
-            render.render_names(list(self.me.others)) if self.me.others else Text("nobody else")
+            render.render_names(list(self.me.others))
+            if self.me.others
+            else Text("no other members")
         )
         found = Text("You are ").append_text(render.render_name(self.me.id))
         found.append(f" in {self.me.topic}. Here: ").append_text(others)
@@ -233,7 +235,7 @@ class TopicCliSession:
         )
 
     async def hear(self) -> None:
-        """Tell what happens, until the membership is over."""
+        """Show events until the membership ends."""
         coming = self.me.events()
         for event in self.me.already:
             self.heard(event)
@@ -253,10 +255,10 @@ class TopicCliSession:
             if event.error == TopicViolation.CAPABILITY:
                 self._display.notice(way_to(self.me, event.attempted_kind))
 
-    # What is typed
+    # Input
 
     async def typed(self, line: str) -> None:
-        """Do what a line says; whatever is wrong with it is told."""
+        """Run the command or send the chat of a line, and show errors."""
         if not line.strip():
             return
         try:
@@ -268,7 +270,7 @@ class TopicCliSession:
             self.fail(str(problem))
 
     async def settled(self) -> None:
-        """Until all that was asked for has been answered, or has failed."""
+        """Wait until all requests are answered or have failed."""
         while self._waiting:
             await asyncio.wait(self._waiting)
 
@@ -296,7 +298,7 @@ class TopicCliSession:
         await self._chat(text.strip(), self.party(party))
 
     def party(self, text: str) -> str:
-        """A member by its id, or by what stands behind the colon of it. Raises Misconfigured."""
+        """A member by its id, or by the name after the colon. Raises Misconfigured."""
         others = list(self.me.others)
         found = [each for each in others if text == each] or [
             each for each in others if each.partition(":")[2].partition("@")[0] == text
@@ -305,7 +307,7 @@ class TopicCliSession:
             return found[0]
         if found:
             raise Misconfigured(f"{text!r:.80} may be {' or '.join(found[:5])}; say which")
-        hint = suggest_name(text, others) or "/who lists who is."
+        hint = suggest_name(text, others) or "/who lists the members."
         raise Misconfigured(f"{text!r:.80} is not here. {hint}")
 
     async def _propose(self, rest: str) -> None:
@@ -341,7 +343,7 @@ class TopicCliSession:
             return to, what, said
         return to, protocol.CALL_TOOL, {"name": what, "arguments": said}
 
-    # What is decided
+    # Decisions
 
     async def _approve(self, rest: str) -> None:
         chosen, _, party = rest.partition(" ")
@@ -351,7 +353,7 @@ class TopicCliSession:
         self._display.consider(self, number, to)
 
     def approve(self, number: int, to: str = "") -> None:
-        """Have it done; the answer is told when it comes."""
+        """Approve a proposal; the answer is shown when it arrives."""
         found = self.proposals.get(number)[1]
         self._begin(self._outcome(self.me.fulfil(found, to=to or None), f"[{number}]"))
 
@@ -361,7 +363,7 @@ class TopicCliSession:
         await self.decline(number, found, why.strip())
 
     async def decline(self, number: int, proposal: Followed, why: str = "") -> None:
-        """Say no: as later versions of the document do where that is known, or else in words."""
+        """Decline a proposal with a rejection, or with a chat if the topic has no rejections."""
         self.proposals.check_open(number, proposal)
         self.proposals.declined.add(proposal.id)
         if self._may_reject and self.me.may_send(REJECT):
@@ -374,7 +376,7 @@ class TopicCliSession:
         )
 
     def _was_rejection(self, event: EnvelopeRefusal) -> bool:
-        """A topic that knows no rejections says so once; then it is said in words."""
+        """Whether a refusal is about a rejection; a chat replaces it from then on."""
         rejected = self._rejections.pop(event.id, None)
         if rejected is None:
             return False
@@ -394,7 +396,7 @@ class TopicCliSession:
         task.add_done_callback(self._waiting.discard)
 
     async def _outcome(self, answer: Awaitable[object], about: str) -> None:
-        """The answer itself is told as what it is in the topic; here only that there is none."""
+        """Show a failure; the answer itself arrives as an event of the topic."""
         try:
             await answer
         except (PermissionError, TimeoutError, MalformedMessage, Unavailable) as problem:
@@ -404,7 +406,7 @@ class TopicCliSession:
         self.failures += 1
         self._display.notice(reason)
 
-    # What is looked at
+    # Lists
 
     async def _show(self, rest: str) -> None:
         self._display.page(self.proposals.in_full(self.proposals.get(rest)[0]))
@@ -412,7 +414,7 @@ class TopicCliSession:
     async def _list(self, _: str) -> None:
         found = self.proposals.undecided()
         if not found:
-            self._display.notice("nothing waits for anybody")
+            self._display.notice("there are no pending proposals")
             return
         self._display.page(*(self.proposals.line_of(number, each) for number, each in found))
 

@@ -66,8 +66,8 @@ class NatsCredentials:
 
     def _useless(self) -> Misconfigured:
         return Misconfigured(
-            f"{self._file} holds no seed of a NATS user (it begins with SU): name the .creds file"
-            " that `nsc generate creds` wrote, or a file with the seed alone, readable by us"
+            f"{self._file} holds no readable seed of a NATS user (it begins with SU). Name the"
+            " .creds file of `nsc generate creds`, or a file with the seed alone"
         )
 
 
@@ -153,8 +153,8 @@ class NatsAddressList:
         servers = [] if self.credentials else [each.url for each in self.servers if each.is_open]
         if servers:
             raise Misconfigured(
-                f"NATS at {', '.join(servers)} is used without a login, so others could use it too:"
-                " write user:password@ or token@ before the host, or name a credentials_file in"
+                f"NATS at {', '.join(servers)} is used without a login, so others could use it too."
+                " Write user:password@ or token@ before the host, or name a credentials_file in"
                 " [cluster]. If only the nodes can reach it, set allow_open_nats = true in"
                 " [cluster]"
             )

@@ -35,7 +35,7 @@ SUBSCRIBE: Final = "events/subscribe"
 """The verb of the permission to have events posted to `webhooks/HOST`."""
 
 PLACES: Final = "webhooks"
-"""Stands for the server in the target of such a grant. The host stands for the tool."""
+"""The server part in the target of such a grant. The host is the tool part."""
 
 WEBHOOK_ID: Final = "webhook-id"
 WEBHOOK_TIMESTAMP: Final = "webhook-timestamp"

@@ -120,7 +120,7 @@ class WebhookRegistry:
         self._set_subscriptions(found)
 
     async def reread(self, id: str) -> None:
-        """Load a changed subscription. An empty id stands for all. Raises Unavailable."""
+        """Load a changed subscription. An empty id means all. Raises Unavailable."""
         if not id:
             await self.refresh()
             return

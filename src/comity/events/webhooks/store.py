@@ -144,15 +144,15 @@ class SqlWebhooks:
         one = (await connection.execute(locked)).first()
         if one is None:
             return
-        topic = messages[: max(maximum - one.waiting, 0)]
+        accepted = messages[: max(maximum - one.waiting, 0)]
         added = 0
-        if topic:
-            new = self._backend.insert(POSTS).values([_post_row(post) for post in topic])
+        if accepted:
+            new = self._backend.insert(POSTS).values([_post_row(post) for post in accepted])
             done = await connection.execute(new.on_conflict_do_nothing().returning(POSTS.c.number))
             added = len(done.all())
         changed: Row = {
             "waiting": WEBHOOKS.c.waiting + added,
-            "dropped": WEBHOOKS.c.dropped + len(messages) - len(topic),
+            "dropped": WEBHOOKS.c.dropped + len(messages) - len(accepted),
         }
         await connection.execute(update(WEBHOOKS).where(WEBHOOKS.c.id == id).values(changed))
         if added and one.state == WebhookState.ACTIVE:

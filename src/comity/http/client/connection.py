@@ -431,11 +431,11 @@ class HttpClientConnection(asyncio.Protocol):
             log.exception("the reader of a response raised at its end")
 
     def _feed_head_within_limit(self, data: bytes) -> None:
-        topic = MAX_HEAD_BYTES - self._quiet_bytes
-        self._parser.feed_data(data[:topic])
+        free = MAX_HEAD_BYTES - self._quiet_bytes
+        self._parser.feed_data(data[:free])
         if not self._head_done:
             raise HttpParserError(f"headers of more than {MAX_HEAD_BYTES} bytes")
-        self._parser.feed_data(data[topic:])
+        self._parser.feed_data(data[free:])
 
     def _count_quiet(self, count: int) -> None:
         # Unfinished heads, trailers and chunk extensions accumulate in the parser unseen.

@@ -1,4 +1,4 @@
-"""What all providers share: the HTTP client, its limits, and the assembly of replies."""
+"""The base of all providers: the HTTP client, its limits, and the assembly of replies."""
 
 import functools
 import logging

@@ -90,7 +90,7 @@ class ChannelChanges:
 
 
 class PublishResult(Struct, frozen=True):
-    """What a connector reports about a message that it had to deliver."""
+    """The report of a connector about the delivery of a message."""
 
     delivered: bool
     message: str = msgspec.field(default="", name="messageId")
@@ -291,7 +291,7 @@ _MAX_AUTHOR_LENGTH: Final = 80
 
 
 class IncomingAction(StrEnum):
-    """What the gateway does with an incoming message, besides posting it to a topic."""
+    """The effect of an incoming message, besides its post in a topic."""
 
     NOTHING = "nothing"
     TURN = "turn"

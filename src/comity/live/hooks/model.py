@@ -1,4 +1,4 @@
-"""Messages of context hooks, and the placement of injected text."""
+"""Messages of context hooks, and the position of injected text."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence

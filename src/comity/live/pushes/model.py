@@ -51,7 +51,7 @@ class Push:
 
 
 class PushTarget(StrEnum):
-    """What a push can lead to."""
+    """The effect of a push."""
 
     NOTHING = "nothing"
     EVENTS = "events"

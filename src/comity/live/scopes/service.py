@@ -284,8 +284,9 @@ def _not_enabled_message(entry: CatalogEntry, feature: str) -> str:
 
 
 SCOPE_ENRICHMENT_KEY: Final = "dev.comity/scope"
-"""The member that Comity adds to a payload: the normalized label, the id of the channel that the
-label names, and the end of the approval.
+"""The member that Comity adds to a payload.
+
+It holds the normalized label, the id of the channel with that label, and the end of the approval.
 """
 
 type ChannelLookup = Callable[[str, str], str | None]

@@ -131,7 +131,7 @@ OPEN: Final = frozenset({TurnState.WAITING, TurnState.DECIDED})
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """What operators see of a turn afterwards."""
+    """The facts of a turn that operators see afterwards."""
 
     model: str = ""
     usage: TokenUsage = field(default_factory=TokenUsage)

@@ -349,7 +349,7 @@ class TurnTools:
         )
 
     def _add_to_toolbelt(self, actor: Actor, entry: CatalogEntry) -> None:
-        """Keep a tool that was called successfully in the actor's toolbelt."""
+        """Keep a tool that was called successfully in the actor's tool set."""
         if self._endpoint.call_gate.is_listed(actor, EntryKind.TOOL, entry):
             self._toolbelt_service.load(
                 self._toolbelt_service.toolbelt_of_client(actor, None), [entry]

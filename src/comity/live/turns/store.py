@@ -250,7 +250,7 @@ def validate_turn(turn: StoredTurn) -> StoredTurn:
     """Return a turn that can be stored. Raises MalformedMessage."""
     values.check_name(turn.id, "an inference's id")
     values.check_name(turn.conversation, "a conversation's name")
-    values.check_name(turn.cause, "what brings about a turn")
+    values.check_name(turn.cause, "the cause of a turn")
     facts = replace(turn.facts, error=values.clean_words(turn.facts.error))
     ended_at = values.to_optional_utc(turn.ended_at)
     thinking = values.clean_words(turn.thinking)

@@ -41,18 +41,18 @@ REPLACED: Final = 4001
 NOT_ENTITLED: Final = 4003
 _POLICY: Final = 1008
 _FOR_GOOD: Final = {
-    REPLACED: "another connection of this participant took our place; join once for each",
-    NOT_ENTITLED: "we are in the topic no more; ask an operator of it",
-    _POLICY: "we are not wanted; send less, or ask an operator of the topic",
+    REPLACED: "another connection of this participant replaced this one; join only once",
+    NOT_ENTITLED: "this participant may not be in the topic any more; ask an operator of the topic",
+    _POLICY: "the gateway removed this participant; send less, or ask an operator of the topic",
 }
 _WELCOME_WITHIN: Final = 30.0
 _STEADY: Final = 10.0
-"""After so many seconds a connection was one, and failures are counted anew."""
+"""After a connection of so many seconds, failures are counted from 1 again."""
 
 _MAX_PAUSE: Final = timedelta(minutes=5)
 _PASSING: Final = frozenset({408, 425, 429})
 _FAULTS: Final[dict[int, tuple[Fault, str]]] = {
-    401: (UNAUTHENTICATED, "show a token that the gateway knows"),
+    401: (UNAUTHENTICATED, "send a token that the gateway knows"),
     403: (ACCESS_DENIED, "ask an operator to let you into the topic"),
     404: (NOTHING_HERE, "check the name of the topic, and whether you may know of it"),
     429: (RATE_LIMITED, "come back later"),
@@ -63,7 +63,7 @@ type Token = str | Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class ParticipantAddress:
-    """Where a topic is, who we are there, and what we want to be given."""
+    """The address of a topic, the credentials, and the delivery mode."""
 
     url: str
     topic: str
@@ -73,7 +73,7 @@ class ParticipantAddress:
 
     @property
     def uri(self) -> str:
-        """As a WebSocket's. Raises Misconfigured."""
+        """The WebSocket URI. Raises Misconfigured."""
         parts = urlsplit(self.url)
         scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
         if scheme not in ("ws", "wss") or not parts.hostname:
@@ -93,10 +93,10 @@ class ParticipantAddress:
 
 
 class ParticipantListener(Protocol):
-    """Who is told what comes over the line."""
+    """Receives the frames and the state changes of a connection."""
 
     def greeted(self, frame: bytes) -> bool:
-        """The first frame of a connection; whether it was a welcome."""
+        """Take the first frame of a connection; return whether it is a welcome."""
         ...
 
     def heard(self, frame: bytes) -> None: ...
@@ -117,7 +117,7 @@ class _DirectConnector(connect):
 
 
 class ParticipantConnection:
-    """One connection after the other, for as long as we are wanted; use it in an `async with`."""
+    """Connects again after each cut, until the gateway refuses; use it in an `async with`."""
 
     def __init__(
         self, address: ParticipantAddress, hears: ParticipantListener, backoff: RetrySchedule
@@ -136,7 +136,7 @@ class ParticipantConnection:
         self.ended: Unavailable | None = None
 
     async def __aenter__(self) -> Self:
-        # What is wrong with the address is told before anything is tried.
+        # An invalid address raises before the first attempt.
         assert self._address.uri
         self._running = asyncio.create_task(self._run())
         return self
@@ -199,13 +199,13 @@ class ParticipantConnection:
                     self._end(problem)
                     return
                 asked = min(problem.retry_after or timedelta(), _MAX_PAUSE)
-            # Also after a cut nobody comes back at once: all the others were cut as well.
+            # A client also waits after a cut: all other clients were cut at the same time.
             failures = 1 if clock() - began >= _STEADY else failures + 1
             pause = max(draw_delay(self._backoff, failures), asked)
             await asyncio.sleep(pause.total_seconds())
 
     def _end(self, error: Unavailable) -> None:
-        """There will be no connection any more; whoever waits for one is told so."""
+        """End for good: waiting callers and the listener get the error."""
         self.ended = error
         self._is_open.set()
         self._hears.over(error)
@@ -243,7 +243,7 @@ class ParticipantConnection:
                 _raise_for_good(closed.rcvd.code, closed.rcvd.reason)
             raise Unavailable("the gateway closed before its welcome", UPSTREAM_DOWN) from None
         if not self._hears.greeted(frame):
-            reason = "what was said first is no welcome: this is no gateway of mcpx/v0.1"
+            reason = "the first message is no welcome: the address is no gateway of mcpx/v0.1"
             raise Unavailable(reason, NOTHING_HERE)
 
 
@@ -254,7 +254,7 @@ def _raise_for_good(code: int | None, reason: str | None) -> None:
 
 
 async def _opened(address: ParticipantAddress) -> ClientConnection:
-    """A connection whose upgrade was accepted. Raises Unavailable, retryable where it may pass."""
+    """Open a connection. Raises Unavailable, with a retryable fault if a retry may help."""
     try:
         return await _DirectConnector(
             address.uri,
@@ -290,7 +290,7 @@ def _refusal(refused: InvalidStatus) -> Unavailable:
 
 
 def _words_of(body: bytes) -> str:
-    """What a refusal says in words, also where it is JSON for programs."""
+    """The message of a refusal, which is JSON or plain text."""
     try:
         told = msgspec.json.decode(body, type=_RefusalBody).error
     except (msgspec.MsgspecError, UnicodeDecodeError):

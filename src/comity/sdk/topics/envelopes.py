@@ -54,7 +54,10 @@ type Member = tuple[str, tuple[str, ...]]
 
 
 def from_gateway(envelope: Envelope, payload: Payload, me: str) -> Event | str | None:
-    """What it tells us; a text says why that cannot be, and None is meant for another."""
+    """The event in an envelope of the gateway, a reason why it is invalid, or None.
+
+    None means that the envelope is for another participant.
+    """
     read = _READ.get(envelope.kind)
     if read is None:
         return "the gateway sends no such kind"
@@ -68,9 +71,9 @@ def from_gateway(envelope: Envelope, payload: Payload, me: str) -> Event | str |
 def _welcome(envelope: Envelope, payload: Payload) -> Event | str:
     you, others = _member(payload.get("you")), payload.get("participants", [])
     if you is None or not isinstance(others, list):
-        return "a welcome says who you are, and who else is there"
+        return "a welcome needs you and participants"
     if envelope.to and you[0] not in envelope.to:
-        return "the welcome is another's"
+        return "the welcome is for another participant"
     members = [_member(each) for each in cast("list[object]", others)]
     known = dict(each for each in members if each is not None and each[0] != you[0])
     return Welcome(you[0], you[1], known)
@@ -79,7 +82,7 @@ def _welcome(envelope: Envelope, payload: Payload) -> Event | str:
 def _presence(envelope: Envelope, payload: Payload) -> Event | str:
     event, who = payload.get("event"), _member(payload.get("participant"))
     if event not in (wire.JOIN, wire.LEAVE) or who is None:
-        return "presence says who has come or gone"
+        return "presence needs an event and a participant"
     return Presence(str(event), *who)
 
 
@@ -104,7 +107,7 @@ def _notice(envelope: Envelope, payload: Payload) -> Event | str:
 def _missed(envelope: Envelope, payload: Payload) -> Event | str:
     count = payload.get("count")
     if type(count) is not int or count < 0:
-        return "what was missed is counted"
+        return "count must be a number of envelopes"
     first, last, reason = (
         str(payload.get(name) or "")[:_SHOWN] for name in ("first", "last", "reason")
     )
@@ -132,7 +135,7 @@ _READ: Final[dict[str, Callable[[Envelope, Payload], Event | str]]] = {
 
 
 RECEIVED: Final = EnvelopeLimits(envelope_bytes=4 * 1024 * 1024)
-"""A gateway may be set to let members send more than we would; this is the most we read."""
+"""The limit for reading. A gateway may allow larger envelopes than this SDK sends."""
 
 MOST_SENDERS: Final = 1_000
 FORMATS: Final = ("plain", "markdown")
@@ -148,11 +151,11 @@ class PendingMemberRequest(NamedTuple):
 
 
 type Read = Event | str
-"""What an envelope is, or why it is nothing."""
+"""The event in an envelope, or the reason why it is invalid."""
 
 
 class ParticipantEnvelopeReader:
-    """All that one participant is sent, in the order in which it comes."""
+    """Reads the envelopes to one participant, in the order in which they arrive."""
 
     def __init__(self, following: MemberProposalTracker, *, has_later_kinds: bool = False) -> None:
         self.me = ""
@@ -173,11 +176,11 @@ class ParticipantEnvelopeReader:
 
     @property
     def reputation(self) -> Mapping[str, int]:
-        """How often each sender sent what had to be dropped."""
+        """The number of dropped envelopes of each sender."""
         return {sender: self._counts.get(sender) or 0 for sender in self._counts}
 
     def read(self, data: bytes) -> list[Event]:
-        """What follows from one frame: usually one event, none for our own echo."""
+        """The events of one frame: usually one, and none for the echo of our own envelope."""
         try:
             envelope = wire.decode_envelope(data, RECEIVED)
             payload = cast("dict[str, object]", msgspec.json.decode(envelope.payload))
@@ -187,12 +190,12 @@ class ParticipantEnvelopeReader:
             return [self.blame("", "the payload cannot be read")]
         if envelope.sender == GATEWAY:
             return self._given(envelope, from_gateway(envelope, payload, self.me))
-        # Before the welcome nobody is anybody. What we say here is known by its id when it comes
-        # back; what we said before we came is in the history of a topic, and is told like others'.
+        # Before the welcome no member is known. Envelopes of this connection are known by their id
+        # when they come back. Our earlier envelopes are in the history, and are events as others'.
         return self._from_member(envelope, payload) if self.me else []
 
     def said(self, envelope: Envelope) -> None:
-        """Remember what we say ourselves."""
+        """Remember an envelope that we send."""
         self.seen.add(envelope)
 
     def blame(self, sender: str, because: str, id: str = "", kind: str = "") -> MemberMisbehaviour:
@@ -205,9 +208,9 @@ class ParticipantEnvelopeReader:
             return self._given(envelope, "only the gateway may send this kind")
         before = self.seen.get(envelope.id)
         if before is not None:
-            # Given again after a cut, it is no news; from another, it is an attempt.
+            # The same sender repeats it after a cut; another sender tries to use its id.
             taken = before.sender != envelope.sender
-            return self._given(envelope, "its id is another's") if taken else []
+            return self._given(envelope, "another sender used this id before") if taken else []
         read = self._of_family.get(parse_kind(envelope.kind).family, _other)(envelope, payload)
         events = self._given(envelope, read)
         if not isinstance(read, str):
@@ -239,7 +242,7 @@ class ParticipantEnvelopeReader:
         if reason:
             return reason
         if mine is not None and not _is_same_id(payload.get("id"), mine.rpc_id):
-            return "its payload answers another id than the request has"
+            return "its payload has another id than the request"
         result, error = (_object(payload.get(name)) for name in ("result", "error"))
         if result is None and error is None:
             return "a result and an error are objects"
@@ -257,7 +260,7 @@ class ParticipantEnvelopeReader:
             return UnknownKindMessage(envelope, payload)
         ended = self.following.ended(envelope.correlation_id, happened, envelope.sender)
         if ended is None:
-            return "this proposal is not its to end, or is over"
+            return "the sender may not end this proposal, or it has ended"
         return (Rejection if is_rejection else Withdrawal)(envelope, ended, reason)
 
 
@@ -296,12 +299,12 @@ def _other(envelope: Envelope, payload: Payload) -> Read:
 
 
 def _why_no_answer(envelope: Envelope, payload: Payload, step: EnvelopeSummary | None) -> str:
-    """Why a response cannot be one, whoever waits for it; empty where it can."""
+    """The reason why a response is invalid; empty if it is valid."""
     if not envelope.correlation_id:
-        return "a response names the request it answers in correlation_id"
+        return "a response must name its request in correlation_id"
     asked: EnvelopeKind | None = None if step is None else step.kind
     if step is not None and step.kind.family != wire.REQUEST:
-        return "what it answers is no request"
+        return "its correlation_id names no request"
     if step is not None and not step.may_be_answered_by(envelope.sender):
         return "it answers a request that was not addressed to it"
     if payload.get("jsonrpc") != "2.0":
@@ -334,7 +337,7 @@ type Recipients = str | Iterable[str] | None
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeDraft:
-    """What is to be said, to whom, and with regard to what."""
+    """An envelope to send: kind, payload, recipients and correlation."""
 
     kind: str
     payload: Payload
@@ -357,7 +360,7 @@ def draft_chat(
 def draft_request(
     method: str, params: Payload, rpc_id: Id | None, to: Recipients, fulfils: str = ""
 ) -> EnvelopeDraft:
-    """A request; a notification where it has no id."""
+    """A request; without an id it is a notification."""
     payload: dict[str, object] = {"jsonrpc": JSONRPC, "method": method, "params": params}
     if rpc_id is not None:
         payload["id"] = rpc_id
@@ -378,7 +381,7 @@ def draft_response(asked: Request, body: Mapping[str, object], proposer: str = "
 
 
 def kind_of(family: str, method: str, params: Payload) -> str:
-    """The kind of a request or proposal; without a context that no kind can hold."""
+    """The kind of a request or proposal, without a context that is no valid part of a kind."""
     if not method or ":" in method:
         raise MalformedMessage(f"{method!r:.80} is no method: name one as tools/call")
     found = of_payload(family, {"method": method, "params": dict(params)})
@@ -389,7 +392,7 @@ def kind_of(family: str, method: str, params: Payload) -> str:
 
 
 def why_not(kind: str, may: TopicCapabilities, *, has_later_kinds: bool) -> Exception | None:
-    """Why we do not even try to send a kind."""
+    """The error for a kind that this participant may not send, or None."""
     if is_reserved(kind):
         return MalformedMessage(f"{kind!r:.80} is the gateway's own; send a chat or an mcp/ kind")
     if kind in LATER_KINDS and not has_later_kinds:
@@ -408,12 +411,12 @@ def why_not(kind: str, may: TopicCapabilities, *, has_later_kinds: bool) -> Exce
 
 
 def seal_envelope(draft: EnvelopeDraft, sender: str) -> tuple[Envelope, bytes]:
-    """The envelope and its bytes, read once as others will. Raises MalformedMessage."""
+    """Encode an envelope and decode it again as a check. Raises MalformedMessage."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     heading = EnvelopeHeader(str(uuid4()), now, draft.to, draft.correlation_id)
     try:
         data = wire.encode_envelope(wire.build_envelope(heading, sender, draft.kind, draft.payload))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        reason = f"this cannot be said in JSON: {error}"
+        reason = f"this cannot be encoded as JSON: {error}"
         raise MalformedMessage(reason, INVALID_PARAMS) from None
     return wire.decode_envelope(data), data

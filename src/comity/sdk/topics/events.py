@@ -19,7 +19,7 @@ _OVER: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MemberMessage:
-    """What a member said; `envelope` is as it came, and its `sender` was verified at the door."""
+    """A message of a member. The gateway verified the `sender` of the `envelope`."""
 
     envelope: Envelope
 
@@ -33,7 +33,7 @@ class MemberMessage:
 
     @property
     def to(self) -> tuple[str, ...]:
-        """Whom it is for; empty where it is for all."""
+        """The recipients; empty for all members."""
         return self.envelope.to
 
     @property
@@ -53,7 +53,7 @@ class Chat(MemberMessage):
 
 @dataclass(frozen=True, slots=True)
 class Request(MemberMessage):
-    """Somebody asks somebody to do something; one without `rpc_id` is a notification."""
+    """A request of one member to others; without an `rpc_id` it is a notification."""
 
     method: str
     params: Payload
@@ -66,8 +66,11 @@ class Request(MemberMessage):
 
 @dataclass(frozen=True, slots=True)
 class Response(MemberMessage):
-    """What came of a request. `asked` is the kind of that request, None where nobody here saw it:
-    such an orphan is shown and never acted on. (D-42)"""
+    """The response to a request. `asked` is the kind of that request.
+
+    It is None for an orphan, whose request was not seen here. The SDK delivers an orphan as an
+    event and does not act on it. (D-42)
+    """
 
     result: Payload | None = None
     error: Payload | None = None
@@ -80,7 +83,7 @@ class Response(MemberMessage):
 
 @dataclass(frozen=True, slots=True)
 class Proposal(MemberMessage):
-    """What somebody would have done, and may not do itself."""
+    """A request that a member proposes, because it may not send it itself."""
 
     method: str
     params: Payload
@@ -88,7 +91,7 @@ class Proposal(MemberMessage):
 
 @dataclass(frozen=True, slots=True)
 class Rejection(MemberMessage):
-    """Somebody says no to a proposal; a kind of later versions. (D-46)"""
+    """A member rejects a proposal; a kind of later versions. (D-46)"""
 
     proposal: rules.TrackedProposal
     reason: str = ""
@@ -96,7 +99,7 @@ class Rejection(MemberMessage):
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal(MemberMessage):
-    """A proposer wants it no more; a kind of later versions. (D-46)"""
+    """A proposer withdraws its proposal; a kind of later versions. (D-46)"""
 
     proposal: rules.TrackedProposal
     reason: str = ""
@@ -111,10 +114,10 @@ class UnknownKindMessage(MemberMessage):
 
 @dataclass(frozen=True, slots=True)
 class MemberFulfilment:
-    """A request that fulfils a proposal that was seen here, told after the request itself.
+    """A request that fulfils a proposal that was seen here; it follows the request itself.
 
-    One that is not first should not be carried out (D-56); one that is not as proposed was changed
-    by whoever fulfils.
+    A fulfilment that is not the first should not run. (D-56) If it is not as proposed, the
+    fulfiller changed the parameters.
     """
 
     request: Request
@@ -125,7 +128,7 @@ class MemberFulfilment:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Who we are, what we may send from now on, and who else is there."""
+    """The id and the capabilities of this participant, and the other members."""
 
     id: str
     capabilities: tuple[str, ...]
@@ -134,7 +137,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """Somebody came or went; of somebody who came, what it may send."""
+    """A member joined or left; `capabilities` are those of a member that joined."""
 
     event: str
     id: str
@@ -147,7 +150,7 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeRefusal:
-    """The gateway did not pass on what we sent; `id` is that of the envelope."""
+    """The gateway refused an envelope of this participant; `id` is its id."""
 
     id: str
     error: str
@@ -157,7 +160,7 @@ class EnvelopeRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What became of a proposal or a call, or that it waits for a person; `about` is its id."""
+    """The status of a proposal or a call, such as waiting for a person; `about` is its id."""
 
     about: str
     notice: str
@@ -166,13 +169,13 @@ class Notice:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will come of it any more."""
+        """Whether the proposal or call has ended without a result."""
         return self.notice in _OVER
 
 
 @dataclass(frozen=True, slots=True)
 class MissedEnvelopes:
-    """Envelopes that we were not given, or did not take in time; ids where they are known."""
+    """Envelopes that did not arrive, or were not taken in time, with the ids if known."""
 
     count: int
     first: str = ""
@@ -182,9 +185,9 @@ class MissedEnvelopes:
 
 @dataclass(frozen=True, slots=True)
 class MemberMisbehaviour:
-    """What was dropped, and why; `count` is how often its sender did such a thing.
+    """A dropped envelope and the reason; `count` is the number of drops of its sender.
 
-    The sender is empty where the envelope could not even be read.
+    The sender is empty if the envelope could not be read.
     """
 
     sender: str
@@ -196,14 +199,14 @@ class MemberMisbehaviour:
 
 @dataclass(frozen=True, slots=True)
 class DisconnectionEvent:
-    """The gateway cannot be reached just now; it is tried again."""
+    """The connection is lost; the participant tries to connect again."""
 
     because: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReconnectionEvent:
-    """We are in the topic again; `attempts` is how many it took."""
+    """The participant is in the topic again, after so many attempts."""
 
     attempts: int
 
@@ -230,14 +233,14 @@ type Event = (
 
 MOST_EVENTS: Final = 1_000
 MOST_BYTES: Final = 16 * 1024 * 1024
-_SLOW: Final = "they were taken too slowly here"
+_SLOW: Final = "the participant read events too slowly"
 
 
 class ParticipantEventStream[E]:
-    """Those of the wanted types from now on; iterate over it, and close it when done.
+    """Future events of the wanted types; iterate over it, and close it when done.
 
-    Whoever takes them too slowly loses the oldest, and finds a `Missed` in their place if it wants
-    those, or whatever the types are.
+    When too many events wait, the oldest are dropped. The stream then yields a `MissedEnvelopes`,
+    whichever types are wanted.
     """
 
     def __init__(
@@ -269,7 +272,7 @@ class ParticipantEventStream[E]:
             await self._news.wait()
 
     def taken(self) -> list[E | MissedEnvelopes]:
-        """All that waits, without waiting for more."""
+        """Take all events that wait, without waiting for more."""
         lost = [self._notice()] if self._lost_count else []
         found = [*lost, *(event for event, _ in self._waiting)]
         self._waiting.clear()
@@ -277,13 +280,13 @@ class ParticipantEventStream[E]:
         return found
 
     def close(self) -> None:
-        """No more events; those that wait are given up."""
+        """End the stream, and drop the events that wait."""
         self._waiting.clear()
         self._bytes = 0
         self.end()
 
     def end(self) -> None:
-        """No more events than those that wait already."""
+        """End the stream after the events that already wait."""
         self._is_over = True
         self._forget(self)
         self._news.set()

@@ -18,7 +18,7 @@ _GOODBYE: Final = 10.0
 
 
 class _MethodResult(RootModel[dict[str, Any]]):
-    """Whatever a method answers, as it is."""
+    """The result of any method, unchanged."""
 
 
 class McpServer:
@@ -37,7 +37,7 @@ class McpServer:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        # In a task of its own, so that a server that breaks ends itself and not whoever joined.
+        # It runs in its own task, so that a failure of the server does not end the participant.
         self._task = asyncio.create_task(self._run())
         await asyncio.wait({self._client, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():

@@ -1,4 +1,4 @@
-"""What a participant knows of its topic, and its own open proposals."""
+"""The state of a participant in its topic, and its own open proposals."""
 
 import asyncio
 import logging
@@ -41,13 +41,13 @@ from comity.topics.envelope import PROPOSAL, Envelope, parse_kind
 from comity.topics.rules import TopicCapabilities, TopicViolation
 
 type Withdraw = Callable[[str, str], Awaitable[str]]
-"""How a proposal of this id is withdrawn, for this reason."""
+"""Withdraws the proposal of an id, with a reason."""
 
 
 class ProposedHandle:
-    """What we proposed. Await it for the result; `response()` gives the whole answer.
+    """A proposal of this participant. Await it for the result, or `response()` for the answer.
 
-    Whoever fulfilled it is in `proposal.fulfilled_by` afterwards.
+    Afterwards `proposal.fulfilled_by` is the member that fulfilled it.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ProposedHandle:
         self._look = look
         self._withdraw = withdraw
         self.answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        # Nobody has to await a proposal; then what came of it is nobody's problem.
+        # A caller need not await a proposal: asyncio must not log its exception then.
         self.answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def __await__(self) -> Generator[object, None, Payload]:
@@ -72,28 +72,28 @@ class ProposedHandle:
 
     @property
     def proposal(self) -> rules.TrackedProposal:
-        """As it stands now."""
+        """The proposal with its current status."""
         return self._look(self.id) or self._made
 
     async def result(self, within: timedelta | None = None) -> Payload:
-        """What was answered. Raises Unavailable for an error, a rejection or no answer in time."""
+        """The result. Raises Unavailable for an error, a rejection or no answer in time."""
         return result_of(await self.response(within))
 
     async def response(self, within: timedelta | None = None) -> Response:
-        """The answer to whoever fulfilled it; waits for as long as the proposal lives, or less."""
+        """The answer to the fulfilment. Waits until the proposal expires, or for `within`."""
         left = self._made.expires_at - datetime.now(UTC) if within is None else within
         try:
             async with asyncio.timeout(max(left.total_seconds(), 0)):
                 return await asyncio.shield(self.answer)
         except TimeoutError:
             state = self.proposal.status
-            reason = f"the proposal is {state} and has no answer; propose again, or ask somebody"
+            reason = f"the proposal is {state} and has no answer; propose it again, or ask a member"
             raise Unavailable(reason, TIMEOUT) from None
 
     async def withdraw(self, reason: str = "") -> None:
-        """Say that it is wanted no more, where the topic has that kind; who awaits it is told.
+        """Withdraw the proposal; callers that await it get Unavailable.
 
-        Raises PermissionError where it has not. (D-46)
+        Raises PermissionError if the topic does not have that kind. (D-46)
         """
         await self._withdraw(self.id, reason)
         if not self.answer.done():
@@ -101,7 +101,7 @@ class ProposedHandle:
 
 
 def result_of(response: Response) -> Payload:
-    """The result; raises Unavailable with what the answerer said where it is an error."""
+    """The result of a response; raises Unavailable with the message of an error."""
     if response.error is not None:
         code, message = response.error.get("code"), str(response.error.get("message"))
         raise Unavailable(f"{response.sender} answered: {message[:1_000]} ({code})")
@@ -124,11 +124,11 @@ def utc_now() -> datetime:
 
 
 def _ignore(_: bytes) -> None:
-    """What nobody wanted to overhear."""
+    """Ignore a frame."""
 
 
 class ParticipantMembership:
-    """The state of one participant. It is what a line is read into."""
+    """The state of one participant, which its connection updates."""
 
     def __init__(self, lifetime: timedelta, *, has_later_kinds: bool) -> None:
         self.following = MemberProposalTracker(utc_now, lifetime)
@@ -166,7 +166,7 @@ class ParticipantMembership:
         self.tell(ReconnectionEvent(attempts))
 
     def over(self, why: Unavailable) -> None:
-        """There will be no connection any more."""
+        """End for good: fail all waiting answers and end all streams."""
         self._over = why
         waiting = [*self._answers.values(), *(each.answer for each in self._proposed.values())]
         for answer in waiting:
@@ -194,7 +194,7 @@ class ParticipantMembership:
             stream.give(event)
 
     def expect(self, envelope: Envelope, rpc_id: Id) -> asyncio.Future[Response]:
-        """The answer to a request that is about to be sent; `forget` it afterwards."""
+        """A future for the answer to a request; call `forget` afterwards."""
         if len(self._answers) >= MOST_WAITED_FOR:
             reason = f"{MOST_WAITED_FOR} requests wait for answers already; wait for some"
             raise Unavailable(reason, EXHAUSTED)
@@ -210,13 +210,13 @@ class ParticipantMembership:
         answer = self._answers.pop(id, None)
         self.reading.asked.pop(id, None)
         if answer is not None and not answer.cancel() and not answer.cancelled():
-            # Where nobody waited to the end, what came is nobody's problem.
+            # Retrieve the exception, so that asyncio does not log it.
             answer.exception()
 
     def propose(
         self, envelope: Envelope, method: str, params: Payload, withdraw: Withdraw
     ) -> ProposedHandle:
-        """Follow a proposal of ours that is about to be sent."""
+        """Track a proposal of this participant before it is sent."""
         for id in [id for id, each in self._proposed.items() if each.answer.done()]:
             del self._proposed[id]
         if len(self._proposed) >= MOST_WAITED_FOR:
@@ -227,7 +227,7 @@ class ParticipantMembership:
         return handle
 
     def proposer_of(self, request: Request) -> str:
-        """Who proposed what a request fulfils, if that was seen here. (D-39)"""
+        """The proposer of the proposal that a request fulfils; empty if unknown. (D-39)"""
         step = self.reading.seen.get(request.correlation_id)
         return "" if step is None or step.kind.family != PROPOSAL else step.sender
 
@@ -260,7 +260,7 @@ class ParticipantMembership:
                 pass
 
     def _declined(self, event: Rejection | Notice) -> None:
-        """A member has said no, or the gateway says that nothing will come of it."""
+        """Fail the answer of a proposal that a member or the gateway declined."""
         if isinstance(event, Rejection):
             reason = f"{event.sender} said no: {event.reason[:1_000] or 'no reason given'}"
             self._fail(event.proposal.id, reason, DECLINED)
@@ -277,7 +277,7 @@ class ParticipantMembership:
         if self.serving is None or self.me not in request.to:
             return
         step = self.reading.seen.get(request.correlation_id)
-        # What refers to something that we know to be no proposal may be asked for again.
+        # A request that fulfils no proposal may be repeated.
         is_proposal = step is None or step.kind.family == PROPOSAL
         self.serving.take(request, request.correlation_id if is_proposal else "")
 
@@ -299,6 +299,6 @@ class ParticipantMembership:
 
 
 def _complain(event: MemberMisbehaviour) -> None:
-    """To the log: the first time, and ever more rarely. What it said is not repeated there."""
+    """Log the 1st, 2nd, 4th, 8th drop of a sender and so on, without the content."""
     if event.count & (event.count - 1) == 0:
         log.warning("dropped from %r (%d times): %s", event.sender, event.count, event.because)

@@ -1,4 +1,4 @@
-"""A participant that fulfils proposals for people, by rules that they taught. (MCPx §9.4)"""
+"""A participant that fulfils proposals for people, by rules that they approved. (MCPx §9.4)"""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class OrchestratorLimits:
-    """What may be done by rule at all, whatever was learnt; `*` stands for any characters."""
+    """The limits of all rules: methods, contexts and rate; `*` matches any characters."""
 
     methods: tuple[str, ...] = (protocol.CALL_TOOL,)
     contexts: tuple[str, ...] = ("*",)
@@ -49,7 +49,7 @@ class OrchestratorLimits:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is fulfilled without asking, in whose name, and on what grounds."""
+    """The proposals that need no question, and the decisions that led to the rule."""
 
     id: str
     proposer: str
@@ -69,7 +69,7 @@ class Rule:
 
 
 class RuleLearner:
-    """The decisions of a topic, the rules suggested from them, and those in force."""
+    """The decisions of a topic, the rules suggested from them, and the rules in force."""
 
     def __init__(self, bounds: OrchestratorLimits, measure: SuggestionThreshold = SHORT) -> None:
         self._limits = bounds
@@ -88,7 +88,7 @@ class RuleLearner:
         *,
         approved: bool = True,
     ) -> Rule | None:
-        """Somebody said yes or no; the rule that can be suggested now and could not before."""
+        """Record a decision of a person; return a rule that can be suggested since then."""
         arguments = arguments_of(proposal)
         if arguments is None:
             return None
@@ -114,7 +114,7 @@ class RuleLearner:
         return found[0] if found else None
 
     def approve(self, id: str, by: str) -> Rule | None:
-        """Put a suggested rule in force; None where there is none, or it is not for `by` to say."""
+        """Put a suggested rule in force. Returns None if it is unknown or `by` may not approve."""
         rule = self._suggested.get(id)
         if rule is None or by == rule.proposer or len(self.rules) >= MOST_RULES:
             return None
@@ -133,11 +133,11 @@ class RuleLearner:
         return approved
 
     def forget(self, id: str) -> bool:
-        """A rule is in force no more."""
+        """Remove a rule; return whether it was in force."""
         return self.rules.pop(id, None) is not None
 
     def rule_for(self, proposal: TrackedProposal, worker: str, now: datetime) -> Rule | None:
-        """The rule by which a proposal is fulfilled now; asking counts as acting."""
+        """The rule that fulfils a proposal now; the query counts against the rate limit."""
         arguments = arguments_of(proposal)
         if arguments is None or not self._is_within(proposal):
             return None
@@ -198,13 +198,13 @@ class RuleLearner:
 
 
 def operation_of(proposal: TrackedProposal) -> str:
-    """What is proposed, without what it is to be done with."""
+    """The operation of a proposal, without its arguments."""
     kind = of_payload(PROPOSAL, {"method": proposal.method, "params": proposal.params})
     return f"{kind.method}:{kind.context}" if kind.context else kind.method
 
 
 def arguments_of(proposal: TrackedProposal) -> Mapping[str, object] | None:
-    """What a condition is about; None where there is more than that."""
+    """The arguments for a condition; None if the call has further parameters."""
     params = cast("Mapping[str, object]", proposal.params)
     if proposal.method != protocol.CALL_TOOL:
         return params
@@ -222,7 +222,7 @@ MOST_AT_ONCE: Final = 16
 _SHOWN: Final = 200
 
 type AskApproval = Callable[[Rule], Awaitable[str]]
-"""Asked about each rule that is suggested: who approves it, or an empty text for nobody."""
+"""Asks about a suggested rule; returns its approver, or an empty text."""
 
 
 class Orchestrator:
@@ -242,7 +242,7 @@ class Orchestrator:
         self._people = frozenset(people)
         self.learning = learning or RuleLearner(OrchestratorLimits())
         self._approve = approve
-        # From now on, not only from when it runs.
+        # The stream starts here, so that no event is lost before `run`.
         self._events = me.events(Proposal, MemberFulfilment, Chat)
         self._doing: set[asyncio.Task[None]] = set()
         self._commands: dict[str, Callable[[str, str], Awaitable[None]]] = {
@@ -275,15 +275,15 @@ class Orchestrator:
             if command is not None and rest.strip():
                 self._begin(command(rest.split()[0], event.sender))
 
-    def _begin(self, deed: Awaitable[None]) -> None:
-        """Each deed on its own: a worker that takes long holds up nobody else."""
-        task = asyncio.ensure_future(self._contained(deed))
+    def _begin(self, action: Awaitable[None]) -> None:
+        """Run an action in its own task, so that a slow worker delays no other action."""
+        task = asyncio.ensure_future(self._contained(action))
         self._doing.add(task)
         task.add_done_callback(self._doing.discard)
 
-    async def _contained(self, deed: Awaitable[None]) -> None:
+    async def _contained(self, action: Awaitable[None]) -> None:
         try:
-            await deed
+            await action
         except (Unavailable, MalformedMessage, PermissionError, TimeoutError) as problem:
             log.warning("an orchestrator could not act: %s", problem)
 
@@ -303,7 +303,7 @@ class Orchestrator:
         precedents = ", ".join(id[:SHORT_ID_LENGTH] for id in rule.precedents)
         await self._tell(
             f"{_outcome(answer)} {known.id[:SHORT_ID_LENGTH]} by rule {rule.id}, approved by "
-            f"{rule.approved_by}; precedents: {precedents}",
+            f"{rule.approved_by}; earlier approvals: {precedents}",
         )
 
     async def _approved(self, text: str, by: str) -> None:
@@ -322,7 +322,7 @@ class Orchestrator:
         await self._me.chat(f"{by} declined {known.id[:SHORT_ID_LENGTH]}", to=(known.proposer, by))
 
     async def _learn(self, proposal: rules.TrackedProposal, by: str) -> None:
-        """A decision of a person is a precedent, and may be one too many to be asked again."""
+        """Record an approval, and suggest a rule if there are enough of them."""
         rule = self.learning.decided(proposal, self._worker_of(proposal), by, datetime.now(UTC))
         if rule is None:
             return
@@ -341,7 +341,7 @@ class Orchestrator:
         await self._tell(f"rule {text:.40} is {'forgotten' if is_gone else 'not known'}")
 
     async def _meant(self, text: str, by: str) -> rules.TrackedProposal | None:
-        """The one open proposal whose id begins so, unless whoever speaks made it."""
+        """The open proposal whose id begins with a text; None if the speaker made it."""
         found = [each for each in self._me.proposals if each.id.startswith(text)]
         if len(text) < SHORTEST or len(found) != 1:
             await self._tell(f"{text:.40} is no open proposal, or more than one")
@@ -355,12 +355,12 @@ class Orchestrator:
         return proposal.target[0] if proposal.target else self._worker
 
     async def _tell(self, text: str) -> None:
-        """To the people, and for all to see."""
+        """Send a chat to all members."""
         await self._me.chat(text)
 
 
 def _shown(proposal: rules.TrackedProposal) -> str:
-    """A stranger's values, on one line and not endless."""
+    """The operation and the arguments of a proposal, on one line of limited length."""
     arguments = arguments_of(proposal)
     said = proposal.params if arguments is None else arguments
     text = msgspec.json.encode(said).decode(errors="replace")

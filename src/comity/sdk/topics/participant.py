@@ -52,12 +52,12 @@ SEND_WITHIN: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class ParticipantOptions:
-    """What a participant is content with unless told otherwise.
+    """The options of a participant.
 
-    `patience` is how long joining is tried where the gateway cannot be reached; `answer_within` how
-    long a request waits. `has_later_kinds` is for topics that know `mcp/reject` and `mcp/withdraw`;
-    `alias` says who we are where a gateway is used by one person alone, without credentials;
-    `overhear` is called with each frame as it came, before it is read or believed.
+    `patience` is how long it tries to join while the gateway cannot be reached. `answer_within` is
+    how long a request waits. `has_later_kinds` is for topics with `mcp/reject` and `mcp/withdraw`.
+    `alias` names the participant at a gateway in local mode, which needs no credentials.
+    `overhear` is called with each received frame before it is checked.
     """
 
     patience: timedelta = timedelta(seconds=30)
@@ -74,7 +74,7 @@ _DEFAULT: Final = ParticipantOptions()
 
 
 class Participant:
-    """We, in one topic. Made by `join`."""
+    """A participant in one topic. `join_topic` makes it."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Participant:
         options: ParticipantOptions,
     ) -> None:
         self.topic = topic
-        # What was heard before `join` returned: the history of the topic, where it has one.
+        # The events before `join_topic` returned: the history of the topic, if it has one.
         self.already: tuple[Event, ...] = ()
         self._line = line
         self._membership = membership
@@ -94,32 +94,32 @@ class Participant:
 
     @property
     def id(self) -> str:
-        """Who we are here, as the gateway says."""
+        """The id of this participant, from the gateway."""
         return self._membership.me
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What we may send, as the last welcome said it."""
+        """The kinds that this participant may send, from the last welcome."""
         return self._membership.may.listed
 
     @property
     def others(self) -> Mapping[str, tuple[str, ...]]:
-        """Who else is here, each with what it may send."""
+        """The other members, each with its capabilities."""
         return dict(self._membership.others)
 
     @property
     def proposals(self) -> tuple[Followed, ...]:
-        """The proposals of others and of ours that wait for somebody, the oldest first."""
+        """The open proposals of all members, the oldest first."""
         return self._membership.following.open()
 
     @property
     def reputation(self) -> Mapping[str, int]:
-        """How often each member sent what had to be dropped."""
+        """The number of dropped envelopes of each member."""
         return self._membership.reading.reputation
 
     @property
     def ended(self) -> Unavailable | None:
-        """Why we are here no more, for good; None while we are, or try to be again."""
+        """The reason why the membership ended for good; None while it lasts."""
         return self._line.ended
 
     @property
@@ -131,7 +131,7 @@ class Participant:
         return envelopes.why_not(kind, self._membership.may, has_later_kinds=later) is None
 
     def proposal(self, id: str) -> Followed | None:
-        """A proposal that was seen here, as it stands now."""
+        """A proposal that was seen here, with its current status."""
         return self._membership.following.get(id)
 
     @overload
@@ -139,9 +139,9 @@ class Participant:
     @overload
     def events[E](self, *wanted: type[E]) -> ParticipantEventStream[E]: ...
     def events(self, *wanted: type[Any]) -> ParticipantEventStream[Any]:
-        """What happens from now on, all of it or of the given types; iterate over it.
+        """Future events, of all types or of the given ones; iterate over the stream.
 
-        It ends when the membership does. Whoever is too slow finds a `Missed` for what was lost.
+        It ends with the membership. A slow reader gets a `MissedEnvelopes` for dropped events.
         """
         return self._membership.events(*wanted)
 
@@ -151,9 +151,9 @@ class Participant:
     def on[E](
         self, wanted: type[E], callback: Callable[[E], Awaitable[object] | object]
     ) -> Callable[[], None]:
-        """Call back, in order, for each event of a type from now on; call what is returned to stop.
+        """Call a function for each future event of a type, in order; call the result to stop.
 
-        A callback that waits holds up itself alone.
+        A slow callback delays no other callback.
         """
         stream = self.events(wanted)
         task = asyncio.create_task(_call_back(stream, wanted, callback))
@@ -164,11 +164,11 @@ class Participant:
     async def chat(
         self, text: str, *, to: Recipients = None, form: str = "plain", reply_to: str = ""
     ) -> str:
-        """Say something, to all unless `to` says to whom; `form` may be "markdown". Its id."""
+        """Send a chat, to all or to `to`, and return its id; `form` may be "markdown"."""
         return await self.say(envelopes.draft_chat(text, to, form, reply_to))
 
     async def notify(self, method: str, params: Payload | None = None, *, to: Recipients) -> str:
-        """Send a notification of MCP, which nobody answers."""
+        """Send a notification of MCP, which has no answer."""
         return await self.say(envelopes.draft_request(method, params or {}, None, to))
 
     async def request(
@@ -180,18 +180,18 @@ class Participant:
         within: timedelta | None = None,
         or_propose: bool = True,
     ) -> Payload:
-        """Have something done, and give its result. Where we may not ask, it is proposed, and the
-        result is what came of the fulfilment.
+        """Send a request, or propose it if this participant may not send it; return the result.
 
-        Raises PermissionError where we may neither, or only propose and `or_propose` is false;
-        TimeoutError without an answer; Unavailable for an error, a refusal or no fulfilment.
+        Raises PermissionError if it may do neither, or may only propose and `or_propose` is false.
+        Raises TimeoutError without an answer, and Unavailable for an error, a refusal or a proposal
+        without fulfilment.
         """
         said = params or {}
         if not or_propose or self.may_send(envelopes.kind_of(wire.REQUEST, method, said)):
             try:
                 return result_of(await self.ask(method, said, to=to, within=within))
             except Unavailable as refused:
-                # What we may do can have changed on the way.
+                # The capabilities can have changed in the meantime.
                 if not or_propose or refused.fault is not ACCESS_DENIED:
                     raise
         proposed = await self.propose(method, said, to=to)
@@ -205,7 +205,7 @@ class Participant:
         to: Recipients = None,
         within: timedelta | None = None,
     ) -> Response:
-        """Ask without ever proposing; gives the whole answer, be it a result or an error."""
+        """Send a request without a fallback to a proposal; return the response."""
         rpc_id = next(self._rpc_ids)
         envelope, data = self._sealed(envelopes.draft_request(method, params or {}, rpc_id, to))
         return await self._answered(envelope, data, rpc_id, within)
@@ -213,7 +213,7 @@ class Participant:
     async def propose(
         self, method: str, params: Payload | None = None, *, to: Recipients = None
     ) -> ProposedHandle:
-        """Suggest that somebody who may does this; await what is returned for what came of it."""
+        """Propose a request to members that may send it; await the handle for the result."""
         said = params or {}
         envelope, data = self._sealed(envelopes.draft_proposal(method, said, to))
         handle = self._membership.propose(envelope, method, said, self._withdraw)
@@ -227,12 +227,12 @@ class Participant:
         to: Recipients = None,
         within: timedelta | None = None,
     ) -> Response:
-        """Have a proposal done by `to`, or by whom it was proposed to; gives the whole answer."""
+        """Fulfil a proposal: send its request to `to`, or to its target; return the response."""
         known = self._open_proposal(proposal)
         target = envelopes.recipients_of(to) or known.target
         if not target or (known.target and not set(target) <= set(known.target)):
-            whom = " or ".join(known.target) or "somebody"
-            raise MalformedMessage(f"say with `to` who is to do it: {whom:.200}", INVALID_REQUEST)
+            whom = " or ".join(known.target) or "a member"
+            raise MalformedMessage(f"name with `to` who fulfils it: {whom:.200}", INVALID_REQUEST)
         rpc_id = next(self._rpc_ids)
         params = cast("Payload", known.params)
         draft = envelopes.draft_request(known.method, params, rpc_id, target, known.id)
@@ -245,7 +245,7 @@ class Participant:
         return await self._answered(envelope, data, rpc_id, within)
 
     async def reject(self, proposal: Proposal | Followed | str, reason: str = "") -> str:
-        """Say no to a proposal, where the topic has that kind. (D-46)"""
+        """Reject a proposal, if the topic has that kind. (D-46)"""
         known = self._open_proposal(proposal)
         said = await self.say(
             EnvelopeDraft(wire.REJECT, {"reason": reason}, (known.proposer,), known.id)
@@ -254,20 +254,22 @@ class Participant:
         return said
 
     async def respond(self, request: Request, body: Mapping[str, object]) -> str:
-        """Answer a request by hand: `body` has its "result" or its "error". It goes to whoever
-        asked, and to whoever proposed what was asked."""
+        """Answer a request; `body` has its "result" or its "error".
+
+        The response goes to the requester, and to the proposer if the request fulfils a proposal.
+        """
         return await self.say(
             envelopes.draft_response(request, body, self._membership.proposer_of(request))
         )
 
     async def report(self, event: MemberMisbehaviour, *, to: Recipients = None) -> str:
-        """Tell others in words what was dropped, from whom and why."""
-        who, what = event.sender or "somebody", event.kind or "an envelope"
+        """Report a dropped envelope in a chat."""
+        who, what = event.sender or "an unknown sender", event.kind or "an envelope"
         times = "" if event.count == 1 else f" ({event.count} times by now)"
         return await self.chat(f"Dropped {what} from {who}: {event.because}{times}.", to=to)
 
     async def say(self, draft: EnvelopeDraft) -> str:
-        """Send anything that is allowed; gives the id it was sent with."""
+        """Send an envelope of any allowed kind; return its id."""
         envelope, data = self._sealed(draft)
         await self._line.send(data, SEND_WITHIN)
         return envelope.id
@@ -328,14 +330,14 @@ async def join_topic(
     serves: object = _NOTHING,
     options: ParticipantOptions = _DEFAULT,
 ) -> AsyncGenerator[Participant]:
-    """Be in a topic for as long as the block lasts.
+    """Join a topic for as long as the block lasts.
 
-    `serves` answers requests that are addressed to us: a `Server` or `MCPServer` of the package
-    mcp, or a mapping of tool names to async functions. With none of these a ping is answered, and
-    what else is asked is not known; with None nothing is answered but by hand, with `respond`.
+    `serves` answers the requests to this participant: a `Server` or `MCPServer` of the package
+    mcp, or a mapping of tool names to async functions. By default only pings get a result. With
+    None the program answers requests itself, with `respond`.
 
-    Raises Misconfigured for an address that is none, and Unavailable where we are not let in, or
-    the gateway cannot be reached for as long as `options.patience`.
+    Raises Misconfigured for an invalid address. Raises Unavailable if the gateway refuses, or
+    cannot be reached for as long as `options.patience`.
     """
     address = ParticipantAddress(url, topic, token, mode, options.alias)
     membership = ParticipantMembership(options.lifetime, has_later_kinds=options.has_later_kinds)
@@ -358,13 +360,13 @@ async def join_topic(
 
 
 async def _behind(serves: object, leaving: AsyncExitStack) -> ParticipantBackend | None:
-    """What answers for us."""
+    """Return the backend that answers requests, or None."""
     if serves is None:
         return None
     if isinstance(serves, Mapping):
         return ToolFunctions("participant", cast("Mapping[str, ToolFunction]", serves))
     try:
-        # Only whoever serves such an object needs that package.
+        # Imported here because only participants with such an object need the mcp package.
         from comity.sdk.topics.mcp_server import McpServer
     except ModuleNotFoundError as missing:
         raise Misconfigured(

@@ -12,10 +12,10 @@ from comity.topics.rules import ProposalEvent
 
 
 class BoundedOwnerCache[V]:
-    """At most so many values, of at most so much weight together; each belongs to somebody.
+    """A table with a limit of values and of their total weight; each value has an owner.
 
-    One owner has at most `share` of them and as much of the weight: whoever sends much pushes out
-    its own and not another's.
+    One owner has at most `share` of the values, and the same part of the weight. An owner that
+    adds too much evicts its own oldest values, and none of another owner.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class BoundedOwnerCache[V]:
         return None if found is None else found[0]
 
     def put(self, key: str, value: V, weight: int = 0, owner: str = "") -> None:
-        """Keep it, as the newest; what weighs more than one owner may have is not kept."""
+        """Keep a value as the newest one, unless it is heavier than the share of an owner."""
         self.pop(key)
         whole = weight + len(key) + len(owner)
         if whole > self._share_weight:
@@ -70,7 +70,7 @@ class BoundedOwnerCache[V]:
         self._weight += whole
 
     def change(self, key: str, value: V) -> None:
-        """The same entry with another value, as old as it was."""
+        """Replace the value of an entry, which keeps its age."""
         found = self._each.get(key)
         if found is not None:
             self._each[key] = (value, *found[1:])
@@ -106,7 +106,7 @@ type Clock = Callable[[], datetime]
 
 
 class MemberProposalTracker:
-    """What became of each proposal; the oldest are forgotten first."""
+    """The status of each proposal; the oldest are forgotten first."""
 
     def __init__(self, clock: Clock, lifetime: timedelta = rules.LIFETIME) -> None:
         self._clock = clock
@@ -120,7 +120,7 @@ class MemberProposalTracker:
         return len(self._each)
 
     def begin(self, made: Proposal) -> rules.TrackedProposal:
-        """Somebody proposes something, we perhaps."""
+        """Track a new proposal of any member."""
         now = self._clock()
         known = rules.TrackedProposal(
             made.id,
@@ -136,19 +136,19 @@ class MemberProposalTracker:
         return known
 
     def get(self, id: str) -> rules.TrackedProposal | None:
-        """As it is now."""
+        """A proposal with its current status."""
         known = self._each.get(id)
         if known is None or not known.is_open or self._clock() < known.expires_at:
             return known
         return self._become(known, ProposalEvent.TIMEOUT)
 
     def open(self) -> tuple[rules.TrackedProposal, ...]:
-        """Those that wait for somebody, the oldest first."""
+        """The open proposals, the oldest first."""
         each = (self.get(id) for id in self._each)
         return tuple(one for one in each if one is not None and one.is_open)
 
     def fulfilled_by(self, request: Request) -> MemberFulfilment | None:
-        """The request as the fulfilment that it is; None where it is none of a known proposal."""
+        """The fulfilment in a request; None if it fulfils no known proposal."""
         known = self.get(request.correlation_id)
         if known is None or not _does(request, known):
             return None
@@ -160,16 +160,16 @@ class MemberProposalTracker:
         return MemberFulfilment(request, known, is_first, as_proposed)
 
     def proposal_of(self, fulfilment: str) -> str:
-        """The id of the proposal that a request was the first to fulfil; empty where it did not."""
+        """The id of the proposal that a request was the first to fulfil, or empty."""
         return self._proposal_of.get(fulfilment) or ""
 
     def answered_by(self, response: Response) -> rules.TrackedProposal | None:
-        """The proposal whose first fulfilment a response answers."""
+        """Mark the proposal whose first fulfilment a response answers; return it."""
         known = self._each.get(self.proposal_of(response.correlation_id))
         return None if known is None else self._become(known, ProposalEvent.RESPONSE)
 
     def ended(self, id: str, happened: ProposalEvent, by: str) -> rules.TrackedProposal | None:
-        """It was rejected or withdrawn; None where that is not this party's to say, or too late."""
+        """End a rejected or withdrawn proposal; None if `by` may not end it, or it has ended."""
         known = self.get(id)
         if known is None or not known.is_open or not rules.may_end(known, happened, by):
             return None
@@ -188,7 +188,7 @@ class MemberProposalTracker:
 
 
 def _plain(params: object) -> object:
-    """Without what is said about a request, which whoever fulfils may add to. (MCP `_meta`)"""
+    """Parameters without `_meta`, which a fulfiller may change."""
     if not isinstance(params, Mapping):
         return params
     said = cast("Mapping[str, object]", params)
@@ -196,7 +196,7 @@ def _plain(params: object) -> object:
 
 
 def _does(request: Request, proposal: rules.TrackedProposal) -> bool:
-    """Whether a request asks for what was proposed, of those whom it was proposed to."""
+    """Whether a request has the operation and the recipients of a proposal."""
     if proposal.target and not (request.to and set(request.to) <= set(proposal.target)):
         return False
     asked = {"method": request.method, "params": dict(request.params)}
@@ -210,7 +210,7 @@ MOST_CHARACTERS: Final = 4_000_000
 
 
 class EnvelopeSummary(NamedTuple):
-    """One envelope, as far as it is remembered."""
+    """The remembered part of one envelope."""
 
     sender: str
     to: tuple[str, ...]
@@ -218,12 +218,12 @@ class EnvelopeSummary(NamedTuple):
     follows: str
 
     def may_be_answered_by(self, member: str) -> bool:
-        """Whom it was addressed to; anybody where it was for all. (D-54)"""
+        """Whether a member is a recipient; an envelope to all has all members. (D-54)"""
         return not self.to or member in self.to
 
 
 class EnvelopeHistory:
-    """The last envelopes, ours among them."""
+    """The last envelopes, including those of this participant."""
 
     __slots__ = ("_steps",)
 

@@ -133,7 +133,7 @@ def die_with_parent() -> None:
 
 
 def mount_own_proc() -> None:
-    """Mount a /proc for the caller's own namespace, visible to it and its children only."""
+    """Give the caller's own namespace a /proc that only the caller and its children see."""
     os.unshare(os.CLONE_NEWNS)
     # As a slave, the mount tree still follows later mounts of the machine and keeps none busy.
     _call("mount", b"none", b"/", None, _MS_REC | _MS_SLAVE, None)

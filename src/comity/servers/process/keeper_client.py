@@ -265,8 +265,8 @@ _start_semaphores: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.
 
 _PROMISE_BY_KIND = {
     keeper.REAPER: "all child processes of servers are cleaned up",
-    keeper.GROUP: "what stays in a server's process group ends with it and with the gateway; what "
-    "leaves the group, as a daemon does, is not ended",
+    keeper.GROUP: "processes in a server's process group end with it and with the gateway; a "
+    "process that leaves the group, such as a daemon, does not",
 }
 _DAEMON_ADVICE = "keep servers in the foreground, or run the gateway on Linux"
 
@@ -308,7 +308,7 @@ def namespace_problem(where: str, number: int) -> str:
         return "pid namespaces are Linux's own; run the gateway there"
     if where == keeper.NO_PROC:
         return (
-            f"a pid namespace needs a /proc of its own, which cannot be mounted "
+            f"a pid namespace needs a /proc of its own, but `mount` failed "
             f"({os.strerror(number)}); allow `mount` in the container's or the service's profile"
         )
     if number == errno.EPERM:

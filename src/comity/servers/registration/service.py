@@ -638,9 +638,9 @@ class RegistrationService:
 _UNSAFE_PATTERN: Final = re.compile(r"[^a-z0-9]+")
 _MAX_ID_LENGTH: Final = 40
 _INSTRUCTIONS: Final = (
-    "Write one Python file that defines a function for each tool: its parameters, with types, are "
-    "the arguments, its docstring is the description, and what it returns is the answer. Import "
-    "nothing but the modules that are named here. Then send the text as `code`, with this id."
+    "Write one Python file that defines a function for each tool. Its parameters, with types, are "
+    "the arguments, its docstring is the description, and its return value is the answer. Import "
+    "only the modules that are named here. Then send the text as `code`, with this id."
 )
 
 

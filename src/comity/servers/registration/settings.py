@@ -36,7 +36,7 @@ _NAMESPACE: Final = FieldType(_namespace, {"type": "string", "pattern": "^[a-z0-
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSettings:
-    """What agents may register, from where, and for how long."""
+    """The servers that agents may register, from where, and for how long."""
 
     commands: tuple[str, ...] = setting(
         (),

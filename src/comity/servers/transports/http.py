@@ -368,7 +368,7 @@ class HttpReach:
 
 
 class HttpCarrier:
-    """One session with a server (handshake era), or requests without a session (modern era)."""
+    """One session with a legacy server, or requests without a session to a modern one."""
 
     has_separate_streams = True
     has_exited_cleanly = False

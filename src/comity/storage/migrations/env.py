@@ -1,4 +1,4 @@
-"""What Alembic runs before its steps: they get the connection that is open already."""
+"""The environment of Alembic: its steps use the connection that is already open."""
 
 from alembic import context
 
