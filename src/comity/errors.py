@@ -328,7 +328,7 @@ POLICY_UNKNOWN = Fault(
 )
 """This node cannot know what is allowed just now, and so allows nothing."""
 
-JOURNAL_AWAY = replace(POLICY_UNKNOWN, error_type="journal_unavailable")
+AUDIT_LOG_AWAY = replace(POLICY_UNKNOWN, error_type="audit_log_unavailable")
 """Nor can it write down what happens, and so lets nothing happen that must be."""
 
 CUT_OFF = replace(POLICY_UNKNOWN, error_type="cut_off")

@@ -90,4 +90,4 @@ def test_check_tells_whether_the_program_of_the_bus_is_there(
     monkeypatch.setitem(os.environ, "PATH", str(tmp_path))
     (missing,) = [each for each in check_engines(Settings(workers=2), {}) if "worker" in each.about]
     assert missing.verdict == "problem"
-    assert "comity[workers]" in missing.told
+    assert "comity[workers]" in missing.message

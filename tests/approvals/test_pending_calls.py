@@ -20,7 +20,7 @@ from comity.approvals.settings import ApprovalSettings
 from comity.audit.events import AuditType
 from comity.catalog.definitions import UNLISTED_DEFINITION
 from comity.errors import (
-    JOURNAL_AWAY,
+    AUDIT_LOG_AWAY,
     POLICY_UNKNOWN,
     TOOL_DISABLED,
     TOOL_NOT_FOUND,
@@ -413,7 +413,7 @@ async def test_without_the_journal_nothing_runs_and_the_answer_stands() -> None:
 
         bed.journal.insist = away  # type: ignore[method-assign]
         ask = await bed.answer()
-        assert kind_of(await call.error()) == JOURNAL_AWAY.error_type
+        assert kind_of(await call.error()) == AUDIT_LOG_AWAY.error_type
         assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.APPROVED
         assert bed.runs == 0
         bed.journal.insist = insist

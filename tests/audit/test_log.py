@@ -21,7 +21,7 @@ from comity.audit.log import (
 )
 from comity.catalog.catalog import Catalog
 from comity.catalog.tool_reviews import AcceptedDefinitions, ToolReviewService
-from comity.errors import JOURNAL_AWAY, MalformedMessage, Unavailable
+from comity.errors import AUDIT_LOG_AWAY, MalformedMessage, Unavailable
 from comity.identity.keys import KeyAdmin
 from comity.identity.principals import ApiKey
 from comity.mcp.actors import GATEWAY, LOCAL, Actor, PrincipalKind, kind_of
@@ -136,7 +136,7 @@ async def test_whoever_insists_is_told_when_the_store_stays_away_and_its_entry_s
         with pytest.raises(Unavailable) as refused:
             async with asyncio.timeout(10):
                 await journal.insist(happened("agent:refused"))
-        assert refused.value.fault is JOURNAL_AWAY
+        assert refused.value.fault is AUDIT_LOG_AWAY
         assert refused.value.retry_after is not None
         # From now on nobody waits in vain.
         with pytest.raises(Unavailable):

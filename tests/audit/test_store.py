@@ -17,7 +17,7 @@ from comity.audit import store as store_module
 from comity.audit.chain import AuditFilter, AuditRecord, ChainHead, ChainSegment
 from comity.audit.chain_writer import HEADS, SqliteChain
 from comity.audit.events import AuditType
-from comity.audit.store import SqlJournal
+from comity.audit.store import SqlAuditLog
 from comity.errors import Misconfigured, Unavailable
 from comity.storage import postgres, sqlite
 from tests.contracts.stores import run_on
@@ -275,7 +275,7 @@ async def test_a_file_that_has_gone_is_unavailable_and_not_made_anew(
     assert not (tmp_path / "store.db").exists()
 
 
-class BriefJournal(SqlJournal):
+class BriefJournal(SqlAuditLog):
     """Remembers four entries, and up to four more."""
 
     def __init__(self) -> None:
@@ -284,7 +284,7 @@ class BriefJournal(SqlJournal):
         super().__init__(database, SqliteChain(product.path, 0.2, remembered=4))
 
 
-async def filled(store: SqlJournal, count: int) -> list[AuditRecord]:
+async def filled(store: SqlAuditLog, count: int) -> list[AuditRecord]:
     lines = chained(await store.open("n"), *several(count))
     for each in lines:
         await store.append([each])

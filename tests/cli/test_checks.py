@@ -128,7 +128,7 @@ def test_missing_or_mistaken_configuration_is_a_problem_with_a_remedy(desk: Desk
     assert "comity init" in found["configuration"]["remedy"]
     desk.write("comity.toml", "prot = 5\n")
     found = diagnosed(desk)["configuration"]
-    assert "comity.toml:1" in found["told"]
+    assert "comity.toml:1" in found["message"]
     assert "'port'" in found["remedy"]
 
 
@@ -145,7 +145,7 @@ def test_a_program_that_is_missing_is_told_with_how_to_get_it(desk: Desk) -> Non
     found = diagnosed(desk, PATH=empty)
     assert "Node.js" in found["server npx"]["remedy"]
     assert found["server other"]["verdict"] == "problem"
-    assert "folder" in found["server folder"]["told"]
+    assert "folder" in found["server folder"]["message"]
     assert found["server there"]["verdict"] == "ok"
 
 
@@ -161,10 +161,10 @@ def test_an_address_is_tried_and_its_trouble_told(desk: Desk, taken: int, gatewa
     )
     found = diagnosed(desk)
     assert found["server there"]["verdict"] == "ok"
-    assert "127.0.0.1:9" in found["server gone"]["told"]
+    assert "127.0.0.1:9" in found["server gone"]["message"]
     assert found["server unknown"]["verdict"] == "problem"
-    assert "cannot be trusted" in found["server untrusted"]["told"]
-    assert "loop" in found["server comity"]["told"], "the gateway would call itself"
+    assert "cannot be trusted" in found["server untrusted"]["message"]
+    assert "loop" in found["server comity"]["message"], "the gateway would call itself"
     assert "canary" not in str(found)
 
 
@@ -178,7 +178,7 @@ def test_a_port_that_another_program_holds_is_told_with_its_name(desk: Desk, tak
     configured(desk, taken, example=EXAMPLE)
     found = diagnosed(desk)["port"]
     assert found["verdict"] == "problem"
-    assert str(taken) in found["told"]
+    assert str(taken) in found["message"]
     assert "--port" in found["remedy"]
 
 
@@ -189,7 +189,7 @@ def test_a_client_that_calls_another_port_is_told_the_right_one(desk: Desk, gate
     started = {"command": "comity", "args": ["serve", "--stdio", "/no/such.toml"]}
     desk.write("~/.gemini/settings.json", {"mcpServers": {"comity": started}})
     found = diagnosed(desk)
-    assert (found["port"]["verdict"], gateway in found["port"]["told"]) == ("ok", True)
+    assert (found["port"]["verdict"], gateway in found["port"]["message"]) == ("ok", True)
     assert found["client cursor"]["remedy"] == f"comity clients connect cursor --url {gateway}"
     assert found["client lm-studio"]["verdict"] == "ok"
     assert found["client gemini"]["verdict"] == "problem"
@@ -292,8 +292,8 @@ async def test_engines_that_work_are_told(
     found = checked(desk, command, **PEPPER)
     engines = {name: found[name]["verdict"] for name in ("store", "pepper", "NATS", "issuer")}
     assert engines == dict.fromkeys(engines, "ok")
-    assert "version 2." in found["NATS"]["told"]
-    assert found["issuer"]["told"] == "has 1 key"
+    assert "version 2." in found["NATS"]["message"]
+    assert found["issuer"]["message"] == "has 1 key"
     text = desk.run("config", "check", **PEPPER)
     assert (text.status, "No mistakes" in text.out) == (0, True)
 
@@ -310,9 +310,9 @@ def test_all_that_does_not_work_is_told_at_once(desk: Desk, command: str) -> Non
     found = checked(desk, command)
     engines = {name: found[name]["verdict"] for name in ("store", "pepper", "NATS", "issuer")}
     assert engines == dict.fromkeys(engines, "problem")
-    assert "COMITY_PEPPER" in found["pepper"]["told"]
-    assert "does not answer" in found["store"]["told"]
-    assert away in found["NATS"]["told"]
+    assert "COMITY_PEPPER" in found["pepper"]["message"]
+    assert "does not answer" in found["store"]["message"]
+    assert away in found["NATS"]["message"]
 
 
 def test_with_no_connect_nothing_is_contacted(desk: Desk) -> None:
@@ -349,7 +349,7 @@ async def test_a_store_of_a_newer_version_is_a_problem(desk: Desk) -> None:
     desk.write("comity.toml", f'port = 0\n[store]\nurl = "{url}"\n')
     found = checked(desk, "check")["store"]
     assert (found["verdict"], found["remedy"]) == ("problem", "run that version")
-    assert "schema newer, which a newer version of Comity made" in found["told"]
+    assert "schema newer, which a newer version of Comity made" in found["message"]
 
 
 def test_an_extra_that_is_not_installed_is_named_with_its_command(
@@ -371,6 +371,6 @@ def test_an_extra_that_is_not_installed_is_named_with_its_command(
     missing = {each["about"]: each for each in ran.json["engines"] if "extra" in each["about"]}
     assert missing.keys() == {"extra postgres", "extra nats"}
     assert missing["extra nats"]["remedy"] == "pip install 'comity[nats]'"
-    assert "asyncpg" in missing["extra postgres"]["told"]
+    assert "asyncpg" in missing["extra postgres"]["message"]
     # What cannot be used without its extra is not tested beside it.
     assert not {"store", "NATS"} & {each["about"] for each in ran.json["engines"]}

@@ -243,7 +243,7 @@ async def test_without_its_intent_nothing_leaves_and_the_client_may_try_again() 
         await until(lambda: bool(at.store.commits))
         at.store.failures = 10**6
         refusal = await (await at.call()).refusal()
-        assert refusal["error_type"] == "journal_unavailable"
+        assert refusal["error_type"] == "audit_log_unavailable"
         assert refusal["retryable"] is True
         assert at.sent() == []
         at.store.failures = 0
@@ -348,7 +348,7 @@ async def test_too_much_that_waits_stops_even_safe_calls() -> None:
         at.store.gate.clear()
         fill_queue(at)
         refusal = await (await at.call()).refusal()
-        assert refusal["error_type"] == "journal_unavailable"
+        assert refusal["error_type"] == "audit_log_unavailable"
         at.store.gate.set()
 
 

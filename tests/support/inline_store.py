@@ -21,7 +21,7 @@ from sqlalchemy import event
 
 from comity.app.records import RecordStores
 from comity.audit.chain_writer import SqliteChain
-from comity.audit.store import SqlJournal
+from comity.audit.store import SqlAuditLog
 from comity.storage import stores
 from comity.storage.changes import RecordKind
 from comity.storage.database import SqlDatabase
@@ -146,7 +146,7 @@ def inline_records(told: Told | None = None) -> RecordStores:
     return RecordStores(product, InlineChain(product.path, BUSY_SECONDS), _stir(product, told))
 
 
-def inline_journal() -> SqlJournal:
+def inline_journal() -> SqlAuditLog:
     return inline_records().audit_log
 
 

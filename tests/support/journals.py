@@ -8,13 +8,13 @@ from datetime import timedelta
 from comity.audit.chain import AuditRecord, ChainHead
 from comity.audit.events import AuditEvent, event_of
 from comity.audit.log import AuditLog, CommitSettings
-from comity.audit.store import SqlJournal
+from comity.audit.store import SqlAuditLog
 from comity.errors import Unavailable
 from comity.storage.sqlite import BUSY_SECONDS
 from tests.support.inline_store import InlineChain, inline_parts
 
 
-class FailingStore(SqlJournal):
+class FailingStore(SqlAuditLog):
     """Raises as often as it is told to: before it has written, or after."""
 
     def __init__(self) -> None:
@@ -53,5 +53,5 @@ async def kept(store: FailingStore, pace: CommitSettings = QUICK) -> AsyncGenera
         yield journal
 
 
-async def events(store: SqlJournal, node: str = "n-1") -> list[AuditEvent]:
+async def events(store: SqlAuditLog, node: str = "n-1") -> list[AuditEvent]:
     return [event_of(line.body) for line in await store.page(node, 0, 10_000)]

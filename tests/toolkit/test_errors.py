@@ -46,7 +46,7 @@ TABLE = {
     "declined": (1000, -32005, 403, None, "not_approved", True),
     "approval_required": (1000, -32005, 403, None, None, True),
     "pending_approval": (1000, -32603, 503, None, None, True),
-    "journal_unavailable": (2000, -32603, 503, None, None, True),
+    "audit_log_unavailable": (2000, -32603, 503, None, None, True),
 }
 NAMES_AT_THE_REGISTRY = {
     -32700: {"ParseError"},

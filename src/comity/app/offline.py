@@ -15,7 +15,7 @@ from comity.app.settings import Settings
 from comity.app.settings_reader import ConfigSource
 from comity.approvals.service import find_by_id_or_prefix
 from comity.approvals.wiring import stored_approval_routes
-from comity.audit.api import JournalApi
+from comity.audit.api import AuditApi
 from comity.audit.export import AuditReader, Settle
 from comity.audit.wiring import AuditLogComponents, make_signer, node_of, signing_key_file
 from comity.cli.api_client import Answer, ApiClient, exit_status_of, find_gateway_by_url, url_of
@@ -47,7 +47,7 @@ def audit_routes(records: RecordStores, audit_log_components: AuditLogComponents
         }
 
     settle = None if audit_log.is_durable else audit_log.flush
-    return JournalApi(_audit_reader(records, settle), about).routes
+    return AuditApi(_audit_reader(records, settle), about).routes
 
 
 def stored_audit_routes(records: RecordStores, settings: Settings) -> ApiRoutes:
@@ -58,7 +58,7 @@ def stored_audit_routes(records: RecordStores, settings: Settings) -> ApiRoutes:
         key = None if signer is None else signer.key
         return {"node": node_of(settings, signer), "key": key, "signed_to": None, "waiting": 0}
 
-    return JournalApi(_audit_reader(records), about).routes
+    return AuditApi(_audit_reader(records), about).routes
 
 
 @asynccontextmanager

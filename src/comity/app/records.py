@@ -13,7 +13,7 @@ from typing import Final
 from comity.approvals.store import SqlAsks
 from comity.audit.chain import ChainWriter
 from comity.audit.chain_writer import SqliteChain
-from comity.audit.store import SqlJournal
+from comity.audit.store import SqlAuditLog
 from comity.catalog.store import SqlDefinitionStore, SqlRegistrationStore
 from comity.events.webhooks.store import WEBHOOK_JOBS, SqlWebhooks
 from comity.identity.store import SqlKeyStore, SqlPrincipalStore
@@ -57,7 +57,7 @@ class RecordStores:
         self.budgets = SqlBudgets(database, backend)
         self.states = SqlStates(database, backend)
         self.incoming = SqlWorkQueue(database, backend, MESSAGE_KEYS)
-        self.audit_log = SqlJournal(database, chain)
+        self.audit_log = SqlAuditLog(database, chain)
 
     async def open(self) -> None:
         """Check that the store is usable. Raises Unavailable, or Misconfigured with a remedy."""

@@ -356,8 +356,8 @@ class ConfigSource:
         settings = replace_settings(resolve_settings(readings, self.environ), self.overrides)
         settings = replace_settings(settings, {"store.url": self._store_url(settings, there[0][0])})
         later = dict.fromkeys(path for choice in there[1:] for path in choice)
-        passed_over = tuple(path for path in later if path not in there[0])
-        return LoadedConfig(settings, _loaded_files(there[0], readings), passed_over)
+        skipped_files = tuple(path for path in later if path not in there[0])
+        return LoadedConfig(settings, _loaded_files(there[0], readings), skipped_files)
 
     def _store_url(self, settings: Settings, config: Path) -> str:
         """Return the store that the settings name, or the default one of this configuration.

@@ -55,7 +55,7 @@ class AuditSearchQuery(RequestQuery, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class JournalApi:
+class AuditApi:
     """The operator API of the audit log, which is read-only."""
 
     def __init__(self, reader: AuditReader, about: About = dict) -> None:

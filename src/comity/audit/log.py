@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from comity.audit import chain
 from comity.audit.chain import AuditRecord, AuditStore, ChainHead, line_of
 from comity.audit.events import AuditEvent, AuditResult, AuditType, body_of, event_of
-from comity.errors import JOURNAL_AWAY, MalformedMessage, Misconfigured, Unavailable
+from comity.errors import AUDIT_LOG_AWAY, MalformedMessage, Misconfigured, Unavailable
 from comity.mcp.actors import GATEWAY, Actor, kind_of
 from comity.storage import values
 from comity.telemetry.tracing import new_trace_id
@@ -238,7 +238,7 @@ class AuditLog:
     def unavailable_error(self) -> Unavailable:
         return Unavailable(
             "the audit log cannot be written; calls that must be recorded are refused",
-            JOURNAL_AWAY,
+            AUDIT_LOG_AWAY,
             RETRY_AFTER,
         )
 

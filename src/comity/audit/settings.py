@@ -6,7 +6,7 @@ from typing import Literal
 
 from comity.config.fields import COUNT, DURATION_OR_NEVER, setting
 
-type JournalArguments = Literal["none", "risky", "all"]
+type AuditArguments = Literal["none", "risky", "all"]
 type CallAuditChoice = Literal["off", "deferred", "durable"]
 type DangerousCallAuditChoice = Literal["deferred", "durable"]
 
@@ -23,7 +23,7 @@ class AuditSettings:
     dangerous: DangerousCallAuditChoice = setting(
         "durable", "When Comity records calls of risk dangerous; `off` is not possible."
     )
-    arguments: JournalArguments = setting(
+    arguments: AuditArguments = setting(
         "risky",
         "The calls whose arguments are kept, without secrets; a digest is kept of every call.",
     )

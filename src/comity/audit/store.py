@@ -46,7 +46,7 @@ _MAX_ENTRIES: Final = 2**63 - 1
 _FILTER_COLUMNS: Final = ("trace", "call", "actor", "server", "tool", "result")
 
 
-class SqlJournal:
+class SqlAuditLog:
     def __init__(self, database: SqlDatabase, chain: ChainWriter) -> None:
         self._database = database
         self._chain = chain

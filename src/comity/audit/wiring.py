@@ -218,15 +218,15 @@ def build_call_audit(
     is_awaited: Callable[[AuditEvent], bool],
 ) -> CallAudit:
     """Build the service that records each call."""
-    journal = settings.audit
+    audit = settings.audit
     call_audit = CallAudit(
         audit_log,
-        ArgumentAuditLevel(journal.arguments),
+        ArgumentAuditLevel(audit.arguments),
         _redaction_key(pepper),
         classes={
-            Risk.SAFE: AuditClass(journal.safe),
-            Risk.MODERATE: AuditClass(journal.moderate),
-            Risk.DANGEROUS: AuditClass(journal.dangerous),
+            Risk.SAFE: AuditClass(audit.safe),
+            Risk.MODERATE: AuditClass(audit.moderate),
+            Risk.DANGEROUS: AuditClass(audit.dangerous),
         },
         known_tool=partial(_known, tools),
         must_await=is_awaited,

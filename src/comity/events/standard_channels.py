@@ -7,8 +7,8 @@ from comity.audit import events
 from comity.audit.events import AuditResult, AuditType
 from comity.errors import (
     ACCESS_DENIED,
+    AUDIT_LOG_AWAY,
     EXHAUSTED,
-    JOURNAL_AWAY,
     PERMISSION_DENIED,
     POLICY_UNKNOWN,
     QUOTA_EXCEEDED,
@@ -268,7 +268,7 @@ _CHANNELS_BY_OUTCOME: Final[Mapping[str, str]] = {
         (RATE_LIMITED.error_type, QUOTA_EXCEEDED.error_type, EXHAUSTED.error_type),
         "system.overload",
     ),
-    **dict.fromkeys((JOURNAL_AWAY.error_type, POLICY_UNKNOWN.error_type), "system.error"),
+    **dict.fromkeys((AUDIT_LOG_AWAY.error_type, POLICY_UNKNOWN.error_type), "system.error"),
 }
 _FROM_DETAILS: Final = (
     *("outcome", "duration_ms", "risk_level", "outcome_known", "attempt", "permission"),

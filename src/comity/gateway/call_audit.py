@@ -12,11 +12,11 @@ from comity.audit.events import AuditEvent, AuditResult, AuditType
 from comity.audit.log import RETRY_AFTER, AuditLog
 from comity.catalog.access import ToolReviewStatus
 from comity.errors import (
+    AUDIT_LOG_AWAY,
     CODE_UNSAFE,
     CUT_OFF,
     INTERRUPTED,
     INVALID_TOOL_ARGS,
-    JOURNAL_AWAY,
     TIMEOUT,
     UPSTREAM_DOWN,
     UPSTREAM_FAILED,
@@ -47,7 +47,7 @@ _UNCERTAIN_FAULTS: Final = frozenset(
     {INTERRUPTED, TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, UPSTREAM_DOWN, CUT_OFF}
 )
 _QUEUE_FULL_REFUSAL: Final = Refusal(
-    JOURNAL_AWAY, "the queue of the audit log is full; nothing was done", RETRY_AFTER
+    AUDIT_LOG_AWAY, "the queue of the audit log is full; nothing was done", RETRY_AFTER
 )
 
 _INTENT_KIND: Final = (AuditType.CALL_INTENDED, AuditResult.PENDING)

@@ -183,7 +183,7 @@ _RESOURCES: Final[Mapping[Fault, FaultHelp]] = {
         "The gateway cannot read its grants, so it denies all calls.",
         ("Call again in a moment.",),
     ),
-    errors.JOURNAL_AWAY: FaultHelp(
+    errors.AUDIT_LOG_AWAY: FaultHelp(
         "The gateway cannot write its audit log, so it refuses calls that must be recorded.",
         ("Call again in a moment.",),
     ),

@@ -19,7 +19,7 @@ from comity.config.fields import (
 from comity.topics.rules import PROPOSE, is_capability, is_topic
 
 type TopicAccessChoice = Literal["public", "restricted", "private"]
-type TopicJournal = Literal["none", "mcp", "all"]
+type TopicAudit = Literal["none", "mcp", "all"]
 
 _SHAPE: Final = "[!-~]{1,256}"
 _PER_MINUTE: Final = number_type(0, 10_000_000)
@@ -107,7 +107,7 @@ class TopicServiceSettings:
     reconnect_grace: timedelta = setting(
         timedelta(seconds=5), "How long Comity waits for a member whose connection broke."
     )
-    audit: TopicJournal = setting(
+    audit: TopicAudit = setting(
         "mcp", "The envelopes whose heading the audit log records; `mcp`: all but chat."
     )
     overrides: tuple[TopicOverride, ...] = setting(

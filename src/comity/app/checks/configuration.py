@@ -303,7 +303,7 @@ def _start_servers(loaded_config: LoadedConfig) -> list[Answer]:
 def _as_json(loaded_config: LoadedConfig) -> dict[str, object]:
     return {
         "files": [str(path) for path in loaded_config.files],
-        "passed_over": [str(path) for path in loaded_config.skipped_files],
+        "skipped_files": [str(path) for path in loaded_config.skipped_files],
         "listen": f"{loaded_config.settings.host}:{loaded_config.settings.port}",
         "servers": [
             {"id": server.id, "disabled": server.disabled, **describe_server(server)}

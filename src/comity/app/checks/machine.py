@@ -48,28 +48,28 @@ class Finding:
 
     verdict: Verdict
     about: str
-    told: str
+    message: str
     remedy: str = ""
 
     def as_json(self) -> dict[str, str | None]:
         return {
             "verdict": self.verdict,
             "about": self.about,
-            "told": self.told,
+            "message": self.message,
             "remedy": self.remedy or None,
         }
 
 
-def ok_result(about: str, told: str) -> Finding:
-    return Finding("ok", about, told)
+def ok_result(about: str, message: str) -> Finding:
+    return Finding("ok", about, message)
 
 
-def warning_result(about: str, told: str, remedy: str) -> Finding:
-    return Finding("warning", about, told, remedy)
+def warning_result(about: str, message: str, remedy: str) -> Finding:
+    return Finding("warning", about, message, remedy)
 
 
-def problem_result(about: str, told: str, remedy: str) -> Finding:
-    return Finding("problem", about, told, remedy)
+def problem_result(about: str, message: str, remedy: str) -> Finding:
+    return Finding("problem", about, message, remedy)
 
 
 def findings_table(findings: Iterable[Finding]) -> RenderableType:
@@ -77,7 +77,7 @@ def findings_table(findings: Iterable[Finding]) -> RenderableType:
         (
             line_text(each.verdict, STYLES[each.verdict]),
             each.about,
-            f"{each.told}  ->  {each.remedy}" if each.remedy else each.told,
+            f"{each.message}  ->  {each.remedy}" if each.remedy else each.message,
         )
         for each in findings
     ]
@@ -223,7 +223,7 @@ def require_free_port(settings: Settings) -> None:
             "`comity status`; end that one, or choose another port with --port"
         )
     if port.verdict == "problem":
-        raise Misconfigured(f"port {port.told}; {port.remedy}")
+        raise Misconfigured(f"port {port.message}; {port.remedy}")
 
 
 def program_on_port(port: int) -> str:
