@@ -7,6 +7,7 @@ import stat
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import DBAPIError
@@ -263,6 +264,25 @@ def test_a_commit_of_the_journal_waits_for_the_disk(tmp_path: Path) -> None:
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
+
+
+def test_a_file_that_is_no_database_is_closed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.db").write_bytes(b"no database" * 100)
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*args: Any, **named: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **named))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    with pytest.raises(sqlite3.DatabaseError, match="not a database"):
+        chain_writer.open_chain_file(tmp_path / "x.db", 1)
+    (connection,) = opened
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
 
 
 async def test_a_file_that_has_gone_is_unavailable_and_not_made_anew(

@@ -2,6 +2,7 @@
 
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from bench.contenders import STUB
@@ -18,7 +19,7 @@ async def test_each_call_leaves_two_events(tmp_path: Path) -> None:
         with Running(program) as relay:
             target = HttpTarget("127.0.0.1", relay.port(), "/mcp", "modern")
             found = await target.measure(8, Budget(50, 30.0), relay.cpu_seconds)
-    with sqlite3.connect(store) as connection:
+    with closing(sqlite3.connect(store)) as connection:
         (events,) = connection.execute("SELECT count(*) FROM bench_events").fetchone()
     # One call of each connection is made before the measurement.
     assert events == 2 * (found.calls + 8)

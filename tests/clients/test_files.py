@@ -144,8 +144,10 @@ def test_links_are_followed_but_not_in_a_circle(tmp_path: Path) -> None:
     assert (link.is_symlink(), real.read_text()) == (True, "x")
     real.unlink()
     real.symlink_to(link)
-    with pytest.raises(Misconfigured):
-        write_whole(link, "x")
+    for path in (link, real, link / "below"):
+        with pytest.raises(Misconfigured, match="circle"):
+            write_whole(path, "x")
+    assert (link.readlink(), real.readlink()) == (real, link)
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(Misconfigured, match="regular"):

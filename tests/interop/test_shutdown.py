@@ -6,6 +6,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_every_open_call_is_answered_before_the_gateway_is_gone(tmp_path: Path) 
     for call in calls:
         for said in ("shutting down", "trace_id", '"unknown"', "retry"):
             assert said in call.body, (said, call.status, call.body)
-    with sqlite3.connect(store) as opened:
+    with closing(sqlite3.connect(store)) as opened:
         bodies = [
             json.loads(row[0]) for row in opened.execute("SELECT body FROM comity_audit_entries")
         ]

@@ -1,7 +1,7 @@
 """A copy of this project whose product can be broken, with an environment that imports it.
 
-The environment is a new one that finds the copy's product first and then all packages of this
-project's environment. Programs that tests start find the copy's product too, because they are
+The environment is a new one that finds the copy's product first and then all packages of the
+environment that makes it. Programs that tests start find the copy's product too, because they are
 started with the copy's Python.
 """
 
@@ -26,7 +26,7 @@ def make_copy(root: Path, folder: Path) -> Path:
     for name in _LINKED:
         if (root / name).exists():
             (folder / name).symlink_to(root / name)
-    return _make_environment(root / ".venv", folder)
+    return _make_environment(Path(sys.prefix), folder)
 
 
 def _make_environment(given: Path, folder: Path) -> Path:

@@ -1,6 +1,8 @@
 """What the examples do by themselves: memories that are kept, secrets found, GitLab in words."""
 
 import json
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +13,12 @@ from examples.gitlab_webhook.gitlab import event_in, is_genuine
 from examples.memory_server.memories import Memories, statements_in
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def memories() -> Iterator[Memories]:
+    with closing(Memories(":memory:")) as opened:
+        yield opened
 
 
 def test_what_was_said_is_found_again_by_what_it_is_about(tmp_path: Path) -> None:
@@ -25,8 +33,7 @@ def test_what_was_said_is_found_again_by_what_it_is_about(tmp_path: Path) -> Non
     again.close()
 
 
-def test_the_same_is_learned_once_and_questions_never() -> None:
-    memories = Memories(":memory:")
+def test_the_same_is_learned_once_and_questions_never(memories: Memories) -> None:
     assert len(memories.learn("The key is under the mat. Is it?", "conv_1", NOW)) == 1
     assert memories.learn("THE KEY IS UNDER THE MAT.", "conv_2", NOW) == []
     assert statements_in("Ok. Yes! x" + "y" * 600) == []
@@ -35,15 +42,15 @@ def test_the_same_is_learned_once_and_questions_never() -> None:
 @pytest.mark.parametrize(
     "question", ['"', "a OR", "NEAR(x y)", "text:*", "'; DROP TABLE words; --"]
 )
-def test_a_question_is_words_and_not_the_language_of_the_index(question: str) -> None:
-    memories = Memories(":memory:")
+def test_a_question_is_words_and_not_the_language_of_the_index(
+    question: str, memories: Memories
+) -> None:
     memories.learn("Words about x and y are kept.", "conv_1", NOW)
     memories.about(question)
     assert memories.about("kept words") != []
 
 
-def test_a_reminder_is_due_once_its_time_has_come() -> None:
-    memories = Memories(":memory:")
+def test_a_reminder_is_due_once_its_time_has_come(memories: Memories) -> None:
     memories.learn("Remind me in 2 hours to call the printer.", "conv_1", NOW)
     memories.learn("Remind me on 2026-11-20 at 09:30 about the fair.", "conv_1", NOW)
     memories.learn("Remind me on 2026-13-40 to do nothing sensible.", "conv_1", NOW)
@@ -55,8 +62,7 @@ def test_a_reminder_is_due_once_its_time_has_come() -> None:
     assert (second.text, second.due) == ("the fair", datetime(2026, 11, 20, 9, 30, tzinfo=UTC))
 
 
-def test_a_summary_stands_for_what_it_is_of() -> None:
-    memories = Memories(":memory:")
+def test_a_summary_stands_for_what_it_is_of(memories: Memories) -> None:
     memories.learn("The fair has a blue tent. The fair has a red tent.", "conv_1", NOW)
     unfolded = memories.unfolded("conv_1")
     assert len(unfolded) == 2

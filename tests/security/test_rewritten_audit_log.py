@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class AuditedGateway:
                 assert self.desk.run(*words).status == 0
 
     def attack(self, *attacks: Attack) -> None:
-        with sqlite3.connect(self.store) as store:
+        with closing(sqlite3.connect(self.store)) as store, store:
             for (name,) in store.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
                 store.execute(f'DROP TRIGGER "{name}"')
             for attack in attacks:

@@ -10,8 +10,9 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,42 @@ def migrated_file() -> Path:
     return path
 
 
+class _OpenFiles:
+    """Connections that are closed at the latest when their owner is gone.
+
+    Who makes a store for a test need not close it, and the collector complains of an open one.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._open: set[sqlite3.Connection] = set()
+        weakref.finalize(owner, _close_all, self._open)
+
+    def add(self, connection: sqlite3.Connection) -> None:
+        self._open.add(connection)
+
+    def close(self, connection: sqlite3.Connection) -> None:
+        self._open.discard(connection)
+        connection.close()
+
+
+def _close_all(connections: set[sqlite3.Connection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
 class _InlineConnection(aiosqlite.Connection):
     """As aiosqlite's, without its thread."""
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection], files: _OpenFiles) -> None:
+        super().__init__(connector, iter_chunk_size=64)
+        self._files = files
 
     def __await__(self) -> Generator[Any, None, aiosqlite.Connection]:
         return self._connected().__await__()
 
     async def _connected(self) -> aiosqlite.Connection:
         self._connection = self._connector()
+        self._files.add(self._connection)
         return self
 
     async def _execute(self, fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -64,13 +93,13 @@ class _InlineConnection(aiosqlite.Connection):
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            self._files.close(connection)
 
     def stop(self) -> None:
         """There is no thread."""
 
     def __del__(self) -> None:
-        """Nothing is left behind: who makes a store for a test need not close it."""
+        """Nothing is left behind: the store closes what is open."""
 
 
 class InlineBackend(SqliteBackend):
@@ -82,10 +111,20 @@ class InlineBackend(SqliteBackend):
         folder = Path(tempfile.mkdtemp(dir=folder_of_stores()))
         super().__init__(folder / "store.db")
         shutil.copy(migrated_file(), self.path)
-        event.listen(self.engine.sync_engine, "do_connect", _connect_inline)
+        self._files = _OpenFiles(self)
+        event.listen(self.engine.sync_engine, "do_connect", _inline_connector(self._files))
         event.listen(self.engine.sync_engine, "checkout", _keep)
         event.listen(self.engine.sync_engine, "checkin", _drop)
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    async def read_change_mark(self, job_kinds: Sequence[str]) -> object:
+        if self._watching is None:
+            # The collector may close it, in any thread.
+            self._watching = sqlite3.connect(
+                self.path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+            self._files.add(self._watching)
+        return await super().read_change_mark(job_kinds)
 
 
 _IN_USE: dict[int, object] = {}
@@ -100,19 +139,35 @@ def _drop(_: object, record: object) -> None:
     _IN_USE.pop(id(record), None)
 
 
-def _connect_inline(_: object, __: object, ___: object, named: dict[str, Any]) -> None:
+def _inline_connector(files: _OpenFiles) -> Callable[..., None]:
     def connect(path: str, **said: Any) -> aiosqlite.Connection:
         said["check_same_thread"] = False
-        return _InlineConnection(lambda: sqlite3.connect(path, **said), iter_chunk_size=64)
+        return _InlineConnection(lambda: sqlite3.connect(path, **said), files)
 
-    named["async_creator_fn"] = connect
+    def choose(_: object, __: object, ___: object, named: dict[str, Any]) -> None:
+        named["async_creator_fn"] = connect
+
+    return choose
 
 
 class InlineChain(SqliteChain):
     """The writer of the audit log, without its thread."""
 
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__(path, timeout)
+        self._files = _OpenFiles(self)
+
+    async def close(self) -> None:
+        await super().close()
+        self._close()
+
     async def _run[T](self, seconds: float, work: Callable[[], T]) -> T:
         return work()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
+        self._files.add(connection)
+        return connection
 
 
 class _ChangesTold(asyncio.Event):
@@ -126,10 +181,9 @@ class _ChangesTold(asyncio.Event):
 
     def set(self) -> None:
         super().set()
-        reader = sqlite3.connect(self._path)
         changes = "SELECT version, what, whose FROM comity_changes WHERE version > ?"
-        rows = reader.execute(f"{changes} ORDER BY version", (self._version,)).fetchall()
-        reader.close()
+        with closing(sqlite3.connect(self._path)) as reader:
+            rows = reader.execute(f"{changes} ORDER BY version", (self._version,)).fetchall()
         for version, what, whose in rows:
             self._version = version
             self._told(RecordKind(what), [whose])

@@ -302,8 +302,12 @@ def open_chain_file(path: Path, timeout: float) -> sqlite3.Connection:
         # One thread uses it; but the end of the process may close it from another.
         check_same_thread=False,
     )
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

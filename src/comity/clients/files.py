@@ -1,5 +1,6 @@
 """The configuration files of MCP clients: read, edited in place, and restored."""
 
+import errno
 import hashlib
 import json
 import os
@@ -366,9 +367,21 @@ def file_mode(path: Path) -> int:
 def _resolved(path: Path) -> Path:
     """Return the file behind all links. Raises Misconfigured if they lead in a circle."""
     try:
-        return path.resolve()
+        real = path.resolve()
+        # Only Python 3.12 refuses a circle here. Later versions return a link of the circle.
+        if not _is_in_circle(real):
+            return real
     except (OSError, RuntimeError):
-        raise Misconfigured(f"the links of {path} lead in a circle") from None
+        pass
+    raise Misconfigured(f"the links of {path} lead in a circle")
+
+
+def _is_in_circle(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as problem:
+        return problem.errno == errno.ELOOP
+    return False
 
 
 def _mode_of(path: Path) -> int | None:
