@@ -6,12 +6,10 @@ The script names each page that is wider than its window and each line that is w
 terminal, and then ends with status 1.
 """
 
-import json
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from html import escape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -25,14 +23,14 @@ from playwright.sync_api import Browser, sync_playwright
 from rich.cells import cell_len
 
 from comity.cli.main import comity
+from tests.docs.recording import Shell
 from tests.interop.peers import ROOT
-from tests.interop.processes import answers, free_port, running
+from tests.interop.processes import free_port
 
 WINDOWS: Final = {"desktop": 1280, "phone": 390}
 HELP_COLUMNS: Final = 80
 TABLE_COLUMNS: Final = (80, 120)
 _MAX_HEIGHT: Final = 12_000
-_WAIT_SECONDS: Final = 60.0
 _STYLE: Final = "font: 14px/19px 'DejaVu Sans Mono', monospace; padding: 12px; margin: 0"
 
 SETTINGS: Final = """\
@@ -185,48 +183,22 @@ def _help_of(
 def tables() -> Iterator[tuple[str, int, str]]:
     """Yield each command with a width and what it prints against a gateway that has rows."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
+        shell = Shell(Path(folder), free_port())
         settings = SETTINGS.format(python=sys.executable, root=ROOT)
-        (place / "comity.toml").write_text(settings, encoding="utf-8")
-        port = free_port()
-        env = {
-            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            "HOME": str(place),
-            "XDG_STATE_HOME": str(place / "state"),
-            "COMITY_PORT": str(port),
-            "COMITY_URL": f"http://127.0.0.1:{port}",
-        }
-
-        def run(words: str, columns: int = 80) -> str:
-            told = {**env, "COLUMNS": str(columns)}
-            done = subprocess.run(
-                ["/bin/sh", "-c", f"comity {words}"],
-                cwd=place,
-                env=told,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=_WAIT_SECONDS,
-                check=False,
-            )
-            return done.stdout
-
-        run("context add work --url https://comity.example.org")
-        serving = ["/bin/sh", "-c", f"cd '{place}' && exec comity serve"]
-        with running(serving, env) as gateway:
-            gateway.wait_until(lambda: answers(f"{env['COMITY_URL']}/readyz"))
-            yield from _tables_of(run)
+        (shell.place / "comity.toml").write_text(settings, encoding="utf-8")
+        shell.run("comity context add work --url https://comity.example.org")
+        with shell.serving():
+            yield from _tables_of(shell)
 
 
-def _tables_of(run: Callable[..., str]) -> Iterator[tuple[str, int, str]]:
+def _tables_of(shell: Shell) -> Iterator[tuple[str, int, str]]:
     for words in SCENE:
-        yield words, 80, run(words)
-    run("call example__delete_note name=draft --timeout 2")
-    listed = json.loads(run("approvals list -o json"))
-    request = next((each["id"] for each in listed["approvals"]), "none")
+        yield words, 80, shell.run(f"comity {words}", check=False)
+    # It waits for an approval that does not come.
+    shell.run("comity call example__delete_note name=draft --timeout 2", check=False)
+    (request,) = shell.run("comity approvals list -o name").split()
     for words, columns in product((each.format(request=request) for each in TABLES), TABLE_COLUMNS):
-        yield words, columns, run(words, columns)
+        yield words, columns, shell.run(f"comity {words}", columns, check=False)
 
 
 def terminal_pictures(

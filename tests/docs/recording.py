@@ -4,11 +4,13 @@
 """
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -43,44 +45,60 @@ class Terminal:
             self.lines += [(at, part) for part in parts or [""]]
 
 
-def record() -> tuple[Terminal, Terminal]:
-    """Run an agent's call and a person's approval, and return what both terminals showed."""
-    agent, person = Terminal("An agent"), Terminal("A person")
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        port = free_port()
-        env = {
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """The folder of a user, where commands run against the gateway of one port."""
+
+    place: Path
+    port: int
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
             "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
-            "HOME": str(place),
-            "XDG_STATE_HOME": str(place / "state"),
-            "COMITY_PORT": str(port),
-            "COMITY_URL": f"http://127.0.0.1:{port}",
+            "HOME": str(self.place),
+            "XDG_STATE_HOME": str(self.place / "state"),
+            "COMITY_PORT": str(self.port),
+            "COMITY_URL": f"http://127.0.0.1:{self.port}",
             "COLUMNS": str(COLUMNS),
             "NO_COLOR": "1",
         }
 
-        def run(command: str) -> str:
-            done = subprocess.run(
-                command.split(),
-                cwd=place,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=_WAIT_SECONDS,
-                check=True,
-            )
-            return done.stdout
+    def run(self, command: str, columns: int = COLUMNS, *, check: bool = True) -> str:
+        done = subprocess.run(
+            shlex.split(command),
+            cwd=self.place,
+            env={**self.env, "COLUMNS": str(columns)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_WAIT_SECONDS,
+            check=check,
+        )
+        return done.stdout
 
+    @contextmanager
+    def serving(self) -> Generator[None]:
+        """Run a gateway in the folder."""
+        command = ["/bin/sh", "-c", f"cd '{self.place}' && exec comity serve"]
+        with running(command, self.env) as gateway:
+            gateway.wait_until(lambda: answers(f"{self.env['COMITY_URL']}/readyz"))
+            yield
+
+
+def record() -> tuple[Terminal, Terminal]:
+    """Run an agent's call and a person's approval, and return what both terminals showed."""
+    agent, person = Terminal("An agent"), Terminal("A person")
+    with tempfile.TemporaryDirectory() as folder:
+        shell = Shell(Path(folder), free_port())
+        run = shell.run
         run("comity init")
-        serving = ["/bin/sh", "-c", f"cd '{place}' && exec comity serve"]
-        with running(serving, env) as gateway:
-            gateway.wait_until(lambda: answers(f"http://127.0.0.1:{port}/ready"))
+        with shell.serving():
             calling = subprocess.Popen(
                 CALL.split(),
-                cwd=place,
-                env=env,
+                cwd=shell.place,
+                env=shell.env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -4,7 +4,7 @@ import gzip
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -41,8 +41,8 @@ from comity.cli.options import (
 )
 from comity.cli.output import (
     build_table,
+    fits_output,
     line_text,
-    output_width,
     paragraph_text,
     show_document,
     show_hint,
@@ -314,9 +314,6 @@ RESULTS: Final = {
     "UNKNOWN": "bold red",
 }
 _COLUMNS: Final = ("TIME", "PRINCIPAL", "TYPE", "RESULT", "SERVER/TOOL", "TRACE")
-_WIDE: Final = 115
-"""The width that a table with traces needs."""
-
 POLL_SECONDS: Final = 1.0
 OVERLAP: Final = timedelta(seconds=3)
 """An entry may be kept a little later than one that happened after it."""
@@ -426,7 +423,7 @@ def list_entries(limit: int, *, oldest: bool, **said: Any) -> None:
         show_output(_table(entries, has_header=True))
         if len(entries) == limit:
             show_hint(f"These are the first {limit}. --limit shows more.")
-        if not _shows_trace():
+        if not _shows_trace([_cells(entry) for entry in entries]):
             show_hint("`-o wide` also shows traces. `comity audit show TRACE` shows one.")
 
     names = [f"{entry['node']}/{entry['seq']}" for entry in entries]
@@ -622,14 +619,15 @@ def _read_pages(records: AdminClient, query: dict[str, str], limit: int) -> list
 
 
 def _table(entries: list[Answer], *, has_header: bool) -> RenderableType:
+    rows = [_cells(entry) for entry in entries]
     # A narrow table has no room for the trace, which is the last column.
-    count = len(_COLUMNS) - (not _shows_trace())
+    count = len(_COLUMNS) - (not _shows_trace(rows))
     header = _COLUMNS if has_header else ("",) * len(_COLUMNS)
-    return build_table(header[:count], [_cells(entry)[:count] for entry in entries])
+    return build_table(header[:count], [row[:count] for row in rows])
 
 
-def _shows_trace() -> bool:
-    return output_width() >= _WIDE
+def _shows_trace(rows: Sequence[Sequence[Text]]) -> bool:
+    return fits_output(_COLUMNS, rows)
 
 
 def _cells(entry: Answer) -> tuple[Text, ...]:

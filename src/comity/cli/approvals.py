@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, cast
 
 import click
-from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -22,7 +21,7 @@ from comity.approvals.model import ApprovalKind, ApprovalRequest, ApprovalState
 from comity.approvals.presentation import request_of_fields
 from comity.cli.api_client import Answer, ApiClient
 from comity.cli.arguments import parse_expiry
-from comity.cli.output import build_table, make_console, output_width, stack_rows
+from comity.cli.output import build_table, fits_output, make_console, stack_rows
 from comity.errors import MalformedMessage, Misconfigured, Unavailable
 from comity.http.client.sync_client import SYNC_ERRORS, stream_sync
 from comity.mcp.framing import SseParser
@@ -52,14 +51,9 @@ def requests_table(found: Iterable[ApprovalRequest]) -> RenderableType:
     rows = [_row(ask, now, ids[ask.id], has_ended) for ask in asks]
     state = ("STATE",) if has_ended else ()
     columns = ("ID", "AGE", *state, "RISK", "EXPIRES IN", "PRINCIPAL", "REQUEST")
-    widest = [max(map(cell_len, column)) for column in zip(columns, *_texts(rows), strict=True)]
-    if sum(widest) + 2 * len(widest) <= output_width():
+    if fits_output(columns, rows):
         return build_table(columns, rows)
     return stack_rows(columns, rows, len(columns) - 1)
-
-
-def _texts(rows: Iterable[Sequence[Text]]) -> list[list[str]]:
-    return [[cell.plain for cell in row] for row in rows]
 
 
 def _row(approval_request: ApprovalRequest, now: datetime, id: str, has_ended: bool) -> list[Text]:

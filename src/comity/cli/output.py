@@ -245,6 +245,12 @@ def _widths(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int
     ]
 
 
+def fits_output(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> bool:
+    """Return whether each row of a table fits on one line."""
+    widths = _widths(columns, cells)
+    return sum(widths) + COLUMN_GAP * (len(widths) - 1) <= output_width()
+
+
 def _room_of_last(widths: Sequence[int]) -> int:
     """Return the spare width of the last column; negative if it is too narrow."""
     left = output_width() - sum(widths[:-1]) - COLUMN_GAP * (len(widths) - 1)
