@@ -309,7 +309,7 @@ def _status(url: str, headers: dict[str, str]) -> int:
         url, json.dumps(GREETING).encode(), {**accepted, **headers}
     )
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as reply:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=SECONDS) as reply:  # noqa: S310  # loopback
             return reply.status
     except urllib.error.HTTPError as problem:
         with problem:

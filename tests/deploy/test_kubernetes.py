@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 # It has no types.
-import kubernetes_validate  # pyright: ignore[reportMissingTypeStubs]
+import kubernetes_validate  # pyright: ignore[reportMissingTypeStubs]  # it has none
 import pytest
 import yaml
 

@@ -223,8 +223,10 @@ def main() -> int:
         each for each in read_all() if not chosen.paths or each.file.startswith(tuple(chosen.paths))
     ]
     if chosen.sample:
+        # Headings and cells of tables are no sentences.
+        whole = [each for each in sentences if each.text.endswith(".") and each.text.count(" ") > 4]
         # The seed makes the sample the same for every reader.
-        drawn = random.Random(chosen.seed).sample(sentences, chosen.sample)  # noqa: S311
+        drawn = random.Random(chosen.seed).sample(whole, chosen.sample)  # noqa: S311  # no secret
         for each in drawn:
             print(f"{each.file}:{each.line}: {each.text}")
         return 0
