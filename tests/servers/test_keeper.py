@@ -249,7 +249,7 @@ async def test_the_machine_says_what_it_allows_and_servers_get_it() -> None:
     ("where", "number", "said"),
     [
         (keeper.NO_LINUX, 0, "are Linux's own; run the gateway there"),
-        (keeper.NO_PROC, errno.EACCES, "cannot be mounted (Permission denied); allow `mount`"),
+        (keeper.NO_PROC, errno.EACCES, "but `mount` failed (Permission denied); allow `mount`"),
         (keeper.NO_NAMESPACE, errno.EPERM, "needs the capability CAP_SYS_ADMIN; run"),
         (keeper.NO_NAMESPACE, errno.ENOSPC, "raise `user.max_pid_namespaces`"),
         (keeper.NO_NAMESPACE, errno.ENOSYS, "refuses pid namespaces (Function not implemented)"),
