@@ -4,6 +4,7 @@ Write-ahead logging (WAL) lets readers never wait for a writer. A writer waits f
 a limit. Only the owner can read the file.
 """
 
+import asyncio
 import os
 import secrets
 import shutil
@@ -14,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+import aiosqlite
 from sqlalchemy import Connection, Table, event
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -40,7 +42,11 @@ class SqliteBackend:
         self.engine: AsyncEngine = create_async_engine(
             f"sqlite+aiosqlite:///{path}",
             # The driver starts no transaction by itself, so that reads take no write lock.
-            connect_args={"timeout": BUSY_SECONDS, "isolation_level": None},
+            connect_args={
+                "timeout": BUSY_SECONDS,
+                "isolation_level": None,
+                "async_creator_fn": _connect,
+            },
             pool_size=2,
             max_overflow=2,
         )
@@ -138,6 +144,27 @@ def _create(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise Misconfigured(f"the store {path} cannot be written: {error.strerror}") from None
+
+
+async def _connect(path: str, **options: Any) -> aiosqlite.Connection:
+    """Open a connection. If the caller is cancelled meanwhile, close it as soon as it is open.
+
+    The driver alone would leave such a connection open.
+    """
+    connection: Any = aiosqlite.connect(path, **options)
+    # SQLAlchemy does the same: no connection keeps a process alive that ends.
+    getattr(connection, "_thread", connection).daemon = True
+    opening: asyncio.Future[aiosqlite.Connection] = asyncio.ensure_future(connection)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unwanted)
+        raise
+
+
+def _close_unwanted(opening: asyncio.Future[Any]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().stop()
 
 
 def _begin(connection: Connection) -> None:
