@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import gc
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -62,7 +63,10 @@ each_test_module = _about(TEST_MODULES)
 
 @functools.cache
 def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    # The trees stay for the whole run: collections that look at them take most of the time.
+    gc.freeze()
+    return tree
 
 
 @functools.cache

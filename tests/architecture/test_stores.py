@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.architecture.sources import MODULES, ROOT
+from tests.architecture.sources import MODULES, ROOT, nodes_of
 
 IN_PROCESS = {"src/comity/cluster/in_process.py"}
 """The bus and the leases of a single node: the product there, and no double of anything."""
@@ -17,7 +17,7 @@ def test_no_store_has_a_twin_in_memory() -> None:
         f"{path.relative_to(ROOT)}: {node.name}"
         for path in MODULES
         if str(path.relative_to(ROOT)) not in IN_PROCESS
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef)
         and node.name.lstrip("_").startswith(("Memory", "InMemory"))
     ]
