@@ -1,6 +1,7 @@
 """Calls through a real gateway, as a collector sees them."""
 
 import asyncio
+import threading
 from collections.abc import Generator
 from uuid import UUID
 
@@ -204,6 +205,7 @@ async def test_durations_are_told_by_the_conventions_names(collected: Collected)
 
 async def test_a_collector_that_is_away_delays_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setattr("comity.telemetry.otel.LAST_WORDS_SECONDS", 0.2)
     async with (
         asyncio.timeout(SECONDS),
@@ -212,6 +214,11 @@ async def test_a_collector_that_is_away_delays_no_end(monkeypatch: pytest.Monkey
     ):
         await visitor.greet()
         await call(visitor, "plain")
+    # Its retries draw random numbers, which would disturb the properties of later tests.
+    for thread in threading.enumerate():
+        if thread.name == "telemetry end":
+            await asyncio.to_thread(thread.join, SECONDS)
+            assert not thread.is_alive()
 
 
 async def test_a_gateway_that_was_not_asked_has_no_tracer() -> None:
