@@ -109,7 +109,7 @@ EVENTS: list[tuple[str, Deed, str, Frame, str, Frame]] = [
         *(ANA, READ, "SUCCESS", {"subject": CI}),
     ),
     ("SERVER_DISCONNECTED", restarts, ANA, FILES, "SUCCESS", {"reason": "operator_request"}),
-    ("SERVER_CONNECTED", restarts, ANA, FILES, "SUCCESS", {"eras": ["handshake"]}),
+    ("SERVER_CONNECTED", restarts, ANA, FILES, "SUCCESS", {"protocol_versions": ["2025-11-25"]}),
     (
         "VALIDATION_FAILED",
         calls("fetch", url=METADATA),
