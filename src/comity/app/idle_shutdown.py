@@ -13,8 +13,6 @@ log = logging.getLogger(__name__)
 
 
 CHECKS_PER_PERIOD = 4
-
-
 """How many checks happen in one idle period."""
 
 
@@ -71,11 +69,11 @@ def acquire_gateway(record: Path) -> int | None:
 
 
 def is_gateway_in_use(record: Path) -> bool:
-    """Return whether a stdio client holds the gateway."""
+    """Return whether a stdio client holds the gateway. Without its record, none can find it."""
     handle = _lock(record, fcntl.LOCK_EX)
     if handle is not None:
         os.close(handle)
-    return handle is None
+    return handle is None and record.exists()
 
 
 def retire_gateway(record: Path) -> bool:
@@ -83,7 +81,7 @@ def retire_gateway(record: Path) -> bool:
 
     The process keeps the lock until it exits.
     """
-    return _lock(record, fcntl.LOCK_EX) is not None
+    return _lock(record, fcntl.LOCK_EX) is not None or not record.exists()
 
 
 def _lock(record: Path, kind: int) -> int | None:
