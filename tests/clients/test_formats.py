@@ -11,9 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from comity.clients.applications import CLIENTS, FORMATS, ClientApplication, Shape
-from comity.clients.formats import TomlFormat, toml_text
+from comity.clients.formats import TomlFormat
 from comity.clients.json_format import JsonFormat, parse_json, plain_json
 from comity.clients.yaml_format import YamlFormat
+from comity.config.toml_writer import toml_text
 from comity.errors import Misconfigured
 from tests.clients.documents import json_with_comments
 from tests.support.cases import loop_over

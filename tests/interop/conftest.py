@@ -11,10 +11,11 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from comity.config.toml_writer import toml_value
 from tests.interop.hand_client import Dial, over_http, over_stdio
 from tests.interop.peers import ROOT
 from tests.interop.processes import comity, http_server
@@ -52,17 +53,6 @@ def served_alone(server: str, entry: Entry, folder: Path, **env: str) -> Generat
     config.write_text("\n".join(["[[servers]]", *lines, ""]))
     with comity(config, env) as origin:
         yield f"{origin}/servers/{server}/mcp"
-
-
-def toml_value(value: object) -> str:
-    if isinstance(value, dict):
-        entries = cast("dict[str, object]", value).items()
-        return (
-            "{"
-            + ", ".join(f"{json.dumps(name)} = {toml_value(one)}" for name, one in entries)
-            + "}"
-        )
-    return json.dumps(value)
 
 
 SHOWN: Entry = {"policy": {"on_suspicious_definition": "show"}}

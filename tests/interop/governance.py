@@ -11,9 +11,9 @@ from secrets import token_hex
 from typing import Any
 from urllib.parse import urlsplit
 
+from comity.config.toml_writer import toml_value
 from comity.policy.grants import Effect, Grant
 from comity.storage.sqlite import SCHEME
-from tests.interop.conftest import toml_value
 from tests.interop.introducing import introducing
 from tests.interop.processes import comity
 from tests.support.principals import add_principals

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from comity.cli.exit_status import suggest_name
-from comity.clients.server_import import toml_text
 from comity.config.secret_files import read_secret, write_secret
+from comity.config.toml_writer import toml_text
 from comity.errors import Misconfigured
 
 CONTEXT_VARIABLE: Final = "COMITY_CONTEXT"

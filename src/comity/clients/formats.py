@@ -1,12 +1,12 @@
 """The interface of all client configuration formats, and TOML, which is edited by tables."""
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
+from comity.config.toml_writer import toml_key, toml_value
 from comity.errors import Misconfigured
 
 type Entry = Mapping[str, Any]
@@ -153,29 +153,3 @@ def _check(before: str, after: str, section: Section, name: str, entry: Entry | 
             del document[key]
     if found != wanted:
         raise Misconfigured(NOT_TABLES)
-
-
-def toml_value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml_value(each) for each in cast("list[object]", value)) + "]"
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[str, object]", value).items()
-        inner = ", ".join(f"{toml_key(name)} = {toml_value(each)}" for name, each in pairs)
-        return f"{{ {inner} }}" if inner else "{}"
-    return toml_text(str(value))
-
-
-def toml_text(text: str) -> str:
-    """Return a quoted TOML string.
-
-    TOML's escapes are those of JSON, but TOML requires an escape for U+007F too.
-    """
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_text(name)

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from comity.clients.applications import NAME, ClientApplication
-from comity.clients.formats import toml_key, toml_text, toml_value
+from comity.config.toml_writer import toml_key, toml_text, toml_value
 from comity.mcp.protocol import derived_id
 from comity.toolkit.text import object_members
 

@@ -29,7 +29,7 @@ from comity.cli.options import (
 )
 from comity.cli.output import build_table, line_text, show_document, show_hint, show_output
 from comity.cli.target import connect_gateway
-from comity.clients.server_import import toml_value
+from comity.config.toml_writer import toml_value
 from comity.errors import Misconfigured
 from comity.policy import grant_files
 from comity.policy.grant_files import GrantChanges, GrantEntry
