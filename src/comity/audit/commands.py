@@ -390,7 +390,7 @@ def _print_new(
         for entry in new:
             click.echo(_one_line(entry))
     elif new:
-        show_output(_table(new, has_header=has_header))
+        show_output(_table([_cells(entry) for entry in new], has_header=has_header))
     times = (datetime.fromisoformat(entry["at"]) for entry in entries)
     return seen | dict(zip(keys, times, strict=True))
 
@@ -420,10 +420,11 @@ def list_entries(limit: int, *, oldest: bool, **said: Any) -> None:
         if not entries:
             show_output(line_text("No entry matches."))
             return
-        show_output(_table(entries, has_header=True))
+        rows = [_cells(entry) for entry in entries]
+        show_output(_table(rows, has_header=True))
         if len(entries) == limit:
             show_hint(f"These are the first {limit}. --limit shows more.")
-        if not _shows_trace([_cells(entry) for entry in entries]):
+        if not fits_output(_COLUMNS, rows):
             show_hint("`-o wide` also shows traces. `comity audit show TRACE` shows one.")
 
     names = [f"{entry['node']}/{entry['seq']}" for entry in entries]
@@ -618,16 +619,11 @@ def _read_pages(records: AdminClient, query: dict[str, str], limit: int) -> list
     return found
 
 
-def _table(entries: list[Answer], *, has_header: bool) -> RenderableType:
-    rows = [_cells(entry) for entry in entries]
+def _table(rows: Sequence[Sequence[Text]], *, has_header: bool) -> RenderableType:
     # A narrow table has no room for the trace, which is the last column.
-    count = len(_COLUMNS) - (not _shows_trace(rows))
+    count = len(_COLUMNS) - (not fits_output(_COLUMNS, rows))
     header = _COLUMNS if has_header else ("",) * len(_COLUMNS)
     return build_table(header[:count], [row[:count] for row in rows])
-
-
-def _shows_trace(rows: Sequence[Sequence[Text]]) -> bool:
-    return fits_output(_COLUMNS, rows)
 
 
 def _cells(entry: Answer) -> tuple[Text, ...]:

@@ -211,14 +211,13 @@ def build_table(
         if cells and name and not any(row[place].plain for row in cells)
     ]
     for name in (*empty, *extra):
-        if _room_of_last(_widths(columns, cells)) >= 0:
+        if _is_readable(_widths(columns, cells)):
             break
         kept = [place for place, each in enumerate(columns) if each != name]
         columns = [columns[place] for place in kept]
         cells = [[row[place] for place in kept] for row in cells]
     widths = _widths(columns, cells)
-    left = output_width() - sum(widths[:-1]) - COLUMN_GAP * (len(widths) - 1)
-    if _room_of_last(widths) < 0:
+    if not _is_readable(widths):
         return stack_rows(columns, cells, _count_that_fit(widths))
     found = Table(
         box=None,
@@ -231,7 +230,10 @@ def build_table(
         found.add_column(name, no_wrap=True, min_width=width)
     is_cut = bool(cut) and columns[-1] == cut
     found.add_column(
-        columns[-1], no_wrap=is_cut, overflow="ellipsis" if is_cut else "fold", max_width=left
+        columns[-1],
+        no_wrap=is_cut,
+        overflow="ellipsis" if is_cut else "fold",
+        max_width=_room_of_last(widths),
     )
     for row in cells:
         found.add_row(*row)
@@ -248,13 +250,16 @@ def _widths(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int
 def fits_output(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> bool:
     """Return whether each row of a table fits on one line."""
     widths = _widths(columns, cells)
-    return sum(widths) + COLUMN_GAP * (len(widths) - 1) <= output_width()
+    return _room_of_last(widths) >= widths[-1]
+
+
+def _is_readable(widths: Sequence[int]) -> bool:
+    return _room_of_last(widths) >= min(widths[-1], MIN_LAST_COLUMN)
 
 
 def _room_of_last(widths: Sequence[int]) -> int:
-    """Return the spare width of the last column; negative if it is too narrow."""
-    left = output_width() - sum(widths[:-1]) - COLUMN_GAP * (len(widths) - 1)
-    return left - min(widths[-1], MIN_LAST_COLUMN)
+    """Return the width that the other columns leave to the last one."""
+    return output_width() - sum(widths[:-1]) - COLUMN_GAP * (len(widths) - 1)
 
 
 def _count_that_fit(widths: Sequence[int]) -> int:

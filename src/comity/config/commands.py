@@ -17,6 +17,7 @@ from comity.cli.options import CliGroup, config_options, current_options, output
 from comity.cli.output import line_text, show_document, show_json, show_output
 from comity.config.fields import fields_of, to_config_value
 from comity.servers.wiring import describe_server
+from comity.toolkit.text import count_noun
 
 MASK: Final = "***"
 _SECRET_NAME: Final = re.compile(r"secret|password|token$|pepper$|(^|_)key$")
@@ -121,7 +122,7 @@ def _entry_names(value: object) -> object:
     names: list[object] = [
         getattr(entry, "id", None) or getattr(entry, "name", None) for entry in entries
     ]
-    return names if all(names) else f"{len(names)} {'entry' if len(names) == 1 else 'entries'}"
+    return names if all(names) else count_noun(len(names), "entry", "entries")
 
 
 def _shown(value: object) -> str:

@@ -142,7 +142,7 @@ class ServersApi:
             # The status that the server reports about itself, if it speaks MGP.
             "health": server.health.status,
             **self._dependencies.describe(server.name),
-            "protocol_versions": sorted(era.latest_version for era in server.connections.eras),
+            "protocol_versions": server.connections.protocol_versions,
             **{kind: self._catalog.count(server.name, kind) for kind in EntryKind},
             "quarantined": len(self._catalog.quarantine_reasons(server.name)),
         }

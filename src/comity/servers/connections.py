@@ -436,6 +436,11 @@ class ServerConnections:
         return self._transport_factory.starts_process
 
     @property
+    def protocol_versions(self) -> list[str]:
+        """The latest version of each protocol that the server speaks, for people."""
+        return sorted(era.latest_version for era in self.eras)
+
+    @property
     def _stand_ins(self) -> Mapping[str, object]:
         """Capabilities that are declared for every client, because people answer in its place."""
         return (

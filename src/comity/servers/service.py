@@ -123,7 +123,7 @@ class ServerService:
         shared = server.connections.own_connection or server.connections.own_modern_connection
         terms = None if shared is None else shared.connection.mgp
         said: dict[str, object] = {
-            "protocol_versions": sorted(era.latest_version for era in server.connections.eras),
+            "protocol_versions": server.connections.protocol_versions,
             "restarts": server.restarts,
         }
         if terms is not None:
