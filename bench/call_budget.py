@@ -56,8 +56,12 @@ PATHS: Final = (
     ),
     _GOVERNED,
     CallPath("governed legacy", "handshake", "handshake", is_governed=True),
+    replace(_GOVERNED, name="governed limited", has_limit=True),
     replace(_GOVERNED, name="governed merged", is_merged=True),
     replace(_GOVERNED, name="governed durable", risk="dangerous"),
+    CallPath("view modern", is_view=True),
+    CallPath("view modern, fixed argument", is_view=True, fixed="loud"),
+    replace(_GOVERNED, name="governed view, fixed argument", is_view=True, fixed="loud"),
 )
 AUDIT_PATHS: Final = (
     replace(_RELAY, name="audit in memory", is_batched=True),

@@ -162,8 +162,12 @@ class CallPath:
     body: Body = PLAIN
     is_merged: bool = False
     is_stdio: bool = False
+    # Through a view, which renames the tool, and may fix an argument.
+    is_view: bool = False
+    fixed: str = ""
     # Store, API key and grant.
     is_governed: bool = False
+    has_limit: bool = False
     has_store: bool = False
     risk: str = "moderate"
     # The audit log waits for many calls before it commits.
@@ -179,6 +183,8 @@ class CallPath:
 
     @property
     def tool(self) -> str:
+        if self.is_view:
+            return "say"
         return "stub__echo" if self.is_merged else "echo"
 
     def config(self, store: str) -> str:
@@ -187,6 +193,8 @@ class CallPath:
             lines.append("[limits]\nmax_sessions_per_principal = 20_000")
         if self.is_governed:
             lines.append('[identity]\nmode = "required"')
+        if self.has_limit:
+            lines.append('[[limits.rates]]\nrate = "10000000/m"')
         if self.is_governed or self.has_store:
             lines.append(f'[store]\nurl = "{store}"')
         for number in range(self.servers):
@@ -199,6 +207,10 @@ class CallPath:
             if number == 0:
                 approval = 'require_approval = "never"' if self.is_durable else ""
                 lines.append(f'[servers.tools.echo]\nrisk = "{self.risk}"\n{approval}')
+        if self.is_view:
+            lines.append('[[views]]\nname = "team"\n[[views.tools]]\ntool = "stub/echo"')
+            lines.append('name = "say"')
+            lines.append(f"arguments = {{ {self.fixed} = true }}" if self.fixed else "")
         return "\n".join(lines)
 
 
@@ -255,6 +267,7 @@ class CallDriver:
 
     def _request(self, body: bytes, headers: dict[str, str]) -> bytes:
         where = "/mcp" if self.path.is_merged else "/servers/stub/mcp"
+        where = "/views/team/mcp" if self.path.is_view else where
         lines = [f"POST {where} HTTP/1.1", "Host: 127.0.0.1:2664"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if self.key:

@@ -23,7 +23,7 @@ _STAMP = b',"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo
 _CACHE = b',"ttlMs":60000,"cacheScope":"public"'
 _ECHO = (
     b'{"name":"echo","description":"Says what it was told.","inputSchema":{"type":"object",'
-    b'"properties":{"text":{"type":"string"}},"required":["text"]}}'
+    b'"properties":{"text":{"type":"string"},"loud":{"type":"boolean"}},"required":["text"]}}'
 )
 _INITIALIZED = (
     b'{"protocolVersion":"%b","capabilities":{"tools":{}},"serverInfo":%b}'

@@ -43,6 +43,7 @@ QUARANTINE = Path(__file__).with_name("quarantine.toml")
 LONGEST = (
     "test_soak",
     "test_matrix",
+    "test_public_documents",
     "test_pushes_once",
     "test_live_pages",
     "servers/test_supervisor",

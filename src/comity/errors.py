@@ -166,6 +166,7 @@ PENDING_APPROVAL = Fault(
     in_result=True,
     face=RegistryError(-32603, "PendingApproval", 503),
 )
+SIGN_IN_REQUIRED = replace(PENDING_APPROVAL, error_type="sign_in_required")
 DECLINED = Fault(
     "jsonrpc",
     -32600,
@@ -334,6 +335,9 @@ AUDIT_LOG_AWAY = replace(POLICY_UNKNOWN, error_type="audit_log_unavailable")
 CUT_OFF = replace(POLICY_UNKNOWN, error_type="cut_off")
 """Nor can it reach the other nodes, and so does nothing that would need them."""
 
+SECRETS_AWAY = replace(POLICY_UNKNOWN, error_type="secrets_unavailable")
+"""Nor can it decrypt a stored credential, and so makes no call that needs one."""
+
 BUDGET_EXCEEDED = replace(QUOTA_EXCEEDED, error_type="budget_exceeded", mgp=None)
 NO_MODEL = replace(UPSTREAM_FAILED, error_type="no_model", retryable=False, mgp=None)
 MODEL_REFUSED = replace(NO_MODEL, error_type="model_refused")
@@ -365,6 +369,8 @@ SCOPE_MISSING = _at_the_door("insufficient_scope", "security", 403)
 OPERATORS_ONLY = _at_the_door("operators_only", "security", 403)
 JOINING_REFUSED = _at_the_door("joining_refused", "security", 403)
 NOTHING_HERE = _at_the_door("nothing_here", "protocol", 404)
+ALREADY_EXISTS = _at_the_door("already_exists", "protocol", 409)
+INVALID_FILTER = _at_the_door("invalid_filter", "protocol", 400)
 
 
 MGP_CODES = range(1000, 6000)
@@ -389,6 +395,7 @@ class Unavailable(Exception):
     """A dependency (a tool server, an engine) did not do what was asked of it.
 
     `retry_after` is how long to wait at least before asking again, where that is known.
+    `challenge` is the WWW-Authenticate header of a server that demands a sign-in.
     """
 
     def __init__(
@@ -396,8 +403,10 @@ class Unavailable(Exception):
         because: str,
         fault: Fault = UPSTREAM_FAILED,
         retry_after: timedelta | None = None,
+        challenge: str = "",
     ) -> None:
         super().__init__(because)
+        self.challenge = challenge
         self.fault = fault
         self.retry_after = retry_after
 

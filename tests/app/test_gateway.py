@@ -267,7 +267,9 @@ async def test_the_routes_of_the_journal_find_what_was_kept(tmp_path: Path) -> N
     ):
         journal = kept.audit_log
         await journal.write(AuditEvent(AuditType.TOOL_EXECUTED, "agent:a", journal.clock()))
-        found = await call_route(audit_routes(snapshot.records, kept), "GET", "/api/audit")
+        found = await call_route(
+            audit_routes(snapshot.records, kept, settings), "GET", "/api/audit"
+        )
     assert "agent:a" in str(found)
     async with open_audit_reader(settings) as history:
         lines = [line async for line in history.export()]

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from comity.console.endpoint import ConsoleFiles
 from tests.cli.program import Desk
 from tests.interop.processes import comity
 
@@ -122,8 +123,13 @@ def test_a_page_of_an_allowed_origin_may_send_the_header(gateway: Gateway) -> No
     assert "x-api-key" in headers["access-control-allow-headers"]
 
 
-def test_a_browser_sees_a_page_without_scripts_or_secrets(gateway: Gateway) -> None:
+def test_a_browser_is_led_to_the_console_or_sees_a_page_without_scripts(
+    gateway: Gateway,
+) -> None:
     status, headers, body = gateway.send("GET", "/", BROWSER)
+    if ConsoleFiles().is_built:
+        assert (status, headers["location"]) == (303, "/console/")
+        return
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")

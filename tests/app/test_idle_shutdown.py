@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from comity.app.idle_shutdown import (
+from comity.app.processes.idle_shutdown import (
     IdleShutdownApp,
     acquire_gateway,
     is_gateway_in_use,

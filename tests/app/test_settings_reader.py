@@ -23,10 +23,13 @@ from comity.config.fields import fields_of
 from comity.errors import Misconfigured
 from comity.gateway.settings import LimitSettings
 from comity.mcp.protocol import derived_id
+from comity.servers.packages.model import WrittenEntry
 from comity.servers.settings import SupervisionSettings
 from comity.telemetry.settings import TelemetrySettings
 from tests.support.cases import loop_over
 from tests.support.writing import from_json, from_text, one
+
+ID_JAG = {"grant": "id_jag", "client_id": "a", "client_secret": "b"}
 
 
 def test_the_file_of_a_desktop_client_is_taken_verbatim(tmp_path: Path) -> None:
@@ -227,6 +230,11 @@ def test_two_servers_with_one_id_are_refused(tmp_path: Path, first: str, second:
         ({"command": "x", "env": {"A": 1.5}}, "must be a text"),
         ({"command": "x", "process_per": "all"}, "one of: gateway, session"),
         ({"command": "x", "disabled": "yes"}, "true or false"),
+        ({"url": "http://x/", "oauth": {"grant": "id_jag"}}, "needs client_id and client_secret"),
+        ({"url": "http://x/", "oauth": {**ID_JAG, "audience": "a"}}, "only the grant token_exch"),
+        ({"url": "http://x/", "oauth": ID_JAG, "account": "shared"}, "is of each person"),
+        ({"url": "http://x/", "oauth": {**ID_JAG, "grant": "token_exchange"}}, "has a client"),
+        ({"url": "http://x/", "oauth": {"identity_issuer": "https://a"}}, "has an identity_issuer"),
     ],
 )
 def test_a_server_that_cannot_be_is_refused(tmp_path: Path, entry: object, told: str) -> None:
@@ -616,7 +624,7 @@ def test_a_mistake_in_the_care_is_named(
 def test_every_field_is_a_setting_or_a_table_of_settings() -> None:
     for name, table in TABLES.items():
         others = {each.name for each in fields(table)} - fields_of(table).keys()
-        assert others == (set() if name else {"servers", *TABLES} - {""})
+        assert others == (set() if name else {"servers", "secret_values", *TABLES} - {""})
 
 
 def test_every_default_would_be_accepted_from_a_file(tmp_path: Path) -> None:
@@ -630,7 +638,7 @@ def test_every_default_would_be_accepted_from_a_file(tmp_path: Path) -> None:
             if isinstance(value, timedelta):
                 value = value.total_seconds()
             text += f"{name} = {json.dumps(value)}\n"
-    plain = ServerSettings("a", "a", "stdio", command="x")
+    plain = ServerSettings("a", "a", "stdio", command="x", written=WrittenEntry("x"))
     assert from_text(tmp_path, text) == Settings(servers=(plain,))
 
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from comity.app.checks.configuration import check_engines
 from comity.app.commands import serve_command
+from comity.app.processes.workers import WorkerOrders, worker_settings
 from comity.app.settings import Settings, replace_settings
-from comity.app.workers import WorkerOrders, worker_settings
 from comity.cluster.settings import ClusterSettings
 from comity.storage.settings import StoreSettings
 
@@ -41,7 +41,6 @@ def test_workers_without_a_store_share_temporary_files_and_the_local_bus() -> No
     one, two = (settings_of(number, Settings()) for number in (1, 2))
     assert one.store == two.store == StoreSettings(url="sqlite:////private/store.db")
     assert one.identity.pepper_file == two.identity.pepper_file == "/private/store.db.pepper"
-    assert one.limits.counters_file == two.limits.counters_file == "/private/counters"
     assert one.cluster.url == two.cluster.url == "nats://token@127.0.0.1:4222"
     assert one.cluster.single_replica
     assert one.audit.retention == timedelta(hours=1)

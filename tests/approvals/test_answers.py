@@ -66,7 +66,6 @@ FITS: list[tuple[ApprovalRequest, dict[str, Any]]] = [
     (ask(ApprovalKind.INPUT, schema=FORM), {"n": 3}),
     (ask(ApprovalKind.PERMISSION), {}),
     (ask(ApprovalKind.PERMISSION), {"expires_at": LATER}),
-    (ask(ApprovalKind.VISIT), {"whatever": 1}),
 ]
 UNFIT: list[tuple[ApprovalRequest, dict[str, Any]]] = [
     (ask(ApprovalKind.CONFIRM, "confirm", "cancel"), {"choice": "Confirm"}),
@@ -78,6 +77,8 @@ UNFIT: list[tuple[ApprovalRequest, dict[str, Any]]] = [
     (ask(ApprovalKind.SELECT, "a", "b"), {"choice": {}}),
     (ask(ApprovalKind.INPUT), {}),
     (ask(ApprovalKind.INPUT), {"text": ""}),
+    (ask(ApprovalKind.SIGN_IN), {}),
+    (ask(ApprovalKind.SIGN_IN), {"account": "mine"}),
     (ask(ApprovalKind.INPUT), {"text": "x" * 20_000}),
     (ask(ApprovalKind.INPUT), {"text": 1}),
     (ask(ApprovalKind.INPUT), {"text": "a", "more": "b"}),
@@ -88,7 +89,6 @@ UNFIT: list[tuple[ApprovalRequest, dict[str, Any]]] = [
     (ask(ApprovalKind.PERMISSION), {"expires_at": "soon"}),
     (ask(ApprovalKind.PERMISSION), {"expires_at": 1}),
     (ask(ApprovalKind.PERMISSION), {"permission": "camera"}),
-    (ask(ApprovalKind.NOTICE), {}),
 ]
 
 

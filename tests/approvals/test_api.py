@@ -11,6 +11,7 @@ from comity.approvals import api
 from comity.approvals.api import ApprovalStreamBuffer
 from comity.approvals.model import ApprovalState
 from comity.audit.events import AuditType
+from comity.http import event_stream
 from comity.mcp.framing import SseParser
 from comity.policy.grants import Effect, Grant
 from tests.conformance.governed import ADMIN, Guest
@@ -363,8 +364,8 @@ async def test_who_hears_that_all_may_have_changed_is_told_to_read_again(scene: 
 async def test_silence_is_filled_with_signs_of_life(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "CHECK_INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(api, "CHECKS_PER_KEEP_ALIVE", 2)
+    monkeypatch.setattr(event_stream, "CHECK_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(event_stream, "CHECKS_PER_KEEP_ALIVE", 2)
     headers = bearer(scene.person().key)
     reply = await scene.governed.visitor.send("GET", headers.items(), path=STREAM)
     async with asyncio.timeout(SECONDS):

@@ -10,7 +10,7 @@ import heapq
 import secrets
 from asyncio import Handle, TimerHandle
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -30,6 +30,7 @@ from comity.approvals.model import (
     ApprovalAnswer,
     ApprovalDecision,
     ApprovalEvent,
+    ApprovalFilter,
     ApprovalRequest,
     ApprovalState,
     add_answer,
@@ -282,7 +283,7 @@ class Store:
         await self.pause()
         return done
 
-    async def open(self, request: ApprovalRequest) -> ApprovalRequest:
+    async def open(self, request: ApprovalRequest, *, with_notice: bool = False) -> ApprovalRequest:
         return await self._do(self.asks.open, request)
 
     async def get(self, id: str) -> ApprovalRequest | None:
@@ -296,24 +297,34 @@ class Store:
     ) -> Any:
         return await self._do(self.asks.page, states, after, limit)
 
+    async def find(self, criteria: ApprovalFilter, limit: int = 250) -> Sequence[ApprovalRequest]:
+        return await self.page(criteria.states, criteria.after, limit)
+
+    async def count_matches(self, criteria: ApprovalFilter) -> int:
+        return await self.count(criteria.states)
+
     async def count(self, states: Collection[ApprovalState]) -> int:
         return len(await self.page(states, limit=10_000))
 
     async def answer(
-        self, id: str, answer: ApprovalAnswer, until: datetime
+        self, id: str, answer: ApprovalAnswer, until: datetime, *, with_notice: bool = False
     ) -> ApprovalRequest | None:
         return await self._do(self.asks.answer, id, answer, until)
 
-    async def consume(self, id: str, call: str, at: datetime) -> ApprovalRequest | None:
+    async def consume(
+        self, id: str, call: str, at: datetime, *, with_notice: bool = False
+    ) -> ApprovalRequest | None:
         return await self._do(self.asks.use, id, call, at)
 
     async def release(self, id: str, call: str) -> ApprovalRequest | None:
         return await self._do(self.asks.restore, id, call)
 
-    async def end(self, id: str, state: ApprovalState, at: datetime) -> ApprovalRequest | None:
+    async def end(
+        self, id: str, state: ApprovalState, at: datetime, *, with_notice: bool = False
+    ) -> ApprovalRequest | None:
         return await self._do(self.asks.end, id, state, at)
 
-    async def expire(self, at: datetime, limit: int = 250) -> Any:
+    async def expire(self, at: datetime, limit: int = 250, *, with_notice: bool = False) -> Any:
         return await self._do(self.asks.expire, at, limit)
 
     async def erase_content(self, id: str) -> None:
@@ -324,7 +335,9 @@ class NaiveStore(Store):
     """One that reads, and then writes: what everybody would write who thinks of one at a time."""
 
     @override
-    async def consume(self, id: str, call: str, at: datetime) -> ApprovalRequest | None:
+    async def consume(
+        self, id: str, call: str, at: datetime, *, with_notice: bool = False
+    ) -> ApprovalRequest | None:
         ask = await self.get(id)
         if ask is None or ask.state is not ApprovalState.APPROVED or ask.expires_at <= at:
             return None
@@ -365,7 +378,9 @@ class World:
 
     # What the kernel asks of others: who may what, what a tool is, what is written down.
 
-    def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
+    def authorize(
+        self, actor: Actor, verb: str, server: str, name: str, view: str = ""
+    ) -> Decision:
         """Whoever wants to may answer, if it were for grants; nobody for itself."""
         if verb == protocol.CALL_TOOL:
             return Decision(Effect.ASK if self.may_call else Effect.DENY, "")
@@ -391,7 +406,9 @@ class World:
     def held(self, node: int, patience: Callable[[object], None]) -> tuple[PendingCall, Any]:
         self.calls += 1
         call = SimpleNamespace(
+            view="",
             id=f"call-{self.calls}",
+            client=None,
             client_stream=SimpleNamespace(actor=self.asker, registry=None, is_final=False),
             prompt_reply=None,
             retrier=None,

@@ -279,8 +279,10 @@ def _amid_the_last_step(bed: Bed, act: Callable[[], object]) -> Callable[[], Non
     """Do this when an approval has been used and its call has not left; gives how to undo that."""
     use = bed.asks.consume
 
-    async def use_and_act(id: str, name: str, at: datetime) -> ApprovalRequest | None:
-        used = await use(id, name, at)
+    async def use_and_act(
+        id: str, name: str, at: datetime, *, with_notice: bool = False
+    ) -> ApprovalRequest | None:
+        used = await use(id, name, at, with_notice=with_notice)
         act()
         return used
 

@@ -23,10 +23,11 @@ from comity.approvals.model import (
     ApprovalRequest,
     ApprovalState,
 )
-from comity.approvals.store import SqlAsks
+from comity.approvals.store import NOTICE_JOBS, SqlAsks
 from comity.errors import Unavailable
 from comity.storage import postgres, schema, sqlite
 from comity.storage.database import ASKS, DatabaseBackend, SqlDatabase, map_database_errors
+from comity.storage.work_queue import SqlWorkQueue
 from tests.architecture.sources import ROOT
 from tests.cluster.postgres import a_postgres
 from tests.contracts.stores import a_database
@@ -80,9 +81,14 @@ async def product(
         await made.close()
 
 
+def asks_in(product: DatabaseBackend) -> SqlAsks:
+    database = SqlDatabase(product, lambda: None)
+    return SqlAsks(database, SqlWorkQueue(database, product, NOTICE_JOBS))
+
+
 @pytest.fixture
 def asks(product: DatabaseBackend) -> SqlAsks:
-    return SqlAsks(SqlDatabase(product, lambda: None))
+    return asks_in(product)
 
 
 async def run_on(product: DatabaseBackend, statement: str, **values: object) -> None:
@@ -178,7 +184,7 @@ async def test_of_sixty_executors_in_four_processes_one_succeeds(
     async with place(tmp_path) as url, asyncio.timeout(PATIENCE):
         product = product_at(url)
         await schema.upgrade_schema(product.engine)
-        asks = SqlAsks(SqlDatabase(product, lambda: None))
+        asks = asks_in(product)
         async with racers(url, stores) as said:
             for number in range(ROUNDS):
                 ask = replace(ASK, id=f"{number:04}", digest=f"d{number}", asker="agent:ci")

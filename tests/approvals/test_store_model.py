@@ -33,10 +33,11 @@ from comity.approvals.model import (
     call_digest,
     new_request_id,
 )
-from comity.approvals.store import SqlAsks
+from comity.approvals.store import NOTICE_JOBS, SqlAsks
 from comity.errors import MalformedMessage
 from comity.mcp.actors import Actor, PrincipalKind
 from comity.storage.changes import RecordKind
+from comity.storage.work_queue import SqlWorkQueue
 from tests.pace import at_length
 from tests.support.inline_store import inline_parts, inline_records
 
@@ -286,7 +287,9 @@ class NaiveAsks(SqlAsks):
     """Forgets that what was used is used up."""
 
     @override
-    async def consume(self, id: str, call: str, at: datetime) -> ApprovalRequest | None:
+    async def consume(
+        self, id: str, call: str, at: datetime, *, with_notice: bool = False
+    ) -> ApprovalRequest | None:
         used, ask = await super().consume(id, call, at), await self.get(id)
         return ask if ask is not None and ask.state is ApprovalState.CONSUMED else used
 
@@ -294,7 +297,8 @@ class NaiveAsks(SqlAsks):
 class NaiveInbox(Inbox):
     def __init__(self) -> None:
         super().__init__()
-        self.asks = NaiveAsks(inline_parts()[0])
+        database, product = inline_parts()
+        self.asks = NaiveAsks(database, SqlWorkQueue(database, product, NOTICE_JOBS))
 
 
 def test_the_model_finds_out_who_uses_an_answer_twice() -> None:

@@ -9,8 +9,13 @@ from tests.architecture.sources import MODULES, SOURCE, each_module, nodes_of
 
 ROUTER = SOURCE / "http" / "api.py"
 API_MODULES = [path for path in MODULES if path.name.endswith("api.py") and path != ROUTER]
-# These serve addresses outside the operator API: webhooks of others, and the tool registry.
-RAW_BODIES = {("live/api.py", "read_body"), ("registry/api.py", "read_body")}
+# These serve addresses outside the operator API: webhooks of others, the tool registry, and SCIM.
+RAW_BODIES = {
+    ("live/api.py", "read_body"),
+    ("registry/api.py", "read_body"),
+    ("identity/scim/api.py", "read_body"),
+    ("identity/scim/api.py", "query_of"),
+}
 READERS = {"read_body", "read_json", "query_of", "parse_qs", "decode_body", "decode_query"}
 
 

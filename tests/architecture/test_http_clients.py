@@ -14,6 +14,8 @@ ALLOWED = {
     "inference/providers/anthropic.py",
     # `comity doctor` looks whether a port answers in TLS at all, before anyone speaks HTTP.
     "app/checks/configuration.py",
+    # The egress proxy reads the requests of servers. It connects through http/client.
+    "servers/sandbox/egress.py",
 }
 
 

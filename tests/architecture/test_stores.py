@@ -26,7 +26,12 @@ def test_no_store_has_a_twin_in_memory() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["comity.cli.main", "comity.app.stdio_bridge", "comity.app.administration", "comity.sdk.agent"],
+    [
+        "comity.cli.main",
+        "comity.app.processes.stdio_bridge",
+        "comity.app.administration",
+        "comity.sdk.agent",
+    ],
 )
 def test_what_does_not_serve_loads_no_database(module: str) -> None:
     program = f"import sys, {module}; print('sqlalchemy' in sys.modules)"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comity.catalog import definitions
 from comity.catalog.definitions import (
     MAX_DEFINITION_BYTES,
     MAX_DIFFERENCE_LENGTH,
@@ -243,6 +244,26 @@ def test_of_all_that_look_alike_in_a_server_one_is_left(
     for one, other in ((a, b) for a in left for b in left if a < b):
         alike = name_skeleton(one[1]) == name_skeleton(other[1])
         assert not alike or normalized_name(one[1]) == normalized_name(other[1])
+
+
+def test_a_name_that_a_thousand_servers_share_is_compared_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = LookalikeIndex()
+    for number in range(1000):
+        names.add(f"server-{number}", "list", number)
+    names.add("rogue", "1ist", 5)
+    compared: list[str] = []
+
+    def compare(name: str) -> str:
+        compared.append(name)
+        return normalized_name(name)
+
+    monkeypatch.setattr(definitions, "normalized_name", compare)
+    assert names.find_older("server-900", "list") == ("rogue", "1ist")
+    assert names.find_older("server-3", "list") is None
+    assert names.find_older("rogue", "1ist") == ("server-0", "list")
+    assert len(compared) <= 6
 
 
 @given(NAME)

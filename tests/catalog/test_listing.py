@@ -12,6 +12,7 @@ from comity.catalog.catalog import Catalog
 from comity.catalog.listing import CatalogReader
 from comity.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, MalformedMessage, Unavailable
 from comity.mcp import jsonrpc, protocol
+from comity.mcp.actors import ANONYMOUS
 from comity.mcp.entries import EntryKind
 from comity.mcp.jsonrpc import LIMITS
 from comity.mcp.protocol import Era
@@ -302,7 +303,7 @@ async def test_a_change_told_on_a_bridge_is_told_on_where_the_catalog_is_the_sam
     async with standing() as house:
         script = Script(replies={protocol.LIST_TOOLS: tools("a")})
         server = await connected(house, script)
-        link = await server.connections.bridge_connection({})
+        link = await server.connections.bridge_connection({}, ANONYMOUS)
         told: list[tuple[str, EntryKind]] = []
         house.catalog.watch(lambda name, kind: told.append((name, kind)))
         bridge = next(each for each in script.open if each is link.transport)

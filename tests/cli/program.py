@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from comity.config.trust import content_digest, trust_file
 from tests.support import fork_server
 from tests.support.fork_server import COMITY
 
@@ -71,6 +72,9 @@ class Desk:
         path = self.home / name[2:] if name.startswith("~/") else self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content, indent=2))
+        if path.parent == self.folder:
+            # Whoever sits here has written it, so nothing in it is a surprise.
+            trust_file(path, content_digest(path.read_bytes()), self.env)
         return path
 
 

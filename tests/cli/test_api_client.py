@@ -30,6 +30,7 @@ from comity.errors import Misconfigured, Unavailable
 from tests.cli.program import EXAMPLE, Desk
 from tests.cli.scripted_gateway import JSON, Heard, Said, scripted_gateway
 from tests.interop.processes import answers, comity, free_port, running
+from tests.support.approved_files import approve_files
 from tests.support.cases import loop_over
 from tests.support.piped import COMITY
 
@@ -424,6 +425,8 @@ def test_a_file_that_cannot_be_read_names_no_other_address(
     (tmp_path / "comity.toml").write_text("port = [")
     assert find_target(CliOptions()).url == DEFAULT_URL
     (tmp_path / "comity.toml").write_text('port = 2801\nhost = "::"\n')
+    assert find_target(CliOptions()).url == DEFAULT_URL
+    approve_files(tmp_path)
     assert find_target(CliOptions()).url == "http://[::1]:2801"
     monkeypatch.setenv("COMITY_URL", "http://127.0.0.1:9")
     assert find_target(CliOptions()).url == "http://127.0.0.1:9"

@@ -1,5 +1,6 @@
 """`comity config check` and `comity doctor`: the configuration, the machine, and the engines."""
 
+import json
 import socket
 import sqlite3
 from collections.abc import AsyncGenerator, Generator
@@ -374,3 +375,18 @@ def test_an_extra_that_is_not_installed_is_named_with_its_command(
     assert "asyncpg" in missing["extra postgres"]["message"]
     # What cannot be used without its extra is not tested beside it.
     assert not {"store", "NATS"} & {each["about"] for each in ran.json["engines"]}
+
+
+def test_a_view_with_a_conflict_or_an_unknown_server_is_found(desk: Desk) -> None:
+    server = f"command = {json.dumps(EXAMPLE['command'])}\nargs = {json.dumps(EXAMPLE['args'])}\n"
+    servers = "".join(f'[[servers]]\nid = "{name}"\n{server}' for name in ("one", "two"))
+    view = '[[views]]\nname = "both"\nprefix = "never"\nselect = ["*/echo", "three/x"]\n'
+    desk.write("comity.toml", servers + view)
+    ran = desk.run("config", "check")
+    assert ran.status == 0
+    assert "there is no server 'three'" in " ".join(ran.out.split())
+    ran = desk.run("config", "check", "--start", "-o", "json")
+    assert ran.status == 1
+    (found,) = [each for each in ran.json["engines"] if each["verdict"] == "problem"]
+    assert found["about"] == "view both"
+    assert found["message"].startswith("two/echo is left out: one/echo has the name 'echo'")

@@ -13,6 +13,7 @@ from comity.cli.contexts import contexts_path
 from comity.cli.options import CliOptions
 from comity.cli.output import to_yaml
 from comity.cli.target import DEFAULT_URL, find_target
+from comity.config.trust import content_digest, trust_file
 from comity.errors import Misconfigured
 from tests.cli.program import SECONDS, Desk
 from tests.support.cases import loop_over
@@ -73,6 +74,8 @@ def test_the_first_that_names_a_gateway_is_taken(
     (folder / "mcp.json").write_text("{}")
     assert find_target(CliOptions()).url == PROD, "a client's file names no gateway"
     (folder / "comity.toml").write_text("port = 2801\n")
+    assert find_target(CliOptions()).url == DEFAULT_URL, "a stranger's file gets no key"
+    trust_file(folder / "comity.toml", content_digest(b"port = 2801\n"))
     assert find_target(CliOptions()).url == "http://127.0.0.1:2801"
     monkeypatch.setenv("COMITY_CONTEXT", "test")
     assert find_target(CliOptions()).url == "https://test.example.org"

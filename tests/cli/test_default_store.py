@@ -48,8 +48,8 @@ def test_records_survive_a_restart_in_files_that_only_their_owner_reads(desk: De
     with gateway(desk) as origin:
         assert "agent:a" in desk.run("grants", "list", "--url", origin).out
     # No gateway runs, and the store still answers.
-    assert "agent:a" in desk.run("grants", "list", "--offline").out
-    assert desk.run("audit", "verify", "--offline").status == 0
+    assert "agent:a" in desk.run("grants", "list", "--offline", "-c", "comity.toml").out
+    assert desk.run("audit", "verify", "--offline", "-c", "comity.toml").status == 0
 
 
 def test_two_gateways_of_one_configuration_share_the_store_and_write_two_chains(
@@ -59,7 +59,7 @@ def test_two_gateways_of_one_configuration_share_the_store_and_write_two_chains(
         assert desk.run("grants", "create", "agent:a", "files/*", "--url", first).status == 0
         assert desk.run("grants", "create", "agent:b", "files/*", "--url", second).status == 0
         assert desk.run("grants", "list", "--url", first).out.count("agent:") == 2
-    assert desk.run("audit", "verify", "--offline").status == 0
+    assert desk.run("audit", "verify", "--offline", "-c", "comity.toml").status == 0
     assert len([*stores(desk).glob("*.db")]) == 1
 
 

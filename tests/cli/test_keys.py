@@ -93,6 +93,29 @@ def test_parties_are_added_kept_out_and_let_in(desk: Desk) -> None:
     assert in_store(desk, "principals", "create", "person:ana@example.org").status == 2
 
 
+def test_groups_are_changed_listed_and_end_with_their_principal(desk: Desk) -> None:
+    desk.write("comity.toml", STORE)
+    assert "There are no groups" in in_store(desk, "groups").out
+    for ana in ("person:ana@example.org", "person:ben@example.org"):
+        assert in_store(desk, "principals", "create", ana).status == 0
+        changed = in_store(desk, "principals", "groups", ana, "--add", "sre", "--add", "on call")
+        assert changed.status == 0, changed.err
+        assert "on call, sre" in changed.out
+    gone = in_store(desk, "principals", "groups", ana, "--remove", "on call", "-o", "json")
+    assert gone.json["groups"] == ["sre"]
+    listed = in_store(desk, "groups", "list", "-o", "json").json["groups"]
+    assert [(each["subject"], each["member_count"]) for each in listed] == [
+        ("group:on call", 1),
+        ("group:sre", 2),
+    ]
+    assert "person:ana@example.org, person:ben@example.org" in in_store(desk, "groups").out
+    assert in_store(desk, "principals", "delete", ana).status == 0
+    (left,) = in_store(desk, "principals", "-o", "json").json["principals"]
+    assert (left["id"], left["groups"]) == ("person:ana@example.org", ["on call", "sre"])
+    assert in_store(desk, "principals", "groups", left["id"], "--add", "x\n").status == 2
+    assert in_store(desk, "principals", "create", "group:sre").status == 2
+
+
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
@@ -103,6 +126,8 @@ def test_parties_are_added_kept_out_and_let_in(desk: Desk) -> None:
         (("keys", "revoke", "nobody"), 5, "there is no key"),
         (("principals", "disable", "agent:none"), 5, "there is no principal"),
         (("principals", "show", "agent:none"), 5, "there is no principal"),
+        (("principals", "delete", "agent:none"), 5, "there is no principal"),
+        (("principals", "groups", "agent:none", "--add", "sre"), 5, "there is no principal"),
     ],
 )
 def test_a_mistake_is_told_with_what_would_do(

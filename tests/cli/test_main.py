@@ -127,7 +127,7 @@ def completed(desk: Desk, line: str, **env: str) -> list[str]:
     ("line", "offered"),
     [
         ("comity st", ["status"]),
-        ("comity s", ["serve", "status", "servers"]),
+        ("comity s", ["serve", "status", "servers", "sessions", "secrets"]),
         ("comity servers re", ["restart"]),
         ("comity completion z", ["zsh"]),
         ("comity clients connect cl", ["claude-desktop", "claude-code", "cline"]),
@@ -198,7 +198,7 @@ def test_the_table_has_the_commands_whose_documents_are_their_own() -> None:
         *("comity config check", "comity config show", "comity config path"),
         *("comity context list", "comity context add", "comity db migrate", "comity nodes"),
         *("comity clients list", "comity clients connect", "comity clients disconnect"),
-        "comity dev new server",
+        *("comity dev new server", "comity console"),
     }
 
 
@@ -215,6 +215,7 @@ def test_a_command_prints_the_members_that_the_reference_names(
         "comity clients disconnect": ("cursor",),
         "comity dev new server": ("notes",),
         "comity nodes": ("--url", gateway),
+        "comity console": ("--no-open", "--url", gateway),
     }
     words = command.split()[1:]
     store = f"sqlite:///{desk.folder / 'store.db'}" if words[0] == "db" else "memory"

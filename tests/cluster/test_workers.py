@@ -16,7 +16,7 @@ import aiohttp
 import psutil
 import pytest
 
-from comity.app.local_bus import find_nats_server
+from comity.app.processes.local_bus import find_nats_server
 from comity.errors import Misconfigured
 from comity.http.asgi import OPERATORS
 from tests.cluster.nats_cluster import NatsCluster
@@ -39,9 +39,11 @@ EFFECTS = """
 id = "effects"
 url = "{url}/mcp"
 """
-LIMIT = """
+LIMITS = """
 [limits]
 keep_alive_timeout = "10m"
+"""
+RATE = """
 [[limits.rates]]
 target = "fenced/steps"
 rate = "6/d"
@@ -89,7 +91,13 @@ def some_workers(
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Generator[Workers]:
-    with some_workers(tmp_path_factory.mktemp("workers"), LIMIT) as started:
+    with some_workers(tmp_path_factory.mktemp("workers"), LIMITS) as started:
+        yield started
+
+
+@pytest.fixture
+def limited_workers(tmp_path: Path) -> Generator[Workers]:
+    with some_workers(tmp_path, LIMITS + RATE) as started:
         yield started
 
 
@@ -168,16 +176,17 @@ async def test_a_session_of_one_worker_is_served_through_the_other(workers: Work
         await until(is_unknown)
 
 
-async def test_a_limit_counts_the_calls_of_both_workers(workers: Workers) -> None:
-    async with lines_to_both(workers.origin) as lines:
+async def test_a_limit_counts_the_calls_of_both_workers(limited_workers: Workers) -> None:
+    origin = limited_workers.origin
+    async with lines_to_both(origin) as lines:
         said = [
-            await call(http, workers.origin, "fenced__steps", "1")
+            await call(http, origin, "fenced__steps", "1")
             for _ in range(4)
             for http in lines.values()
         ]
         # No connection broke, so the calls alternated between the workers.
-        assert [await node_at(http, workers.origin) for http in lines.values()] == list(lines)
-    assert [bool(each.text) for each in said] == [True] * 6 + [False] * 2
+        assert [await node_at(http, origin) for http in lines.values()] == list(lines)
+    assert [bool(each.text) for each in said] == [True] * 6 + [False] * 2, said
     assert {each.refusal.get("details", {}).get("limit") for each in said[6:]} == {6}
 
 

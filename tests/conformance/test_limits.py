@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,15 @@ PER_SERVER = LimitRule(per=("server",), rate=RateLimit(2, 3600.0, 2))
 PER_KEY = LimitRule(per=("key",), rate=RateLimit(2, 3600.0, 2))
 DAILY = LimitRule(quota=Quota(2, "day"))
 QUICK = LimitRule(rate=RateLimit(4, 1.0, 1))
+
+WHERE: dict[str, Any] = {}
+"""The store of the gateways of a test, in which they count."""
+
+
+@pytest.fixture(params=["memory", "store"], autouse=True)
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if request.param == "store":
+        monkeypatch.setitem(WHERE, "store_url", f"sqlite:///{tmp_path / 'comity.db'}")
 
 
 class Counted:
@@ -63,6 +73,7 @@ async def counting(*limits: LimitRule, **chosen: Any) -> AsyncGenerator[Counted]
             grants=grants,
             policy_require_approval="never",
             limits_rates=limits,
+            **WHERE,
             **chosen,
         ) as visitor:
             yield Counted(visitor, given, server)
@@ -260,6 +271,18 @@ async def test_a_key_has_limits_of_its_own_on_every_request(
         assert counted.calls == 1
         another = counted.given.give("agent:a")
         assert (await called_at_registry(counted, another)).status == 200
+
+
+@pytest.mark.parametrize(("path", "tool"), [("/mcp", "up__add"), ("/servers/up/mcp", "add")])
+async def test_a_call_within_the_limits_of_its_key_passes_at_each_endpoint(
+    path: str, tool: str
+) -> None:
+    async with counting(DAILY) as counted:
+        key = counted.given.give("agent:a", requests_per_minute=1)
+        visitor = counted.visitor.other(path)
+        answers = [await (await visitor.call_modern(tool, **bearer(key))).json() for _ in range(2)]
+        assert [REFUSAL in str(each) for each in answers] == [False, True]
+        assert counted.calls == 1
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/tools/up__add"])

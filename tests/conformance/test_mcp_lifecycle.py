@@ -101,7 +101,7 @@ async def test_the_gateway_itself_offers_the_latest_version_it_knows(house: Hous
     assert hello["method"] == "initialize"
     assert hello["params"]["protocolVersion"] == LATEST
     assert hello["params"]["clientInfo"]["name"] == "comity"
-    extended = {"mgp", "experimental"}
+    extended = {"mgp", "experimental", "extensions"}
     assert hello["params"]["capabilities"].keys() == EVERYTHING.keys() | extended
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from comity.config.trust import content_digest, trust_file
 from tests.conformance.ways import COMITY
 from tests.interop.peers import ROOT
 from tests.interop.processes import answers, running
@@ -36,6 +37,8 @@ class Places:
         """`comity serve` in the project's folder; yields its origin once every server was tried."""
         named = [word for file in files for word in ("-c", file)]
         command = [*IN_FOLDER, str(self.project), COMITY, "serve", *named, "--port", "0"]
+        if self.local.exists():
+            trust_file(self.local, content_digest(self.local.read_bytes()))
         with running(command, {"HOME": str(self.home), **environ}) as program:
             origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
             program.wait_until(lambda: answers(f"{origin}/ready"))

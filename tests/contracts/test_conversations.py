@@ -10,7 +10,15 @@ from comity.app.records import RecordStores
 from comity.errors import MalformedMessage
 from comity.inference.messages import ContentBlock, TokenUsage, to_text_content
 from comity.inference.model import ConversationStep, ToolResult, ToolUse
-from comity.live.turns.model import StoredTurn, TurnFacts, TurnState, TurnStore
+from comity.live.turns.model import (
+    InjectedText,
+    RewrittenPart,
+    StoredTurn,
+    TurnFacts,
+    TurnHookTexts,
+    TurnState,
+    TurnStore,
+)
 from comity.toolkit.jobs import QueuedJob, WorkClaim
 from tests.contracts.stores import Open
 
@@ -29,6 +37,10 @@ STEPS = (
     ConversationStep("assistant", to_text_content("it says \0 nothing")),
 )
 FACTS = TurnFacts("m-1", TokenUsage(12, 3), ("memory",), ("compliance",), 1, "", TurnState.DONE)
+HOOK_TEXTS = TurnHookTexts(
+    (InjectedText("memory", "facts", "beforeUser", "a \0 text"),),
+    (RewrittenPart("kept ", 4, "new"), RewrittenPart(" text")),
+)
 
 
 def turn_no(number: int, conversation: str = "talk") -> StoredTurn:
@@ -55,7 +67,13 @@ async def ended(
 ) -> StoredTurn:
     job, turn = claimed
     done = replace(
-        turn, state=state, steps=STEPS, said=to_text_content("done"), facts=FACTS, ended_at=NOW
+        turn,
+        state=state,
+        steps=STEPS,
+        said=to_text_content("done"),
+        facts=FACTS,
+        hook_texts=HOOK_TEXTS,
+        ended_at=NOW,
     )
     assert await talks.write(job, done)
     return done
@@ -175,6 +193,7 @@ async def test_the_past_of_a_conversation_is_what_was_said_in_it(records: Record
     assert [each.id for each in await talks.history("talk", 3, 1)] == ["inf_2"]
     assert past[0].steps == STEPS
     assert past[0].facts == FACTS
+    assert past[0].hook_texts == HOOK_TEXTS
     assert await talks.history("\0", 3, 1) == []
 
 
@@ -188,6 +207,7 @@ async def test_what_is_old_is_forgotten_and_that_it_was_is_not(records: RecordSt
     assert await talks.prune(NOW + SECOND) == 0
     found = await talks.begin(replace(turn_no(2), cause=claimed[1].cause))
     assert (found.id, found.content, found.steps, found.said) == ("inf_1", (), (), ())
+    assert found.hook_texts == TurnHookTexts()
     assert await talks.history("talk", 9, 9) == []
 
 

@@ -15,7 +15,12 @@ from tests.contracts.stores import Open
 
 NOW = datetime(2026, 11, 15, 8, 30, 1, 123456, tzinfo=UTC)
 ANA = Principal(
-    "person:ana", PrincipalKind.PERSON, "Ana", created_by="person:local", created_at=NOW
+    "person:ana",
+    PrincipalKind.PERSON,
+    "Ana",
+    created_by="person:local",
+    created_at=NOW,
+    groups=("on call", "sré"),
 )
 KEY = ApiKey(
     "k1",
@@ -37,6 +42,36 @@ async def test_a_party_comes_back_as_it_was_written(records: RecordStores, again
     other = await again()
     assert await other.parties.get("person:ana") == ANA
     assert {party.id for party in await other.parties.page()} == {"person:ana", "agent:ci"}
+
+
+async def test_the_groups_of_a_party_are_stored_in_one_form(records: RecordStores) -> None:
+    written = ("sre\u0301", "on call", "sr\u00e9", "SRE")
+    await records.parties.put(replace(ANA, groups=written))
+    found = await records.parties.get("person:ana")
+    assert found is not None
+    assert found.groups == ("SRE", "on call", "sr\u00e9")
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        ("",),
+        (" sre",),
+        ("sre\n",),
+        ("a\u2028b",),
+        ("\ud800",),
+        ("g" * 201,),
+        tuple(f"g{number}" for number in range(201)),
+    ],
+)
+async def test_a_malformed_group_is_refused(records: RecordStores, groups: tuple[str, ...]) -> None:
+    with pytest.raises(MalformedMessage, match="group"):
+        await records.parties.put(replace(ANA, groups=groups))
+
+
+async def test_no_party_has_the_id_of_a_group(records: RecordStores) -> None:
+    with pytest.raises(MalformedMessage, match="group:"):
+        await records.parties.put(Principal("group:sre"))
 
 
 async def test_a_party_can_be_changed_and_removed(records: RecordStores) -> None:

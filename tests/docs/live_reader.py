@@ -16,6 +16,7 @@ from tests.docs.transcript import Step, steps_of
 from tests.interop.processes import Program, answers, running
 from tests.pace import here
 from tests.support import fork_server
+from tests.support.approved_files import approve_files
 
 JOIN: Final = "comity topics join"
 LOOKING: Final = re.compile(r"comity (chat list|audit list|pushes)")
@@ -87,6 +88,7 @@ class LiveReader(Reader):
 
     def _look(self, step: Step) -> None:
         """What happens by itself takes its time: it is looked for again."""
+        approve_files(self.folder, self.environment())
         deadline = time.monotonic() + here(PATIENCE)
         while True:
             done = subprocess.run(
@@ -125,6 +127,7 @@ class LiveReader(Reader):
     def _aloud(self, command: str) -> AbstractContextManager[Program]:
         # What is run here is watched on its standard error, starts where its files are, and has
         # nothing of our own environment.
+        approve_files(self.folder, self.environment())
         fresh = ["/usr/bin/env", "-i", *(f"{name}={it}" for name, it in self.environment().items())]
         words = ["/bin/sh", "-c", f'cd "$0" && exec {command} 1>&2', str(self.folder)]
         return running([*fresh, *words])

@@ -13,6 +13,7 @@ from tests.docs.pages import snippets_of
 from tests.docs.transcript import Step, steps_of
 from tests.interop.processes import answers, free_port, running
 from tests.support import fork_server
+from tests.support.approved_files import approve_files
 
 HERE: Final = Path(sys.executable).parent
 SERVE: Final = "comity serve"
@@ -66,6 +67,7 @@ class Reader:
         return text.replace("localhost:2664", f"127.0.0.1:{self.port}")
 
     def sh(self, command: str) -> str:
+        approve_files(self.folder, self.environment())
         done = subprocess.run(
             ["/bin/sh", "-c", self.here(command)],
             cwd=self.folder,

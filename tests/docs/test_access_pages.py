@@ -15,6 +15,7 @@ from tests.docs.pages import ROOT, snippets_of
 from tests.docs.reader import HERE, SERVE, WRITTEN_ID, Asked, Reader
 from tests.docs.transcript import Step, steps_of
 from tests.interop.processes import answers, free_port, running
+from tests.support.approved_files import approve_files
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -23,6 +24,7 @@ pytestmark = [
 
 DOCS = ROOT / "docs"
 APPROVE = DOCS / "how-to" / "approve-calls.md"
+NOTIFY = DOCS / "how-to" / "notify-approvers.md"
 REDUCE = DOCS / "how-to" / "reduce-approval-prompts.md"
 QUICKSTART = DOCS / "tutorials" / "quickstart.md"
 VALIDATE = DOCS / "how-to" / "validate-arguments.md"
@@ -86,6 +88,7 @@ def test_the_quickstart_does_what_it_shows(tmp_path: Path) -> None:
         reader.follow([Step("cat call.txt", (*expected, "ended"))])
         with configuration.open("a", encoding="utf-8") as file:
             file.write(more)
+        approve_files(tmp_path, reader.environment())
         gateway.wait_for_line("the configuration has changed")
         reader.follow(audit)
 
@@ -97,7 +100,7 @@ def names_in_python(page: Path) -> dict[str, Any]:
 
 
 def test_signature_check_of_the_page() -> None:
-    is_from_comity = names_in_python(APPROVE)["is_from_comity"]
+    is_from_comity = names_in_python(NOTIFY)["is_from_comity"]
     signed = hmac.new(b"secret", b'1000.{"a":1}', hashlib.sha256).hexdigest()
     header = f"t=1000,v1={signed}"
     assert is_from_comity(b"secret", header, b'{"a":1}', 1100)

@@ -27,7 +27,9 @@ class Sights(AllowAll):
         self._demand()
         return server in self.known.get(actor.party, ())
 
-    def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
+    def authorize(
+        self, actor: Actor, verb: str, server: str, name: str, view: str = ""
+    ) -> Decision:
         self._demand()
         if server in self.read.get(actor.party, ()):
             return super().authorize(actor, verb, server, name)

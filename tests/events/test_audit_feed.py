@@ -128,7 +128,7 @@ def test_everybody_hears_what_it_did_itself() -> None:
 
 def test_while_nobody_can_know_what_is_allowed_only_ones_own_is_told() -> None:
     class Unsure(GrantSnapshot):
-        def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Any:
+        def authorize(self, actor: Actor, verb: str, server: str, name: str, view: str = "") -> Any:
             raise Unavailable("nobody knows", POLICY_UNKNOWN)
 
     notices = AuditFeed(Unsure())

@@ -9,7 +9,7 @@ from comity.audit import events
 from comity.audit.events import AuditType
 from comity.events.webhooks.delivery import MAX_BATCH
 from comity.events.webhooks.model import DeliveryProblem, HttpReply, WebhookState
-from comity.storage.encryption import PepperSealer
+from comity.secrets.envelope import EnvelopeSealer
 from comity.toolkit.jobs import WorkClaim
 from tests.support.hooked import ANA, MAY, NOW, OPTIONS, SECOND, Hooked
 
@@ -148,10 +148,10 @@ async def test_a_secret_that_cannot_be_read_signs_nothing(monkeypatch: pytest.Mo
     one = await hooked.subscribe()
     await hooked.wait(one, "e1")
 
-    def unreadable(_: PepperSealer, sealed: bytes) -> None:
+    async def unreadable(_: EnvelopeSealer, sealed: bytes, context: str) -> None:
         """The pepper is another."""
 
-    monkeypatch.setattr(PepperSealer, "unseal", unreadable)
+    monkeypatch.setattr(EnvelopeSealer, "unseal", unreadable)
     await hooked.round()
     assert hooked.poster.ids == []
     assert (await hooked.kept(one)).last_error == "secret_unreadable"

@@ -141,11 +141,11 @@ async def test_a_secret_is_drawn_where_none_is_given_and_told_once() -> None:
 async def test_with_another_secret_both_count_for_an_hour() -> None:
     hooked = Hooked()
     one = await hooked.subscribe()
-    assert secrets_of(one, SEALER, NOW) == [b"s" * 33]
+    assert await secrets_of(one, SEALER, NOW) == [b"s" * 33]
     given = "whsec_" + "QUFB" * 8
     two = (await hooked.subscribing.subscribe(ANA, wanted(secret=given))).subscription
-    assert secrets_of(two, SEALER, NOW) == [b"A" * 24, b"s" * 33]
-    assert secrets_of(two, SEALER, NOW + 3600 * SECOND) == [b"A" * 24]
+    assert await secrets_of(two, SEALER, NOW) == [b"A" * 24, b"s" * 33]
+    assert await secrets_of(two, SEALER, NOW + 3600 * SECOND) == [b"A" * 24]
     assert SECRET.decode() not in repr(two)
 
 

@@ -20,6 +20,7 @@ from comity.errors import (
 )
 from comity.gateway.all_servers import AllServersEndpoint, modern_connection, publish_task_ids
 from comity.mcp import jsonrpc, protocol
+from comity.mcp.actors import ANONYMOUS
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.eras import TaskIds
 from comity.mcp.jsonrpc import Frame
@@ -434,7 +435,7 @@ def test_what_names_no_task_stays_as_it_is() -> None:
 async def test_a_server_of_the_other_era_has_no_such_tasks() -> None:
     reached = SimpleNamespace(eras={Era.HANDSHAKE})
     with pytest.raises(MalformedMessage, match="no tasks of this MCP version"):
-        await modern_connection(cast("Any", SimpleNamespace(connections=reached)))
+        await modern_connection(cast("Any", SimpleNamespace(connections=reached)), ANONYMOUS)
 
 
 # Listeners.

@@ -51,6 +51,19 @@ def test_call_does_what_the_table_says(name: str, found: dict[str, Figures]) -> 
     assert not differing, f"{told}\n{advice}"
 
 
+@pytest.mark.parametrize(
+    ("path", "other"),
+    [
+        ("view modern", "merged modern"),
+        ("view modern, fixed argument", "merged modern"),
+        ("governed view, fixed argument", "governed merged"),
+    ],
+)
+def test_call_through_a_view_costs_at_most_a_twentieth_more(path: str, other: str) -> None:
+    table = read_table()
+    assert table[path]["python"] <= 1.05 * table[other]["python"]
+
+
 def test_table_has_no_other_paths() -> None:
     assert list(read_table(TABLE)) == NAMES
 

@@ -279,7 +279,7 @@ class Plans(RuleBasedStateMachine):
     @rule(server=servers, changed=st.sampled_from([POLICIES[0], POLICIES[4]]))
     def change_live_policy(self, server: str, changed: dict[str, Any]) -> None:
         told = ServerSettings(server, server, "http", url="http://127.0.0.1:9/", **changed)
-        self.run(_in_loop(lambda: self.parts.server_policies.update_live_policy(told)))
+        self.run(_in_loop(lambda: self.parts.server_policies.update_server(told)))
 
     @rule(server=servers)
     def remove_server(self, server: str) -> None:
@@ -340,7 +340,7 @@ class Plans(RuleBasedStateMachine):
         call = Call(FRAME, stream, None, 0)
         cache = gate.plan_cache
         if cache is not None:
-            key = (actor.party, actor.permissions, actor.excluded, server, tool)
+            key = (actor.party, actor.groups, actor.permissions, actor.excluded, server, tool)
             known = cache.plans.get(key)
             if known is not None and known.generation == cache.generation.number:
                 Plans.planned_calls += 1

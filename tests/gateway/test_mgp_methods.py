@@ -243,7 +243,11 @@ async def test_what_a_modern_client_says_of_mgp_is_not_said_to_its_server() -> N
     }
     assert own[protocol.CLIENT_CAPABILITIES] == {
         "mgp": offered,
-        "extensions": {"dev.comity/mgp": offered, "dev.comity/mcpl": mcpl.OFFERED},
+        "extensions": {
+            "dev.comity/mgp": offered,
+            "dev.comity/mcpl": mcpl.OFFERED,
+            "io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]},
+        },
     }
 
 

@@ -49,12 +49,12 @@ class Parts:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
-        self.limit: Refusal | None = None
+        self.limit: Refusal | Awaitable[Refusal | None] | None = None
         self.fault: Refusal | Awaitable[Refusal | None] | None = None
         self.answer: Grant | None = None
         self.continues = False
 
-    def count_call(self, *_: object) -> Refusal | None:
+    def count_call(self, *_: object) -> Refusal | Awaitable[Refusal | None] | None:
         self.seen.append("limits")
         return self.limit
 
@@ -163,6 +163,26 @@ async def test_what_was_looked_at_for_a_while_is_looked_at_as_it_is_then() -> No
     parts.fault = slowly()
     assert await _outcome(admission) is refusal
     assert "person" not in parts.seen
+
+
+async def test_a_call_that_waits_to_be_counted_passes_every_later_stage() -> None:
+    async def later(refusal: Refusal | None = None) -> Refusal | None:
+        return refusal
+
+    no = Refusal(RATE_LIMITED, "no")
+    invalid = Refusal(VALIDATION_BLOCKED, "no")
+    seen = ["limits", "inspection", "answers", "person"]
+    for limit, fault, expected, stages in (
+        (later(), None, HELD, seen),
+        (later(), later(), HELD, seen),
+        (later(), invalid, invalid, seen[:2]),
+        (later(), later(invalid), invalid, seen[:2]),
+        (later(no), None, no, seen[:1]),
+    ):
+        parts = Parts()
+        parts.limit, parts.fault = limit, fault
+        assert await _outcome(_made(parts)) is expected
+        assert parts.seen == stages
 
 
 async def test_standing_answer_counts_unless_a_tool_is_always_confirmed() -> None:
@@ -344,7 +364,7 @@ def test_a_bare_name_is_found_again_for_each_call() -> None:
     snapshot = GrantSnapshot(GrantSet.from_grants(grants), lambda: times[-1])
     cache = PlanCache(
         snapshot.generation,
-        lambda actor, entry: snapshot.never_expires(actor, entry.server, entry.name),
+        lambda actor, entry, view: snapshot.never_expires(actor, entry.server, entry.name, view),
     )
     gate = CallGate(catalog, snapshot, plan_cache=cache)
     for name in ("read", "a__read"):

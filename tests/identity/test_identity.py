@@ -30,14 +30,17 @@ class Proving:
         self.lasts = lasts
         self.paths = paths
         self.asked = 0
+        # The groups that its tokens name, if they name any.
+        self.groups: tuple[str, ...] | None = None
 
     async def prove(self, token: str) -> TokenClaims:
         self.asked += 1
         if token == "wrong":
             raise MalformedMessage("no", UNAUTHENTICATED)
-        return TokenClaims(
-            Actor(f"person:{token}", PrincipalKind.PERSON), NOW + self.lasts, self.paths
-        )
+        actor = Actor(f"person:{token}", PrincipalKind.PERSON)
+        if self.groups is not None:
+            actor = replace(actor, groups=self.groups, has_claimed_groups=True)
+        return TokenClaims(actor, NOW + self.lasts, self.paths)
 
 
 def bearing(credential: str, path: str = "/mcp", peer: str = "127.0.0.1") -> RequestCredentials:
@@ -184,6 +187,31 @@ async def test_a_disabled_party_is_refused_with_a_remembered_proof() -> None:
     given_out.parties["person:ana"] = Principal("person:ana", disabled=True)
     with pytest.raises(MalformedMessage, match="is disabled"):
         await identity.identify(bearing("ana"))
+
+
+async def test_the_groups_of_a_credential_come_from_the_record_or_from_the_token() -> None:
+    given_out, proving = GivenOut(), Proving()
+    key = given_out.give("agent:ci")
+    given_out.parties["agent:ci"] = Principal("agent:ci", groups=("qa",))
+    given_out.parties["person:ana"] = Principal("person:ana", groups=("sre",))
+    identity = Authenticator(given_out.register, proving, clock=ManualClock(NOW))
+    assert (await identity.identify(bearing(key))).groups == ("qa",)
+    actor = await identity.identify(bearing("ana"))
+    assert actor.groups == ("sre",)
+    given_out.parties["person:ana"] = Principal("person:ana", groups=("on call", "sre"))
+    assert (await identity.identify(bearing("ana"))).groups == ("on call", "sre")
+    assert identity.refresh_actor(actor) == replace(actor, groups=("on call", "sre"))
+    assert identity.find_actor("person:ana") == Actor(
+        "person:ana", credential="link", groups=("on call", "sre")
+    )
+    proving.groups = ("ops",)
+    claimed = await identity.identify(bearing("bea"))
+    given_out.parties["person:bea"] = Principal("person:bea", groups=("sre",))
+    assert claimed.groups == ("ops",)
+    assert await identity.identify(bearing("bea")) == claimed
+    assert identity.refresh_actor(claimed) == claimed
+    given_out.parties["agent:ci"] = Principal("agent:ci")
+    assert (await identity.identify(bearing(key))).groups == ()
 
 
 async def test_a_credential_of_great_length_is_looked_at_by_nobody() -> None:

@@ -31,12 +31,13 @@ def test_everything_of_an_issuer_can_be_said(tmp_path: Path) -> None:
         tmp_path,
         NEEDED + 'jwks_url = "http://127.0.0.1:9/keys"\nrequired_scopes = ["tools"]\n'
         'principal_claim = "email"\nprincipal_prefix = "corp/"\n'
-        'algorithms = ["EdDSA"]\nkind = "agent"\n',
+        'algorithms = ["EdDSA"]\nkind = "agent"\ngroups_claim = "realm_access.roles"\n',
     )
     assert issuer.jwks_url == "http://127.0.0.1:9/keys"
     assert (issuer.required_scopes, issuer.principal_claim) == (("tools",), "email")
     assert (issuer.principal_prefix, issuer.algorithms) == ("corp/", ("EdDSA",))
     assert issuer.kind is PrincipalKind.AGENT
+    assert issuer.groups_claim == "realm_access.roles"
 
 
 @loop_over(
@@ -53,6 +54,8 @@ def test_everything_of_an_issuer_can_be_said(tmp_path: Path) -> None:
         (NEEDED + 'kind = "system"', "must be one of: agent, person"),
         (NEEDED + 'jwks = "https://a.org"', "did you mean 'jwks_url'"),
         (NEEDED + 'principal_claim = "a b"', "the name of a claim"),
+        (NEEDED + 'groups_claim = "a b"', "the name of a claim"),
+        (NEEDED + 'principal_prefix = "group:"', "names groups in grants"),
         (NEEDED + 'required_scopes = ["a b"]', "a scope"),
         (NEEDED + f"[[identity.issuers]]\n{NEEDED}", "appears twice"),
         (
@@ -64,3 +67,13 @@ def test_everything_of_an_issuer_can_be_said(tmp_path: Path) -> None:
 def test_a_mistake_about_an_issuer_is_named(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(Misconfigured, match=told):
         read(tmp_path, text)
+
+
+def test_the_prefix_of_provisioned_users_is_one_of_people(tmp_path: Path) -> None:
+    assert from_text(tmp_path, "").identity.scim == {}
+    text = '[identity.scim]\nprincipal_prefix = "{}"\n'
+    found = from_text(tmp_path, text.format("corp/person:")).identity.scim
+    assert found == {"principal_prefix": "corp/person:"}
+    for wrong in ("", "person", "system:", "server:", "agent:", "group:", "*:", "a b:", "Person:"):
+        with pytest.raises(Misconfigured, match="as person:"):
+            from_text(tmp_path, text.format(wrong))

@@ -261,3 +261,67 @@ async def test_another_claim_may_name_the_party(server: IssuerServer) -> None:
 
 async def test_a_token_that_never_ends_is_one_all_the_same(server: IssuerServer) -> None:
     assert (await tokens_of(server).prove(server.token(exp=10**15))).expires.year == 2100
+
+
+@pytest.mark.parametrize(
+    ("claim", "claims", "groups"),
+    [
+        ("groups", {"groups": ["sre", "qa", "sre"]}, ("qa", "sre")),
+        ("groups", {"groups": "sre"}, ("sre",)),
+        ("groups", {"groups": []}, ()),
+        ("groups", {"groups": None}, ()),
+        ("groups", {}, ()),
+        ("groups", {"groups": ["group:x", "*", "person:ana"]}, ("*", "group:x", "person:ana")),
+        ("groups", {"groups": ["sre\u0301"]}, ("sr\u00e9",)),
+        ("realm_access.roles", {"realm_access": {"roles": ["sre"]}}, ("sre",)),
+        ("realm_access.roles", {"realm_access": {}}, ()),
+        ("realm_access.roles", {}, ()),
+        ("a.b", {"a.b": ["plain"], "a": {"b": ["nested"]}}, ("plain",)),
+        ("https://a.org/groups", {"https://a.org/groups": ["sre"]}, ("sre",)),
+    ],
+    ids=str,
+)
+async def test_a_token_names_the_groups_of_its_party(
+    server: IssuerServer, claim: str, claims: dict[str, Any], groups: tuple[str, ...]
+) -> None:
+    proof = await tokens_of(server, groups_claim=claim).prove(server.token(**claims))
+    assert (proof.actor.groups, proof.actor.has_claimed_groups) == (groups, True)
+    assert not {"group:sre", "*", "person:ana"} & set(proof.actor.subjects) - {"group:sre"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "claims"),
+    [
+        ("groups", {"groups": {"sre": True}}),
+        ("groups", {"groups": 7}),
+        ("groups", {"groups": True}),
+        ("groups", {"groups": ""}),
+        ("groups", {"groups": ["sre", 7]}),
+        ("groups", {"groups": ["sre", ["qa"]]}),
+        ("groups", {"groups": ["sre", None]}),
+        ("groups", {"groups": [" sre"]}),
+        ("groups", {"groups": ["a\u2028b"]}),
+        ("groups", {"groups": ["g" * 201]}),
+        ("groups", {"groups": [f"g{number}" for number in range(201)]}),
+        ("groups", {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {}}}),
+        ("a.b", {"a": ["b"]}),
+        ("a.b", {"a": "b"}),
+    ],
+    ids=str,
+)
+async def test_a_token_with_malformed_groups_is_no_proof(
+    server: IssuerServer, claim: str, claims: dict[str, Any]
+) -> None:
+    tokens = tokens_of(server, groups_claim=claim)
+    assert await refused(tokens, server.token(**claims)) is UNAUTHENTICATED
+
+
+async def test_an_issuer_without_a_claim_for_groups_names_none(server: IssuerServer) -> None:
+    proof = await tokens_of(server).prove(server.token(groups=["sre"]))
+    assert (proof.actor.groups, proof.actor.has_claimed_groups) == ((), False)
+
+
+async def test_no_token_proves_a_group(server: IssuerServer) -> None:
+    for prefix in ("", "group:"):
+        tokens = tokens_of(server, principal_prefix=prefix)
+        assert await refused(tokens, server.token(sub="group:sre")) is UNAUTHENTICATED

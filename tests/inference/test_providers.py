@@ -359,7 +359,7 @@ def test_a_plugin_that_cannot_be_loaded_is_named() -> None:
 
 
 def test_an_api_that_nobody_speaks_is_named() -> None:
-    with pytest.raises(Misconfigured, match="known: anthropic, openai"):
+    with pytest.raises(Misconfigured, match="known: anthropic, demo, openai"):
         make_model(SPEC)
 
 

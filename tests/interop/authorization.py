@@ -10,7 +10,7 @@ access tokens as JWTs for the resource that was asked for. A person who approves
 
 import secrets
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,12 +98,57 @@ class Realm:
     person: str = "ana"
     lifetime: int = 300
     audience: str = ""
+    groups: object = None
+    # Scopes that it grants beyond those that were requested.
+    more_scopes: str = ""
     keys: list[RSAKey] = field(default_factory=list[RSAKey])
     clients: dict[str, RegisteredClient] = field(default_factory=dict[str, RegisteredClient])
     codes: dict[str, Given] = field(default_factory=dict[str, Given])
     refreshing: dict[str, Given] = field(default_factory=dict[str, Given])
+    access: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    # Holds each refresh until it is set, and counts those that have begun.
+    may_refresh: threading.Event = field(default_factory=threading.Event)
+    refreshes_begun: int = 0
+    # Whether refreshes that were held are forgotten, as those of a client that died.
+    drops_held: bool = False
+    revoked: list[str] = field(default_factory=list[str])
     grants: list[str] = field(default_factory=list[str])
     resources: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self.may_refresh.set()
+
+    def expire_all(self) -> None:
+        """Let no access token be valid any more. Refresh tokens stay."""
+        self.access.clear()
+
+    @property
+    def all_tokens(self) -> set[str]:
+        return {*self.access, *self.refreshing, *self.revoked, *self.spent}
+
+    spent: set[str] = field(default_factory=set[str])
+    # Codes, verifiers and client secrets that were ever used.
+    private: set[str] = field(default_factory=set[str])
+
+    def note_secrets(self, form: Mapping[str, str]) -> None:
+        """Note the secrets of a request for a token, so that a test can search for them."""
+        shown = (form.get(name, "") for name in ("code", "code_verifier", "client_secret"))
+        self.private.update(each for each in shown if each)
+
+    def metadata(self) -> dict[str, Any]:
+        return {
+            "issuer": self.url,
+            "authorization_endpoint": f"{self.url}/authorize",
+            "token_endpoint": f"{self.url}/token",
+            "registration_endpoint": f"{self.url}/register",
+            "revocation_endpoint": f"{self.url}/revoke",
+            "jwks_uri": f"{self.url}/keys",
+            "response_types_supported": ["code"],
+            "grant_types_supported": ["authorization_code", "refresh_token"],
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": PUBLIC,
+            "scopes_supported": ["tools", "write"],
+        }
 
     def rotate(self) -> None:
         """Sign with a new key from now on, and know the old one no more."""
@@ -121,18 +166,7 @@ def make_app(realm: Realm) -> flask.Flask:
 
     @app.get("/.well-known/oauth-authorization-server")
     def metadata() -> dict[str, Any]:
-        return {
-            "issuer": realm.url,
-            "authorization_endpoint": f"{realm.url}/authorize",
-            "token_endpoint": f"{realm.url}/token",
-            "registration_endpoint": f"{realm.url}/register",
-            "jwks_uri": f"{realm.url}/keys",
-            "response_types_supported": ["code"],
-            "grant_types_supported": ["authorization_code", "refresh_token"],
-            "code_challenge_methods_supported": ["S256"],
-            "token_endpoint_auth_methods_supported": PUBLIC,
-            "scopes_supported": ["tools"],
-        }
+        return realm.metadata()
 
     @app.get("/keys")
     def keys() -> dict[str, Any]:
@@ -145,9 +179,30 @@ def make_app(realm: Realm) -> flask.Flask:
 
     @app.post("/token")
     def token() -> Any:
-        realm.grants.append(flask.request.form["grant_type"])
+        grant = flask.request.form["grant_type"]
+        if grant == "refresh_token":
+            realm.refreshes_begun += 1
+            is_held = not realm.may_refresh.is_set()
+            realm.may_refresh.wait(60)
+            if is_held and realm.drops_held:
+                return flask.Response(status=503)
+        realm.note_secrets(flask.request.form)
+        realm.grants.append(grant)
         realm.resources.append(flask.request.form.get("resource", ""))
         return server.create_token_response()
+
+    @app.post("/introspect")
+    def introspect() -> dict[str, Any]:
+        known = realm.access.get(flask.request.form["token"])
+        return {"active": False} if known is None else {"active": True, **known}
+
+    @app.post("/revoke")
+    def revoke() -> dict[str, Any]:
+        token = flask.request.form["token"]
+        realm.revoked.append(token)
+        realm.access.pop(token, None)
+        realm.refreshing.pop(token, None)
+        return {}
 
     @app.post("/register")
     def register() -> Any:
@@ -171,12 +226,23 @@ class _Tokens(JWTBearerTokenGenerator):
     def get_audiences(self, client: Any, user: Any, scope: Any) -> str:
         return self.realm.audience or flask.request.form.get("resource", "nobody")
 
+    def get_extra_claims(self, client: Any, grant_type: Any, user: Any, scope: Any) -> Any:
+        return {} if self.realm.groups is None else {"groups": self.realm.groups}
+
     def __call__(self, grant_type: str, client: Any, user: Any = None, **more: Any) -> Any:
         self.issuer = self.realm.url
         token: dict[str, Any] = super().__call__(grant_type, client, user=user, **more)
-        scope = token.get("scope", "")
+        scope = " ".join(filter(None, (token.get("scope", ""), self.realm.more_scopes)))
+        token["scope"] = scope
         given = Given(client.get_client_id(), user.get_user_id(), scope)
         self.realm.refreshing[token["refresh_token"]] = given
+        self.realm.access[token["access_token"]] = {
+            "sub": user.get_user_id(),
+            "scope": scope,
+            "client_id": client.get_client_id(),
+            "aud": self.get_audiences(client, user, scope),
+        }
+        self.realm.spent |= {token["refresh_token"], token["access_token"]}
         return token
 
 
@@ -186,6 +252,7 @@ def _code_grant(realm: Realm) -> type:
 
         def save_authorization_code(self, code: str, request: Any) -> None:
             said = request.payload.data
+            realm.private.add(code)
             realm.codes[code] = Given(
                 request.client.get_client_id(),
                 request.user.get_user_id(),
@@ -239,6 +306,7 @@ def _registration(realm: Realm) -> type:
 
         def save_client(self, client_info: Any, client_metadata: Any, request: Any) -> Any:
             client = RegisteredClient(client_info, client_metadata)
+            realm.private |= {client_info["client_secret"]} - {"", None}
             realm.clients[client.get_client_id()] = client
             return client
 

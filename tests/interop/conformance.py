@@ -1,7 +1,7 @@
 """Run the official conformance suite against its fixture server, through Comity or directly.
 
     scripts/conformance 2025-11-25|2026-07-28 [--upstream http|stdio] [--era other]
-                        [--governed] [--direct]
+                        [--governed] [--direct] [--client]
 
 The suite decides what it scores. One thing it does not do is notice checks that vanish: a reply
 it may not judge (plain JSON where it looks for a stream) is counted neither as passed nor as
@@ -13,9 +13,12 @@ docs/design/era-differences.md, and nothing may stand there that does not differ
 
 With `--governed` Comity asks everybody for credentials and judges every call; the suite, which can
 show none, comes through a proxy that shows a key for it.
+
+With `--client` the suite judges Comity as a client that signs in: its scenarios of authorization.
 """
 
 import argparse
+import asyncio
 import json
 import re
 import subprocess
@@ -27,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.interop.client_conformance import run_scenarios
 from tests.interop.governance import governed
 from tests.interop.peers import SERVERS, node, official_fixture, package
 from tests.interop.processes import comity, http_server
@@ -44,6 +48,8 @@ _PASSES = {
     ("2026-07-28", "http"): 168,
     ("2026-07-28", "stdio"): 163,
 }
+
+_LEAST_CLIENT_SCENARIOS = {"2025-11-25": 15, "2026-07-28": 27}
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,26 @@ class Outcome:
 def main() -> int:
     """Fail only what fails each time: the suite has deadlines, and a machine may be busy."""
     asked = _arguments()
-    run = _compare if asked.era == "other" else _judge
+    run = _judge_client if asked.client else _compare if asked.era == "other" else _judge
     for attempt in range(1, _TRIES + 1):
         if not run(asked):
             return 0
         print(f"conformance {asked.revision}: try {attempt} of {_TRIES} failed")
     return 1
+
+
+def _judge_client(asked: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="comity-conformance-") as folder:
+        outcomes = asyncio.run(run_scenarios(asked.revision, Path(folder)))
+    for each in outcomes:
+        print(f"{'✗' if each.problems else '✓'} {each.scenario}: {each.passed} passed")
+        if each.problems:
+            print(*each.problems, each.said[-2_000:], sep="\n")
+    failed = sum(bool(each.problems) for each in outcomes)
+    passed, whole = sum(each.passed for each in outcomes), len(outcomes)
+    figures = f"{whole - failed} of {whole} scenarios, {passed} checks passed"
+    print(f"conformance {asked.revision} (client authorization): {figures}")
+    return int(failed or whole < _LEAST_CLIENT_SCENARIOS[asked.revision])
 
 
 def _compare(asked: argparse.Namespace) -> int:
@@ -150,6 +170,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--upstream", choices=["http", "stdio"], default="http")
     parser.add_argument("--era", choices=["same", "other"], default="same")
     parser.add_argument("--governed", action="store_true", help="with credentials and grants")
+    parser.add_argument("--client", action="store_true", help="judge Comity as a client")
     parser.add_argument("--direct", action="store_true", help="leave Comity out, to compare")
     asked = parser.parse_args()
     asked.pinned = OTHER_VERSION[asked.revision]

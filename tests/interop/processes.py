@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -31,14 +32,19 @@ class Program:
     """A subprocess in its own process group, with the last lines it said on stderr."""
 
     def __init__(
-        self, command: list[str], env: Mapping[str, str] | None = None, *, may_fork: bool = True
+        self,
+        command: list[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        may_fork: bool = True,
+        kept_lines: int = _KEPT_LINES,
     ) -> None:
         is_comity = any(Path(word).name in ("comity", "comity.cli") for word in command)
         self._grace = _STOP_SECONDS if is_comity else _PEER_STOP_SECONDS
         self._process, self._stderr = _start(
             command, {**os.environ, **(env or {})}, may_fork=may_fork
         )
-        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._lines: deque[str] = deque(maxlen=kept_lines)
         self._said = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -133,10 +139,14 @@ def _start(
 
 @contextmanager
 def running(
-    command: list[str], env: Mapping[str, str] | None = None, *, may_fork: bool = True
+    command: list[str],
+    env: Mapping[str, str] | None = None,
+    *,
+    may_fork: bool = True,
+    kept_lines: int = _KEPT_LINES,
 ) -> Generator[Program]:
     """A program until the block ends; without `may_fork` it is a child of this process."""
-    program = Program(command, env, may_fork=may_fork)
+    program = Program(command, env, may_fork=may_fork, kept_lines=kept_lines)
     try:
         yield program
     finally:
@@ -199,9 +209,12 @@ def on_pipes(config: Path) -> list[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A free port that the system gives to no outgoing connection in the meantime."""
+    while True:
+        port = 15_000 + secrets.randbelow(17_000)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def accepts(port: int) -> bool:

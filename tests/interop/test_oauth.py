@@ -40,7 +40,9 @@ UNHURRIED = pytest.mark.timeout(180)
 
 
 @contextmanager
-def guarded(folder: Path, realm: Realm, subject: str = "person:ana") -> Generator[str]:
+def guarded(
+    folder: Path, realm: Realm, subject: str = "person:ana", issuer: str = ""
+) -> Generator[str]:
     """A gateway whose only way in is a token of the realm; gives its origin."""
     port = free_port()
     origin = f"http://127.0.0.1:{port}"
@@ -56,6 +58,7 @@ clock_skew = "{SKEW}s"
 issuer = "{realm.url}"
 audience = "{origin}"
 required_scopes = ["tools"]
+{issuer}
 
 [[grants]]
 subject = "{subject}"
@@ -238,6 +241,32 @@ def test_a_token_for_somebody_else_or_by_somebody_else_is_refused(
         assert 'error="invalid_token"' in challenge
     part = issued(realm, origin, aud=f"{origin}/servers/try/mcp")
     assert status_of(f"{origin}/servers/try/mcp", part)[0] == 200
+
+
+@UNHURRIED
+async def test_a_grant_of_a_group_counts_for_a_token_that_names_the_group(tmp_path: Path) -> None:
+    with (
+        authorizing() as realm,
+        guarded(tmp_path, realm, "group:sre", 'groups_claim = "groups"') as origin,
+    ):
+        for groups, is_listed in (
+            (["qa", "sre"], True),
+            ("sre", True),
+            (["SRE"], False),
+            ([], False),
+        ):
+            realm.groups = groups
+            async with peer(f"{origin}/mcp", "2026-07-28", Kept()) as client:
+                names = [tool.name for tool in (await client.list_tools()).tools]
+                assert ("try__echo" in names) is is_listed, groups
+                if is_listed:
+                    assert await echoed(client, "try__echo", "one") == "one"
+                else:
+                    refused = await client.call_tool("try__echo", {"message": "one"})
+                    assert refused.is_error
+        for groups in ({"sre": True}, [7], ["sre\n"], 7, ["g"] * 201):
+            status, error, _ = status_of(f"{origin}/mcp", issued(realm, origin, groups=groups))
+            assert (status, error["data"]["error_type"]) == (401, "unauthenticated"), groups
 
 
 def test_a_token_without_the_scope_is_told_which_one_it_lacks(lasting: tuple[Realm, str]) -> None:

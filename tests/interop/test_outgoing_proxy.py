@@ -74,8 +74,9 @@ def test_a_proxy_sees_upstream_keys_and_webhook_traffic(tmp_path: Path, by: str)
             f'[policy]\nrequire_approval = "dangerous"\n'
             f"[audit]\ncheckpoint_entries = 1\n"
             f'checkpoint_mirror = "http://checkpoints.test:{there}/checkpoints"\n'
-            f'[approvals]\nclient_wait = "1s"\nwebhook = "http://hooks.test:{there}/asks"\n'
-            f'webhook_secret_file = "{secret}"\n'
+            f'[approvals]\nclient_wait = "1s"\n'
+            f'[[approvals.notifiers]]\nname = "hook"\nkind = "webhook"\n'
+            f'url = "http://hooks.test:{there}/asks"\nsecret_file = "{secret}"\n'
             f'[[identity.issuers]]\nissuer = "{issuer}"\naudience = "b"\n'
             f'jwks_url = "{issuer}/keys"\n'
             f'[[servers]]\nid = "remote"\nurl = "http://upstream.test:{there}/mcp"\n'

@@ -218,7 +218,9 @@ def test_it_is_decided_anew_when_grants_are_others_or_one_has_ended() -> None:
 class Away(AllowAll):
     """Nobody knows what is allowed."""
 
-    def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
+    def authorize(
+        self, actor: Actor, verb: str, server: str, name: str, view: str = ""
+    ) -> Decision:
         raise Unavailable("the store is away")
 
 

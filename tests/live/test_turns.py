@@ -246,6 +246,35 @@ async def test_each_hook_is_written_down_with_all_that_it_takes_to_ask_later(
         assert not any(text in written for text in ("SOMETHING", "OTHER", "from the model"))
 
 
+async def test_an_operator_sees_what_was_added_and_where_the_reply_was_changed(
+    tmp_path: Path,
+) -> None:
+    hook = Hook(
+        "mem",
+        (gives(injection("They like tea.", namespace="facts")),),
+        (rewrites("the door is closed today"),),
+        live=GRANTED,
+    )
+    async with playing(tmp_path, [hook], Said("the code is 4711 today")) as scene:
+        turn = await scene.turn("hello")
+        assert turn["injections"] == [
+            {
+                "server": "mem",
+                "namespace": "facts",
+                "position": "beforeUser",
+                "text": "They like tea.",
+            }
+        ]
+        assert turn["rewrite"] == [
+            {"kept": "the ", "removed": 4, "added": "door"},
+            {"kept": " is ", "removed": 4, "added": "closed"},
+            {"kept": " today", "removed": 0, "added": ""},
+        ]
+        # What a server removed is kept nowhere.
+        assert "4711" not in json.dumps(turn, default=str)
+        assert "4711" not in repr(await scene.taker.store.get(turn["id"]))
+
+
 @pytest.mark.requirement("MCPL-13.3-failopen")
 @pytest.mark.requirement("MCPL-13.3-failclosed")
 async def test_what_a_server_could_not_look_at_goes_out_or_not_as_its_operator_said(

@@ -14,18 +14,17 @@ from hypothesis import strategies as st
 from comity.errors import INVALID_PARAMS, MalformedMessage
 from comity.mcp.actors import ANONYMOUS, CALL, LOCAL, Actor
 from comity.policy import grants
+from comity.policy.explanations import EntryRole, explain_decision
 from comity.policy.grants import (
     Decision,
     DefaultPolicy,
     Effect,
-    EntryRole,
     Grant,
     GrantSet,
     GrantSource,
     Guardrail,
     StaticRules,
     TargetSpecificity,
-    explain_decision,
     is_pattern_match,
     target_covers,
 )

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from comity.errors import QUOTA_EXCEEDED, RATE_LIMITED
 from comity.mcp.actors import Actor
 from comity.mcp.refusals import Refusal
-from comity.policy.limits import CallLimiter, LimitIndex, LimitRule, Quota, Unit
+from comity.policy.call_limiter import CallLimiter
+from comity.policy.limits import LimitIndex, LimitRule, Quota, Unit
 from comity.toolkit.resilience import RateCounter, RateLimit
 from tests.support.carriers import Clock
 from tests.support.cases import loop_over
@@ -37,7 +38,7 @@ class Counted:
 
     def refused(self, actor: Actor = ANA, server: str = "s", name: str = "t") -> Refusal:
         refusal = self.limits.count_call(actor, server, name)
-        assert refusal is not None
+        assert isinstance(refusal, Refusal)
         return refusal
 
 
@@ -156,7 +157,7 @@ def test_a_key_may_have_limits_of_its_own_for_every_request() -> None:
     counted.clock.time += 60
     assert [arrive(key) is None for _ in range(2)] == [True, False]
     refusal = arrive(key)
-    assert refusal is not None
+    assert isinstance(refusal, Refusal)
     assert refusal.details["window_secs"] == 3600
     other = Actor("agent:ana", credential="key:2", requests_per_minute=1)
     assert arrive(other) is None
@@ -171,7 +172,7 @@ def test_what_has_been_earned_again_is_forgotten_when_there_is_much_of_it() -> N
     counted.clock.time += 30
     counted.take(name="late")
     counted.clock.time += 31
-    counted.limits.drop_idle_counters()
+    counted.limits.check()
     assert figure(counted, "comity_limit_counters") == 1
     assert not counted.take(name="late")
     assert counted.take(name="t1")

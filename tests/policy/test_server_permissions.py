@@ -225,7 +225,9 @@ async def test_while_nobody_knows_what_is_allowed_nothing_is() -> None:
     class Nowhere(GrantSnapshot):
         known = False
 
-        def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
+        def authorize(
+            self, actor: Actor, verb: str, server: str, name: str, view: str = ""
+        ) -> Decision:
             if not self.known:
                 raise Unavailable("not known yet", POLICY_UNKNOWN)
             return super().authorize(actor, verb, server, name)

@@ -220,7 +220,7 @@ def test_what_was_decided_of_a_server_and_its_tools_is_read(tmp_path: Path) -> N
     (server,) = settings.servers
     assert server.policy == {
         "approval_policy": "config_only",
-        "permissions": ("shell.execute", "com.example.own"),
+        "permissions": {"shell.execute": (), "com.example.own": ()},
         "on_denied": "reject",
         "trust": "sandboxed",
         "risk": "moderate",
@@ -239,6 +239,39 @@ def test_what_was_decided_of_a_server_and_its_tools_is_read(tmp_path: Path) -> N
         ),
         "drop_*": ToolPolicy(disabled=True),
     }
+
+
+SERVER_WITH_REACH = """
+[[servers]]
+id = "files"
+command = "files"
+
+[servers.policy.permissions]
+"""
+
+
+def test_a_permission_names_the_places_that_it_is_for(tmp_path: Path) -> None:
+    text = SERVER_WITH_REACH + 'filesystem = ["/srv"]\n"network.outbound" = ["a.example:443"]\n'
+    (server,) = from_text(tmp_path, text).servers
+    assert server.policy["permissions"] == {
+        "filesystem.read": ("/srv",),
+        "filesystem.write": ("/srv",),
+        "network.outbound": ("a.example:443",),
+    }
+
+
+@loop_over(
+    ("written", "told"),
+    [
+        ('"filesystem.read" = ["srv"]', "must be an absolute path"),
+        ('"filesystem.read" = ["/"]', "must be a folder below /"),
+        ('"filesystem.write" = ["//"]', "must be a folder below /"),
+        ('"filesystem.read" = "/srv"', "must be a list"),
+    ],
+)
+def test_a_place_that_is_no_folder_is_a_mistake(tmp_path: Path, written: str, told: str) -> None:
+    with pytest.raises(Misconfigured, match=told):
+        from_text(tmp_path, SERVER_WITH_REACH + written)
 
 
 def test_the_list_of_tools_in_a_clients_own_file_is_none_of_ours(tmp_path: Path) -> None:

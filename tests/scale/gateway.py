@@ -82,25 +82,35 @@ class Caller:
     """One keep-alive connection to one door."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: str, host: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        door: str,
+        host: str,
+        key: str = "",
     ) -> None:
         self._reader, self._writer = reader, writer
         self._names = itertools.count(1)
         self._head = (
             f"POST {door} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
             "accept: application/json, text/event-stream\r\n"
+            + (f"authorization: Bearer {key}\r\n" if key else "")
         )
         self._session = ""
 
     async def post(self, frame: Frame) -> tuple[dict[str, str], bytes]:
+        status, headers, reply = await self.exchange(frame)
+        assert status in (200, 202), (status, reply)
+        return headers, reply
+
+    async def exchange(self, frame: Frame) -> tuple[int, dict[str, str], bytes]:
         body = json.dumps({"jsonrpc": "2.0", **frame}).encode()
         head = f"{self._head}{self._session}content-length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines if line)
         reply = await self._reader.readexactly(int(headers["content-length"]))
-        assert first.split()[1] in ("200", "202"), (first, reply)
-        return headers, reply
+        return int(first.split()[1]), headers, reply
 
     async def begin_session(self) -> None:
         """Shake hands; later calls are made in this session."""
@@ -119,12 +129,12 @@ class Caller:
 
 @asynccontextmanager
 async def calling(
-    gateway: Gateway, door: str, connections: int = 1
+    gateway: Gateway, door: str, connections: int = 1, *, key: str = ""
 ) -> AsyncGenerator[list[Caller]]:
     host, _, port = gateway.origin.removeprefix("http://").partition(":")
     streams = [await asyncio.open_connection(host, int(port)) for _ in range(connections)]
     try:
-        yield [Caller(*stream, door, f"{host}:{port}") for stream in streams]
+        yield [Caller(*stream, door, f"{host}:{port}", key) for stream in streams]
     finally:
         for _, writer in streams:
             writer.close()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.approved_files import approve_files
+
 ROOT = Path(__file__).parents[2]
 CONFIG = """
 port = 0
@@ -21,25 +23,35 @@ command = "true"
 PROMISED = {
     "": ["comity.app.gateway", "comity.app.offline", "comity.sdk.agent", "comity.storage.sqlite"],
     "all": [
-        "comity.app.workers",
+        "comity.app.processes.workers",
         "comity.audit.postgres_chain_writer",
         "comity.catalog.token_counter",
         "comity.cluster.nats.bus",
         "comity.identity.oauth",
         "comity.inference.providers.registry",
+        "comity.secrets.backends",
         "comity.telemetry.otel",
         "comity.validation.shell",
     ],
+    "aws": ["comity.secrets.providers.aws", "botocore.session"],
+    "azure": ["comity.secrets.providers.azure", "azure.identity"],
+    "gcp": ["comity.secrets.providers.gcp", "google.auth.transport.requests"],
+    "keyring": ["comity.secrets.providers.local", "keyring"],
     "models": ["comity.inference.providers.registry"],
     "nats": ["comity.cluster.nats.bus"],
     "oauth": ["comity.identity.oauth"],
+    "openapi": ["yaml", "comity.servers.openapi.compiler"],
     "otel": ["comity.telemetry.otel"],
     "postgres": ["comity.storage.postgres", "comity.audit.postgres_chain_writer"],
     "sdk": ["comity.sdk.server", "comity.sdk.testing", "comity.sdk.agent"],
     "semantic": ["comity.catalog.semantic.minilm"],
     "tokens": ["comity.catalog.token_counter"],
     "validators": ["comity.validation.shell"],
-    "workers": ["comity.app.workers", "comity.app.local_bus", "comity.cluster.nats.bus"],
+    "workers": [
+        "comity.app.processes.workers",
+        "comity.app.processes.local_bus",
+        "comity.cluster.nats.bus",
+    ],
 }
 """The modules that each extra serves."""
 
@@ -93,12 +105,14 @@ def test_without_an_extra_keys_grants_asks_and_the_audit_log_are_kept_in_sqlite(
 ) -> None:
     comity = installed(wheel, tmp_path / "environment") / "comity"
     (tmp_path / "comity.toml").write_text(CONFIG)
+    env = {**os.environ, "COMITY_STATE_DIR": str(tmp_path / "state")}
+    approve_files(tmp_path, env)
 
     def run(*words: str) -> str:
         done = subprocess.run(
             [comity, *words, "--offline"],
             cwd=tmp_path,
-            env={**os.environ, "COMITY_STATE_DIR": str(tmp_path / "state")},
+            env=env,
             capture_output=True,
             text=True,
             timeout=120,

@@ -72,6 +72,35 @@ async def test_every_server_is_told_with_its_state_and_what_it_offers() -> None:
     assert by_id["child"]["transport"] == "stdio"
 
 
+async def test_servers_are_paged_and_found_by_state_and_text() -> None:
+    gone = at("http://127.0.0.1:9/mcp", "gone")
+    async with scripted() as server, visiting(at(server.url), gone, by_command("child")) as visitor:
+        first = await read(visitor, "/api/servers?limit=2")
+        rest = await read(visitor, f"/api/servers?limit=2&cursor={first['next']}")
+        connected = await read(visitor, "/api/servers?state=connected")
+        named = await read(visitor, "/api/servers?text=CHI")
+        refused = await visitor.send("GET", path="/api/servers?state=nowhere")
+    assert [each["id"] for each in (*first["servers"], *rest["servers"])] == ["up", "gone", "child"]
+    assert (first["total"], "next" in rest) == (3, False)
+    assert {each["id"] for each in connected["servers"]} == {"up", "child"}
+    assert [each["id"] for each in named["servers"]] == ["child"]
+    assert refused.status == 400
+
+
+async def test_the_history_of_a_server_has_its_transitions_and_who_ordered_them() -> None:
+    async with visiting(by_command("child")) as visitor:
+        await order(visitor, "stop")
+        server = await until(visitor, "disconnected")
+        trust = visitor.parts.server_policies.tool_reviews.trust_of("child")
+    newest = server["history"][0]
+    assert newest["state"] == "disconnected"
+    assert any(each["by"] for each in server["history"])
+    assert [each["at"] for each in server["history"]] == sorted(
+        (each["at"] for each in server["history"]), reverse=True
+    )
+    assert server["trust"] == trust
+
+
 async def test_nothing_that_may_be_a_secret_is_told_of_a_server() -> None:
     async with scripted() as server:
         secret = at(server.url + "?key=canary-1", "up", {"authorization": "Bearer canary-2"})
@@ -118,6 +147,7 @@ async def test_tools_are_told_by_server_and_by_what_is_sought() -> None:
         "title": "Look at it",
         "description": "Tells what stands there.",
         "annotations": {"readOnlyHint": True},
+        "risk": "dangerous",
     }
 
 

@@ -413,6 +413,51 @@ async def test_a_session_is_ended_only_when_what_was_told_in_it_has_been_taken()
             await closing
 
 
+async def test_notifications_arrive_in_the_order_in_which_they_were_sent(scene: Scene) -> None:
+    arrived: list[int] = []
+    free = asyncio.Event()
+
+    @scene.server.act("notifications/progress")
+    async def progress(exchange: Exchange) -> None:
+        if not arrived:
+            await free.wait()
+        arrived.append(json.loads(exchange.body)["params"]["progress"])
+        await exchange.respond(202)
+
+    for number in range(20):
+        told = {"progressToken": 1, "progress": number}
+        scene.carrier.send(jsonrpc.make_notification("notifications/progress", told), STANDALONE)
+    await scene.server.arrival("notifications/progress")
+    scene.ask(2)
+    await scene.hearer.answer(2)
+    assert len(scene.server.of("notifications/progress")) == 1
+    free.set()
+    async with asyncio.timeout(SECONDS):
+        while len(arrived) < 20:
+            await asyncio.sleep(0.01)
+    assert arrived == list(range(20))
+
+
+async def test_a_server_that_takes_no_notification_gets_the_next_all_the_same(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comity.servers.transports.http.NOTICE_TIMEOUT_SECONDS", 0.05)
+    free = asyncio.Event()
+
+    @scene.server.act("notifications/progress")
+    async def progress(exchange: Exchange) -> None:
+        await free.wait()
+        await exchange.respond(202)
+
+    for number in range(3):
+        told = {"progressToken": 1, "progress": number}
+        scene.carrier.send(jsonrpc.make_notification("notifications/progress", told), STANDALONE)
+    async with asyncio.timeout(SECONDS):
+        while len(scene.server.of("notifications/progress")) < 3:
+            await asyncio.sleep(0.01)
+    free.set()
+
+
 async def test_unreachable_server_is_reported_as_failing_in_the_call() -> None:
     async with reaching(url=f"http://127.0.0.1:{free_port()}/mcp") as scene:
         scene.ask(1)
@@ -498,6 +543,12 @@ class Owner:
 
     def on_finished(self, stream: int) -> None:
         self.done.append(stream)
+
+    def can_authorize(self, reply: UpstreamResponse, status: int) -> bool:
+        return False
+
+    def authorize_again(self, reply: UpstreamResponse, status: int, challenge: str) -> None:
+        raise AssertionError("it has no account")
 
     def is_session_lost(self, status: int) -> bool:
         return self.forgets and status == 404

@@ -464,14 +464,22 @@ words = st.binary().filter(lambda word: b"\0" not in word)
 names = words.filter(lambda word: word != b"" and b"=" not in word)
 
 
-@given(argv=st.lists(words, min_size=1), env=st.dictionaries(names, words), cwd=words)
+@given(
+    argv=st.lists(words, min_size=1),
+    env=st.dictionaries(names, words),
+    cwd=words,
+    files=st.lists(words),
+    ignores=st.booleans(),
+)
 def test_an_order_is_read_as_it_was_written(
-    argv: list[bytes], env: dict[bytes, bytes], cwd: bytes
+    argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, files: list[bytes], *, ignores: bool
 ) -> None:
-    packed = keeper.pack_order(argv, env, cwd)
+    written = keeper.ProcessOrder(argv, env, cwd, ignores_signals=ignores, member_files=files)
+    packed = keeper.pack_order(written)
     assert keeper.length_of(packed) == len(packed) - 4
     order = keeper.unpack_order(packed[4:])
     assert (order.argv, order.env, order.cwd) == (argv, env, cwd)
+    assert (order.member_files, order.ignores_signals) == (files, ignores)
 
 
 @loop_over(
@@ -489,4 +497,4 @@ def test_what_no_system_could_run_is_refused(
     argv: list[bytes], env: dict[bytes, bytes], cwd: bytes
 ) -> None:
     with pytest.raises(ValueError, match=r"no program|NUL"):
-        keeper.pack_order(argv, env, cwd)
+        keeper.pack_order(keeper.ProcessOrder(argv, env, cwd))

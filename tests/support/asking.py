@@ -64,7 +64,9 @@ class Grants(AllowAll):
         self.own: set[str] = set()
         self.denied = False
 
-    def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
+    def authorize(
+        self, actor: Actor, verb: str, server: str, name: str, view: str = ""
+    ) -> Decision:
         if verb == protocol.CALL_TOOL:
             effect = Effect.DENY if self.denied else Effect.ASK
             return Decision(effect, "", level=TargetSpecificity.OFFER)

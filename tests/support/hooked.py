@@ -28,7 +28,8 @@ from comity.events.webhooks.settings import WebhookSettings
 from comity.mcp.actors import Actor, PrincipalKind
 from comity.policy.grants import Effect, Grant, GrantSet
 from comity.policy.snapshot import GrantSnapshot
-from comity.storage.encryption import PepperSealer
+from comity.secrets.envelope import EnvelopeSealer
+from comity.secrets.providers.local import LocalKeyService
 from tests.support.inline_store import inline_records
 
 NOW = datetime(2026, 7, 28, 12, tzinfo=UTC)
@@ -37,7 +38,7 @@ ANA = Actor("person:ana", PrincipalKind.PERSON, "key:a")
 BEA = Actor("agent:bea", PrincipalKind.AGENT, "key:b")
 URL = "https://hooks.example.org/ana"
 SECRET = b"s" * 32
-SEALER = PepperSealer(b"p" * 32)
+SEALER = EnvelopeSealer([LocalKeyService("pepper", b"p" * 32)])
 OPTIONS = WebhookSettings(
     allow_hosts=("near.internal",),
     ports=("443",),

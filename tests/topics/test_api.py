@@ -131,3 +131,24 @@ async def test_topics_are_listed_with_who_is_in_them(scene: Scene) -> None:
     for path in ("/api/topics/unknown", "/api/topics/dev/more"):
         assert (await scene.asked(path))[0] == 404
     assert (await scene.order("/api/topics", {})).status == 404
+
+
+async def test_the_last_envelopes_are_paged_and_threaded_by_correlation(scene: Scene) -> None:
+    await scene.done(PATH, {"add": ["chat"]})
+    ci = await scene.joins(CI, OPS)
+    await ci.hears()
+    for number in range(5):
+        follows = {"correlation_id": "e0"} if number == 4 else {}
+        payload = {"text": f"message {number}", "format": "plain"}
+        await ci.says(id=f"e{number}", payload=payload, **follows)
+        await ci.hears_until(f"e{number}")
+    path = f"/api/topics/{OPS}/envelopes"
+    _, first = await scene.asked(f"{path}?limit=3")
+    assert [each["id"] for each in first["envelopes"]] == ["e4", "e3", "e2"]
+    assert first["envelopes"][0]["payload"]["text"] == "message 4"
+    _, rest = await scene.asked(f"{path}?limit=3&cursor={first['next']}")
+    assert [each["id"] for each in rest["envelopes"]] == ["e1", "e0"]
+    assert "next" not in rest
+    _, thread = await scene.asked(f"{path}?correlation=e0")
+    assert [each["id"] for each in thread["envelopes"]] == ["e4", "e0"]
+    assert (await scene.asked("/api/topics/none/envelopes"))[0] == 404

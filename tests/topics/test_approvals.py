@@ -60,7 +60,7 @@ async def test_every_node_calls_an_ask_the_same_in_a_topic() -> None:
 
 
 @loop_over(
-    "kind", [ApprovalKind.INPUT, ApprovalKind.SELECT, ApprovalKind.VISIT, ApprovalKind.NOTICE]
+    "kind", [ApprovalKind.INPUT, ApprovalKind.SELECT, ApprovalKind.SIGN_IN, ApprovalKind.NOTICE]
 )
 async def test_what_is_filled_in_is_asked_in_no_topic(kind: ApprovalKind) -> None:
     async with furnished(furniture=ASKS) as house:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from comity.errors import MalformedMessage
-from comity.mcp.actors import Actor
+from comity.http.api import ApiRouter
+from comity.mcp.actors import LOCAL_OPERATOR, Actor
 from comity.topics import cluster
+from comity.topics.api import ParticipantsApi
 from comity.topics.cluster import (
     ClusterTopicMessage,
     ClusterTopics,
@@ -17,12 +19,14 @@ from comity.topics.cluster import (
     MemberDeparture,
     MemberList,
     MemberListRequest,
+    PeerAnswer,
+    PeerQuestion,
     RemoteMemberInfo,
     TopicRelay,
 )
 from comity.topics.rules import FULL, DeliveryMode
 from comity.topics.rules import TopicAccess as Entrance
-from comity.topics.service import TopicLimits, TopicService
+from comity.topics.service import CapabilityAdmin, TopicLimits, TopicQuestion, TopicService
 from comity.topics.topic import REPLACED, TopicMember, TopicSettings
 from tests.support.carriers import Clock, settled
 from tests.support.cases import loop_over
@@ -222,6 +226,36 @@ async def test_a_topic_of_which_nobody_is_left_here_is_heard_no_more() -> None:
         assert again.heard("system/missed") == []
 
 
+async def test_an_operator_sees_a_topic_from_every_node_with_what_is_said_in_it() -> None:
+    async with nodes("a", "b", "c") as (a, b, c):
+        await a.joins("agent:a")
+        await b.joins("agent:b")
+        a.says("agent:a", "e1", payload={"text": "hello"})
+        await settled()
+        apis = [api_of(each) for each in (a, b, c)]
+        for api in apis:
+            listed = await api.answer("GET", "/api/topics", {}, LOCAL_OPERATOR)
+            assert listed["topics"] == [{"topic": "ops", "members": 2}]
+            shown: Any = await api.answer("GET", "/api/topics/ops", {}, LOCAL_OPERATOR)
+            assert {each["participantId"] for each in shown["participants"]} == {
+                "agent:a",
+                "agent:b",
+            }
+            page: Any = await api.answer("GET", "/api/topics/ops/envelopes", {}, LOCAL_OPERATOR)
+            assert [each["payload"]["text"] for each in page["envelopes"]] == ["hello"]
+        # Node c has no member of the topic, so each member is on another node.
+        elsewhere: Any = await apis[2].answer("GET", "/api/topics/ops", {}, LOCAL_OPERATOR)
+        assert all("node" in each for each in elsewhere["participants"])
+        with pytest.raises(MalformedMessage, match="no members"):
+            await apis[2].answer("GET", "/api/topics/none", {}, LOCAL_OPERATOR)
+
+
+def api_of(node: Node) -> ApiRouter:
+    admin: Any = None
+    made = ParticipantsApi(node.topics, CapabilityAdmin(admin, node.topics))
+    return ApiRouter(lambda _, __, ___: None, made.routes)
+
+
 async def test_what_a_node_cannot_read_does_no_harm() -> None:
     async with nodes("a", "b") as (a, b):
         await a.joins("agent:a")
@@ -241,6 +275,8 @@ WORDS: list[ClusterTopicMessage] = [
     MemberDeparture("ops", "n-1", "agent:a"),
     MemberList("ops", "n-1", 3, (REMOTE_ANA,)),
     MemberListRequest("ops", "n-1"),
+    PeerQuestion("n-1", TopicQuestion("ops", 10, 3, "e1")),
+    PeerAnswer("n-1", b"{}"),
 ]
 
 

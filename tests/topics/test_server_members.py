@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from comity.approvals.client_prompts import LongWaitPrompt
 from comity.approvals.model import ApprovalDecision, ApprovalRequest
 from comity.errors import UPSTREAM_FAILED
 from comity.mcp import jsonrpc, protocol
@@ -12,7 +13,6 @@ from comity.topics.server_members import (
     InTopics,
     PriorApproval,
     TopicClientStream,
-    TopicPrompt,
     good_for,
 )
 from tests.support.asking import AGENT, ARGUMENTS, DONE, Bed, asking
@@ -184,7 +184,7 @@ async def called(
 def in_topics(bed: Bed) -> bytes:
     key = bed.holding.key
     bed.admission.approvals = InTopics(bed.holding, key)
-    bed.holding.client_prompts.insert(0, TopicPrompt())
+    bed.holding.client_prompts.insert(0, LongWaitPrompt())
     return key
 
 

@@ -253,6 +253,26 @@ async def test_a_party_that_is_disabled_has_to_go(scene: Scene) -> None:
     assert (await scene.is_sent_away(CI))[0] == 401
 
 
+async def test_a_member_has_the_capabilities_of_its_groups(scene: Scene) -> None:
+    grant = {"subject": "group:sre", "verb": "topic/send", "target": f"{OPS}/chat"}
+    await scene.done("/api/grants", grant)
+    key = await scene.key_of(CI)
+    await scene.done(f"/api/principals/{CI}/groups", {"add": ["sre", "qa"]})
+    ci = await scene.joins(CI, key=key)
+    assert await ci.says() == (await ci.hears_kind("chat"))["id"]
+    # A change of the grants of a group counts for a member that is here.
+    await scene.done("/api/grants", {**grant, "target": f"{OPS}/mcp/proposal:*"})
+    await scene.done("/api/grants/delete", grant)
+    await ci.is_refused()
+    await scene.done("/api/grants", grant)
+    assert await ci.says() == (await ci.hears_kind("chat"))["id"]
+    # Another group changes nothing. Without the group, nothing admits the member.
+    await scene.done(f"/api/principals/{CI}/groups", {"remove": ["qa"]})
+    assert await ci.says() == (await ci.hears_kind("chat"))["id"]
+    await scene.done(f"/api/principals/{CI}/groups", {"remove": ["sre"]})
+    assert (await ci.closed())[0] == UNENTITLED
+
+
 async def joins_for_a_while(scene: Scene, seconds: float = 1.5) -> tuple[Member, datetime]:
     """With a key that expires soon; tried again where a busy machine was too late."""
     ends = datetime.now(UTC) + timedelta(seconds=seconds)

@@ -69,7 +69,7 @@ def tool_client(is_wanted: Callable[[str], bool]) -> Generator[ApiClient]:
         yield connect_gateway()
         return
     # Imported here because a gateway loads slowly, and most commands talk to a running one.
-    from comity.app.local_gateway import configured_gateway
+    from comity.app.processes.local_gateway import configured_gateway
 
     with configured_gateway(options.config, is_wanted) as gateway:
         yield gateway

@@ -6,17 +6,20 @@ are open to all: liveness, and where tokens are issued. (RFC 6750, RFC 9728, MCP
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
-from comity.app.browser_pages import LANDING_PATH, wants_page
+from comity.accounts.pages import ACCOUNTS_PATH
+from comity.app.browser_pages import LANDING_PATH
 from comity.approvals.presentation import PAGE_PATH as ASK_PAGES
+from comity.console.endpoint import CONSOLE_PATH
 from comity.errors import (
     ACCESS_DENIED,
     CREDENTIAL_EXPIRED,
     NOTHING_HERE,
     OPERATORS_ONLY,
+    ORIGIN_REFUSED,
     SCOPE_MISSING,
     UNAUTHENTICATED,
     Fault,
@@ -24,7 +27,9 @@ from comity.errors import (
 )
 from comity.http import asgi
 from comity.http.asgi import (
+    ACTOR,
     HOOKS,
+    NOTIFIERS,
     OPERATORS,
     PARTICIPANTS,
     SOCKETS,
@@ -35,12 +40,15 @@ from comity.http.asgi import (
 )
 from comity.http.fast_path import FastPathRequest
 from comity.identity.authentication import WELL_KNOWN, Authenticator, RequestCredentials
+from comity.identity.login.rules import CREDENTIAL_PREFIX, LOGIN_PATHS, is_own_origin
+from comity.identity.scim.messages import SCIM_PATH
 from comity.mcp import jsonrpc
 from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, Actor, PrincipalKind
 from comity.policy.grants import Effect, split_target
 from comity.policy.snapshot import PolicyEngine
 
 SERVERS_PATH: Final = "/servers/"
+VIEWS_PATH: Final = "/views/"
 METRICS_PATH: Final = "/metrics"
 VISIBILITY_CACHE_SECONDS: Final = 1.0
 MAX_CACHED_PATHS: Final = 10_000
@@ -59,7 +67,9 @@ _READ_METHODS: Final = frozenset({"GET", "HEAD"})
 _MESSAGE_PATHS: Final = ("/mcp", "/messages")
 _TOOLS_PATH: Final = "/tools"
 _TOKEN_SUBPROTOCOL: Final = b"bearer."
-_RESOURCE_PATH_PATTERN: Final = re.compile(r"(/servers/[A-Za-z0-9][A-Za-z0-9_.-]{0,63})?/(mcp|sse)")
+_RESOURCE_PATH_PATTERN: Final = re.compile(
+    r"(/(servers|views)/[A-Za-z0-9][A-Za-z0-9_.-]{0,63})?/(mcp|sse)"
+)
 
 
 class RefreshablePolicy(Protocol):
@@ -83,6 +93,7 @@ class HttpAuthenticator:
         scopes: Iterable[str] = (),
         public_url: str = "",
         policy: RefreshablePolicy | None = None,
+        may_know_view: Callable[[Actor, str], bool] = lambda _, __: False,
     ) -> None:
         self.authenticator = authenticator
         self._policy_engine = policy_engine
@@ -91,7 +102,8 @@ class HttpAuthenticator:
         self._scopes = tuple(dict.fromkeys(scopes))
         self._public_url = public_url
         self._policy = policy
-        self._visible_until: dict[tuple[str, str, str], float] = {}
+        self._may_know_view = may_know_view
+        self._visible_until: dict[tuple[str, tuple[str, ...], str, str], float] = {}
 
     async def refresh_if_stale(self) -> None:
         """Refresh the records behind access decisions if they no longer hold."""
@@ -102,6 +114,10 @@ class HttpAuthenticator:
         """Return the actor of this request. Raises MalformedMessage if it has no access."""
         path: str = scope["path"]
         await self.refresh_if_stale()
+        earlier = scope.get(ACTOR, UNSHOWN)
+        if is_browser(earlier):
+            # An open stream asks again. The secret of its cookie may have been rotated since.
+            return self.authenticate_forwarded(earlier)
         client = scope.get("client")
         arrival = RequestCredentials(
             _with_subprotocol_token(headers) if path == SOCKETS else headers,
@@ -115,14 +131,23 @@ class HttpAuthenticator:
             if not self._may_authenticate_later(scope, headers):
                 raise
             return UNSHOWN
+        if is_browser(actor):
+            refuse_forged_request(scope["method"], headers)
         if actor.lacks_token:
-            if path.startswith((OPERATORS, PARTICIPANTS)):
+            if path.startswith((OPERATORS, PARTICIPANTS, SCIM_PATH)):
                 raise MalformedMessage(OPERATORS_ONLY_TEXT, UNAUTHENTICATED)
         elif path == METRICS_PATH:
             self.require_grant(
                 actor, ADMIN_READ if scope["method"] in _READ_METHODS else ADMIN_WRITE
             )
         return actor
+
+    async def with_renewed_session(
+        self, actor: Actor, headers: Mapping[bytes, bytes], send: Send
+    ) -> Send:
+        """Return a `send` that gives the browser another secret, if its session is due for one."""
+        cookie = await self.authenticator.renew_session(actor, headers)
+        return send if cookie is None else asgi.with_headers(send, ((b"set-cookie", cookie),))
 
     def authenticate_forwarded(self, forwarded_actor: Actor) -> Actor:
         """Return an actor that another node authenticated.
@@ -153,16 +178,18 @@ class HttpAuthenticator:
         return self.authenticator.is_lasting(actor)
 
     def is_path_visible(self, path: str, actor: Actor) -> bool:
-        """Return whether this path exists for the actor. The path of a server exists only for
+        """Return whether this path exists for the actor.
 
-        actors that may know the server.
+        The path of a server or a view exists only for actors that may know it.
         """
-        if not path.startswith(SERVERS_PATH) or actor is UNSHOWN:
+        if not path.startswith((SERVERS_PATH, VIEWS_PATH)) or actor is UNSHOWN:
             return True
-        asked, now = (actor.party, actor.credential, path), time.monotonic()
+        asked, now = (actor.party, actor.groups, actor.credential, path), time.monotonic()
         if self._visible_until.get(asked, 0.0) > now:
             return True
-        if not self._policy_engine.may_know_server(actor, path.split("/", 3)[2]):
+        is_view, name = path.startswith(VIEWS_PATH), path.split("/", 3)[2]
+        may_know = self._may_know_view if is_view else self._policy_engine.may_know_server
+        if not may_know(actor, name):
             return False
         if len(self._visible_until) >= MAX_CACHED_PATHS:
             self._visible_until.clear()
@@ -212,11 +239,15 @@ class HttpAuthenticator:
         if path in READY_PATHS:
             # Only principals that may use a server may learn that it exists.
             return not names_a_server(scope.get("query_string", b""))
-        # The approval pages and the webhooks authenticate their callers themselves.
+        # The pages, the webhooks and the buttons of messages authenticate their callers themselves.
+        # The files of the console hold no data.
         return (
             path in HEALTH_PATHS
-            or path.startswith((WELL_KNOWN, ASK_PAGES, HOOKS))
-            or (path == LANDING_PATH and wants_page(scope))
+            or path in LOGIN_PATHS
+            or path.startswith(
+                (WELL_KNOWN, ASK_PAGES, ACCOUNTS_PATH, HOOKS, NOTIFIERS, CONSOLE_PATH)
+            )
+            or (path == LANDING_PATH and asgi.wants_page(scope))
         )
 
     async def serve_metadata(
@@ -255,6 +286,27 @@ class HttpAuthenticator:
         if self._public_url:
             return self._public_url
         return f"{scope.get('scheme', 'http')}://{headers[b'host'].decode('latin-1').strip()}"
+
+
+def is_browser(actor: Actor) -> bool:
+    """Return whether a session cookie identified this actor."""
+    return actor.credential.startswith(CREDENTIAL_PREFIX)
+
+
+def refuse_forged_request(method: str, headers: Mapping[bytes, bytes]) -> None:
+    """Raise MalformedMessage unless one of our own pages sent a request with a session cookie.
+
+    A browser adds the cookie by itself, also to requests of other programs on the same host. A
+    write must therefore say its origin. A read may leave it out, as browsers do at home.
+    """
+    is_foreign = b"origin" in headers or headers.get(b"sec-fetch-site", b"none") not in (
+        b"none",
+        b"same-origin",
+    )
+    if (method not in _READ_METHODS or is_foreign) and not is_own_origin(headers):
+        raise MalformedMessage(
+            "a request with a session cookie must come from a page of this gateway", ORIGIN_REFUSED
+        )
 
 
 def names_a_server(query: bytes) -> bool:

@@ -8,12 +8,14 @@ from html import escape
 from http import HTTPStatus
 from typing import Final
 
-from comity.approvals.page import HEADERS, render_heading, render_page, render_paragraph
 from comity.errors import MalformedMessage, Unavailable
 from comity.http import asgi
 from comity.http.asgi import Receive, Scope, Send
+from comity.http.pages import render_heading, render_page, render_paragraph, send_page
 
 LANDING_PATH: Final = "/"
+
+_VARY: Final = ((b"vary", b"accept"),)
 
 _ENDPOINTS: Final = (
     ("/mcp", "MCP, all servers. Give this address to an MCP client."),
@@ -27,18 +29,11 @@ _LINKS: Final = (
 )
 
 
-def wants_page(scope: Scope) -> bool:
-    """Return whether a browser navigates to this address."""
-    if scope["method"] not in ("GET", "HEAD"):
-        return False
-    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
-
-
 async def landing_page(
     scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
 ) -> None:
     """Say in a browser what this is and which addresses it has. Other clients get a 404."""
-    if not wants_page(scope):
+    if not asgi.wants_page(scope):
         raise asgi.not_found_error()
     # The Host header was checked before.
     host = headers.get(b"host", b"").decode("latin-1").strip()
@@ -57,7 +52,7 @@ async def landing_page(
         f"<p>{links}</p>",
         render_paragraph("Help: run `comity --help` on the machine of the gateway.", "soft"),
     )
-    await _send_page(send, 200, body)
+    await send_page(send, 200, body, _VARY)
 
 
 async def send_refusal_page(send: Send, error: MalformedMessage | Unavailable) -> None:
@@ -66,10 +61,4 @@ async def send_refusal_page(send: Send, error: MalformedMessage | Unavailable) -
     title = f"{status} {HTTPStatus(status).phrase}"
     text = str(error)
     body = render_page(title, render_heading(title), render_paragraph(text[:1].upper() + text[1:]))
-    await _send_page(send, status, body)
-
-
-async def _send_page(send: Send, status: int, body: bytes) -> None:
-    headers = [*HEADERS, (b"content-length", b"%d" % len(body)), (b"vary", b"accept")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_page(send, status, body, _VARY)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from comity.app.settings_reader import ConfigSource
+from comity.app.settings_reader import ConfigSource, LoadedConfig
 from comity.cli.options import CliCommand, config_options, current_options
 from comity.telemetry.logging import configure_logging, log_announcement
 
@@ -31,6 +31,7 @@ from comity.telemetry.logging import configure_logging, log_announcement
     is_flag=True,
     help="Speak MCP on stdin and stdout, through the running gateway.",
 )
+@click.option("--view", default="", metavar="NAME", help="With --stdio, the view to serve.")
 @click.option(
     "--discovery",
     is_flag=True,
@@ -54,6 +55,7 @@ from comity.telemetry.logging import configure_logging, log_announcement
 def serve_command(
     *,
     stdio: bool,
+    view: str,
     bootstrap_admin: bool,
     end_when_idle: float | None,
     worker: bool,
@@ -77,29 +79,28 @@ def serve_command(
     configure_logging(said["log_format"] or "text", level)
     if worker:
         # Loaded only in a worker, which gets its options from its supervisor.
-        from comity.app.workers import serve_as_worker
+        from comity.app.processes.workers import serve_as_worker
 
         serve_as_worker()
         return 0
-    if stdio and said["workers"] is not None:
-        raise click.UsageError("--workers is for a gateway with a port, so leave out --stdio.")
+    _refuse_options(stdio=stdio, view=view, workers=said["workers"])
     said["discovery.mode"] = "on" if said.pop("discovery") else None
     said["telemetry.log_format"] = said.pop("log_format")
     over = {name: value for name, value in said.items() if value is not None}
-    source = ConfigSource(Path(), Path.home(), os.environ, config, over)
-    found = source.load()
+    source = ConfigSource(Path(), Path.home(), os.environ, config, over, needs_trust=True)
+    found = _load_config(source, may_ask=not stdio)
     configure_logging(found.settings.telemetry.log_format, level)
     if config is None:
         for line in found.describe():
             log_announcement(line)
     if stdio:
         # Loaded only now: a client on pipes waits for no gateway to be imported.
-        from comity.app.stdio_bridge import join_gateway
+        from comity.app.processes.stdio_bridge import join_gateway
 
-        join_gateway(source, found)
+        join_gateway(source, found, view)
     elif found.settings.workers > 1 and end_when_idle is None:
         # Loaded only where this process supervises workers.
-        from comity.app.workers import serve_workers
+        from comity.app.processes.workers import serve_workers
 
         if bootstrap_admin:
             raise click.UsageError("--bootstrap-admin is for one process, so leave out --workers.")
@@ -111,3 +112,20 @@ def serve_command(
         idle = None if end_when_idle is None else timedelta(seconds=end_when_idle)
         serve_gateway(source, found, idle, should_bootstrap=bootstrap_admin)
     return 0
+
+
+def _load_config(source: ConfigSource, *, may_ask: bool) -> LoadedConfig:
+    if may_ask:
+        # Loaded only where a person may be asked.
+        from comity.config.commands import ask_for_trust
+
+        ask_for_trust(source)
+    return source.load()
+
+
+def _refuse_options(*, stdio: bool, view: str, workers: int | None) -> None:
+    """Raise UsageError for options that do not go together."""
+    if stdio and workers is not None:
+        raise click.UsageError("--workers is for a gateway with a port, so leave out --stdio.")
+    if view and not stdio:
+        raise click.UsageError("--view goes with --stdio. Each view has a path of its own.")

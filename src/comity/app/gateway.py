@@ -6,23 +6,29 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from typing import Final
 
+from comity.accounts.wiring import AccountComponents, build_accounts
 from comity.app.authentication import HttpAuthenticator
-from comity.app.browser_pages import LANDING_PATH, landing_page
-from comity.app.cluster import ClusterGatewayParts, LocalClusterNode, make_cluster, make_node
+from comity.app.cluster import ClusterGatewayParts, LocalClusterNode, make_cluster
+from comity.app.gateway_routes import (
+    browser_endpoints,
+    build_routes,
+    console_dependencies,
+    describe_gateway,
+)
 from comity.app.health import ProbeEndpoints
 from comity.app.http import HttpApp
 from comity.app.metrics import GatewayMetrics, PoolFigures, SnapshotMetrics
-from comity.app.offline import audit_routes
+from comity.app.parts import CallComponents, GatewayFoundation
 from comity.app.records import GatewaySnapshot
 from comity.app.settings import Settings
+from comity.app.settings_api import ConfigState
 from comity.app.upstreams import UpstreamRegistry, make_endpoints
-from comity.approvals.pending_calls import ApprovedCallSteps, PendingCalls
+from comity.app.view_endpoints import ViewEndpoints
+from comity.approvals.pending_calls import ApprovedCallSteps
 from comity.approvals.server_questions import CallbackMethods
-from comity.approvals.service import ApprovalService
 from comity.approvals.wiring import (
     ApprovalComponents,
     build_approvals,
@@ -33,16 +39,13 @@ from comity.approvals.wiring import (
 )
 from comity.audit.metrics import AuditMetrics
 from comity.audit.wiring import (
-    AuditComponents,
     AuditLogComponents,
     build_audit,
     build_call_audit,
-    has_valid_credential,
     open_audit_log,
 )
 from comity.catalog.catalog import Catalog
 from comity.catalog.search.service import ToolSearch
-from comity.catalog.search.tool_index import VectorIndex
 from comity.catalog.toolbelt import ToolbeltService
 from comity.catalog.wiring import (
     DiscoveryComponents,
@@ -52,28 +55,30 @@ from comity.catalog.wiring import (
     make_tool_search,
     similarity_index,
 )
-from comity.cluster.api import NodesApi
+from comity.console.wiring import ConsoleComponents, build_console
 from comity.events.bus import EventBus
 from comity.events.wiring import EventComponents, WebhookComponents, build_events, build_webhooks
 from comity.gateway.access_log import with_access_log
 from comity.gateway.access_methods import AccessControlMethods
 from comity.gateway.all_servers import AllServersEndpoint, GatewayInfo
 from comity.gateway.call_audit import CallAudit
-from comity.gateway.catalog_api import SearchApi, ToolsApi
+from comity.gateway.call_jobs import CallJobs, CallJobsApi
+from comity.gateway.catalog_api import SearchApi
 from comity.gateway.era_bridge import EraBridge, ParkedCalls
 from comity.gateway.mgp_methods import ServerStatusMethods
 from comity.gateway.one_server import ServerEndpoint
 from comity.gateway.pipeline import CallGate, PlanCache
 from comity.gateway.streaming import StreamingService
 from comity.gateway.subscriptions import ListSubscriptions
-from comity.http.api import ApiRouter, ApiRoutes
+from comity.http.api import ApiRouter
 from comity.http.api_openapi import openapi_routes
 from comity.http.asgi import OPERATORS, HostOriginCheck, HttpEndpoint
 from comity.http.trusted_proxies import TrustedProxies
 from comity.identity.authentication import Authenticator, IdentityDirectory
 from comity.identity.http_auth import AuthMember
+from comity.identity.login.service import LoginService
+from comity.identity.login.wiring import build_login, make_browser_sessions
 from comity.identity.wiring import (
-    identity_routes,
     last_use_written,
     make_auth_member,
     make_identity,
@@ -82,6 +87,7 @@ from comity.identity.wiring import (
     make_task_names,
     make_tokens,
     open_policy_snapshot,
+    scim_endpoints,
 )
 from comity.inference.wiring import InferenceComponents, open_inference
 from comity.live.scopes.service import ScopeService
@@ -97,19 +103,22 @@ from comity.policy.wiring import (
     LimitComponents,
     PolicyComponents,
     ServerPolicyService,
-    grant_routes,
     make_administration,
-    suggestion_routes,
 )
-from comity.registry.api import RegistryApi
-from comity.registry.export import CatalogExport
-from comity.registry.service import RegistryService, RegistryTimeouts
-from comity.servers.api import OperatorDependencies, ServersApi
+from comity.registry.wiring import registry_endpoints
+from comity.secrets.wiring import build_sealer
 from comity.servers.registration.wiring import RegistrationComponents, build_registration
-from comity.servers.service import ResourceLimits, ServerService, ServerStatusReports
-from comity.servers.wiring import UpstreamPools, build_gateway_control, limits_of, make_pools
+from comity.servers.sandbox.wiring import SandboxComponents
+from comity.servers.service import ResourceLimits, ServerService
+from comity.servers.wiring import (
+    UpstreamPools,
+    build_gateway_control,
+    limits_of,
+    make_pools,
+)
 from comity.sessions.calls import ActiveCalls, run_periodically
 from comity.sessions.methods import MethodTable
+from comity.sessions.revocation import AccessMonitor
 from comity.sessions.sessions import SessionStore
 from comity.storage.changes import RecordKind
 from comity.telemetry.metrics import CallMetrics
@@ -121,30 +130,7 @@ from comity.topics.server_members import InTopics
 from comity.topics.wiring import TopicComponents, make_topic_members, make_topics
 from comity.validation.compiled_schemas import CachedSchemaChecker
 from comity.validation.wiring import RulesOf, ValidationComponents
-
-
-def registry_endpoints(
-    settings: Settings,
-    all_servers_endpoint: AllServersEndpoint,
-    active_calls: ActiveCalls,
-    auth: AuthMember,
-) -> dict[str, HttpEndpoint]:
-    """The endpoints /tools, /openapi.json and /resources."""
-    gate = all_servers_endpoint.call_gate
-    exports = CatalogExport(
-        gate, all_servers_endpoint.servers, is_open=settings.identity.mode == "local"
-    )
-    options = RegistryTimeouts(
-        tool=settings.registry.tool_timeout.total_seconds(),
-        validation=settings.registry.validation_timeout.total_seconds(),
-        discovery=settings.registry.discovery_timeout.total_seconds(),
-        lock=settings.registry.queue_timeout.total_seconds(),
-        calls_per_server=settings.registry.calls_per_server,
-        documentation=settings.registry.documentation_url,
-    )
-    registry = RegistryService(all_servers_endpoint, gate, active_calls, exports, options)
-    return RegistryApi(registry, limits_of(settings), auth).endpoints
-
+from comity.views.service import ViewService
 
 _PLAIN_CLIENT_OFFER: Final = {"mgp": jsonrpc.to_raw(offer_extensions({MgpExtension.STREAMING}))}
 """The MGP extensions for servers of a client without MGP, which gets chunks as progress."""
@@ -168,6 +154,7 @@ class GatewayParts:
     http_app: HttpApp
     upstream_registry: UpstreamRegistry
     authenticator: Authenticator
+    login: LoginService
     auth: AuthMember
     snapshot: GatewaySnapshot
     server_policies: ServerPolicyService
@@ -185,6 +172,16 @@ class GatewayParts:
     scopes: ScopeService
     webhooks: WebhookComponents
     models: InferenceComponents
+    console: ConsoleComponents
+    call_jobs: CallJobs
+    config_state: ConfigState
+    accounts: AccountComponents
+    view_endpoints: ViewEndpoints
+
+    async def apply_settings(self, settings: Settings) -> None:
+        """Apply the settings that a running gateway can change, apart from its servers."""
+        await self.policy_components.apply_settings(settings)
+        await self.view_endpoints.apply_settings(settings)
 
     def set_shutdown_callback(self, end: Callable[[], None]) -> None:
         """Set how this process ends where a client may ask for that."""
@@ -195,6 +192,7 @@ class GatewayParts:
         self.all_servers_endpoint.status_methods.announce_shutdown()
         self.sessions.end_streams()
         self.approval_components.end_streams()
+        self.console.stream.end()
 
 
 @contextlib.asynccontextmanager
@@ -209,11 +207,25 @@ async def assemble_gateway(
         start = stack.enter_async_context
         snapshot = await start(open_policy_snapshot(settings))
         register = register or make_register(settings, snapshot)
-        authenticator = make_identity(settings, register, make_tokens(settings), operator_token)
-        await start(last_use_written(snapshot, authenticator.key_usage))
-        audit_log_components = await start(open_audit_log(settings, snapshot, authenticator.pepper))
+        audit_log_components = await start(open_audit_log(settings, snapshot, register.pepper))
+        audit_log = audit_log_components.audit_log
+        browser_sessions = make_browser_sessions(settings, snapshot, audit_log)
+        authenticator = make_identity(
+            settings, register, make_tokens(settings), operator_token, browser_sessions
+        )
+        await start(last_use_written(snapshot, authenticator.key_usage, browser_sessions))
+        sealer = build_sealer(settings, register.pepper)
+        login = build_login(
+            settings,
+            snapshot,
+            authenticator,
+            browser_sessions,
+            audit_log,
+            sealer,
+            operator_token,
+        )
         vector_index = await start(similarity_index(settings))
-        approvals = make_approvals(settings, snapshot, audit_log_components.audit_log)
+        approvals = make_approvals(settings, snapshot, audit_log)
         descriptions: dict[str, Mapping[str, str]] = {}
         tracer = await start(open_tracing(settings, descriptions))
         models = await start(
@@ -221,15 +233,17 @@ async def assemble_gateway(
                 settings,
                 snapshot.records.budgets,
                 approvals,
-                audit_log_components.audit_log,
+                audit_log,
                 tracer,
             )
         )
-        foundation = Foundation(
+        foundation = GatewayFoundation(
             settings,
             snapshot,
             authenticator,
+            login,
             audit_log_components,
+            sealer,
             approvals,
             models,
             vector_index,
@@ -239,28 +253,12 @@ async def assemble_gateway(
         yield await start(_run_gateway(foundation))
 
 
-@dataclass(frozen=True, slots=True)
-class Foundation:
-    """The resources that are opened before a gateway is built, and closed after it."""
-
-    settings: Settings
-    snapshot: GatewaySnapshot
-    authenticator: Authenticator
-    audit_log_components: AuditLogComponents
-    approvals: ApprovalService
-    models: InferenceComponents
-    vector_index: VectorIndex | None
-    tracer: Tracer | None
-    # The description of each server, by its name. The server registry fills it.
-    descriptions: dict[str, Mapping[str, str]]
-
-
 @contextlib.asynccontextmanager
-async def _run_gateway(base: Foundation) -> AsyncGenerator[GatewayParts]:
+async def _run_gateway(base: GatewayFoundation) -> AsyncGenerator[GatewayParts]:
     pools, schemas = make_pools(base.settings), CachedSchemaChecker()
     parts = build_gateway(base, pools, schemas)
     try:
-        async with _run_servers(base, parts):
+        async with parts.accounts.running(), _run_servers(base, parts):
             yield parts
     finally:
         # Also after a start that failed: its parts have begun tasks that use the store.
@@ -268,11 +266,12 @@ async def _run_gateway(base: Foundation) -> AsyncGenerator[GatewayParts]:
         parts.server_policies.stop()
         await parts.registration_components.close()
         await parts.webhooks.close()
+        await parts.policy_components.limits.limits.close()
         await _close_resources(parts, pools, schemas)
 
 
 @contextlib.asynccontextmanager
-async def _run_servers(base: Foundation, parts: GatewayParts) -> AsyncGenerator[None]:
+async def _run_servers(base: GatewayFoundation, parts: GatewayParts) -> AsyncGenerator[None]:
     settings = base.settings
     cluster, registration_components = (
         parts.upstream_registry.cluster,
@@ -296,15 +295,19 @@ async def _run_servers(base: Foundation, parts: GatewayParts) -> AsyncGenerator[
     )
     try:
         joined = contextlib.nullcontext() if cluster is None else cluster.running()
-        async with joined, run_live(settings, parts):
+        async with joined, parts.console.running(), run_live(settings, parts):
             parts.servers.start()
             await registration_components.open()
             try:
-                async with parts.webhooks.running():
+                async with (
+                    parts.webhooks.running(),
+                    parts.approval_components.notifiers.running(),
+                ):
                     yield
             finally:
                 registration_components.stop()
                 topic_members.stop()
+                parts.call_jobs.stop()
                 parts.approval_components.stop()
                 await parts.event_components.stop()
                 await parts.sessions.close()
@@ -321,6 +324,7 @@ def _periodic_checks(parts: GatewayParts) -> list[Callable[[float], None]]:
         parts.server_policies.check,
         parts.approval_components.approvals.check,
         parts.topic_components.look,
+        parts.policy_components.limits.limits.check,
     )
     return [*waiting, *kept, limits.check]
 
@@ -330,34 +334,14 @@ async def _close_resources(
 ) -> None:
     """Close the connection pools, the schema checker and the validators."""
     await pools.close()
+    await parts.upstream_registry.close()
     await schemas.close()
     await parts.validation_components.close()
 
 
-@dataclass(frozen=True, slots=True)
-class CallComponents:
-    """The services that a call passes on its way to a server, for all endpoints."""
-
-    catalog: Catalog
-    server_policies: ServerPolicyService
-    validation_components: ValidationComponents
-    policy_components: PolicyComponents
-    pending_calls: PendingCalls
-    scopes: ScopeService
-    call_audit: CallAudit
-    call_gate: CallGate
-    servers: ServerService
-    sessions: SessionStore
-    parked_calls: ParkedCalls
-    active_calls: ActiveCalls
-    audit_components: AuditComponents
-    event_components: EventComponents
-    webhooks: WebhookComponents
-    streaming: StreamingService
-
-
 def _build_calls(
-    base: Foundation,
+    base: GatewayFoundation,
+    pools: UpstreamPools,
     schemas: CachedSchemaChecker,
     cluster: LocalClusterNode | None,
 ) -> CallComponents:
@@ -381,9 +365,9 @@ def _build_calls(
         stream_relay=streaming,
         is_elsewhere=_no_server if cluster is None else cluster.is_run_elsewhere,
     )
-    counts = partial(has_valid_credential, authenticator)
+    counts = authenticator.stands
     bus = EventBus(snapshot.grants, counts, audit_log.clock)
-    webhooks = build_webhooks(settings, authenticator, snapshot, audit_log, bus)
+    webhooks = build_webhooks(settings, authenticator, snapshot, audit_log, bus, base.sealer)
     call_audit = build_call_audit(
         settings,
         audit_log,
@@ -402,12 +386,13 @@ def _build_calls(
         redact=audit_log_components.redact,
     )
     scopes = ScopeService(server_policies.live_host, server_policies.live_policy, pending_calls)
-    limits = LimitComponents(
-        settings, catalog, server_policies.policy_of, snapshot.grants.generation
-    )
+    limits = LimitComponents(settings, catalog, server_policies.policy_of, snapshot)
     limits.retries.retry_listeners.append(call_audit.record_retry)
     validation_components = ValidationComponents(
         RulesOf(server_policies.policy_of, server_policies.tool_reviews.review_of), settings
+    )
+    accounts = build_accounts(
+        settings, snapshot, authenticator, base.login, audit_log, pools.calls, base.approvals
     )
     gate = CallGate(
         catalog,
@@ -421,8 +406,9 @@ def _build_calls(
         intent_recorder=call_audit,
         retries=limits.retries,
         plan_cache=_build_plan_cache(snapshot.grants, server_policies),
+        sign_in=accounts.make_gate(pending_calls),
     )
-    servers = ServerService(catalog, schemas, server_policies.tool_reviews)
+    servers = ServerService(catalog, schemas, server_policies.tool_reviews, base.descriptions.get)
     sessions, parked_calls = _build_client_state(settings, make_task_names(authenticator), cluster)
     is_only_here = _no_server if cluster is None else cluster.is_run_here
     return CallComponents(
@@ -434,12 +420,16 @@ def _build_calls(
         scopes=scopes,
         call_audit=call_audit,
         call_gate=gate,
+        views=ViewService(
+            catalog, snapshot.grants, server_policies.tool_reviews, snapshot.grants.generation
+        ),
         servers=servers,
         sessions=sessions,
         parked_calls=parked_calls,
         active_calls=_build_active_calls(settings, catalog, sessions, base.tracer, call_audit),
         audit_components=build_audit(audit_log, snapshot.grants, counts, servers, server_policies),
         event_components=build_events(bus, audit_log, call_audit, servers, is_only_here),
+        accounts=accounts,
         webhooks=webhooks,
         streaming=streaming,
     )
@@ -448,26 +438,24 @@ def _build_calls(
 def _build_plan_cache(grants: GrantSnapshot, server_policies: ServerPolicyService) -> PlanCache:
     permits = server_policies.tool_reviews.permission_service
 
-    def is_lasting(actor: Actor, entry: CatalogEntry) -> bool:
-        is_decided = grants.never_expires(actor, entry.server, entry.name)
+    def is_lasting(actor: Actor, entry: CatalogEntry, view: str) -> bool:
+        is_decided = grants.never_expires(actor, entry.server, entry.name, view)
         return is_decided and permits.permissions_of(entry.server).expires_at is None
 
     return PlanCache(grants.generation, is_lasting)
 
 
 def build_gateway(
-    base: Foundation, pools: UpstreamPools, schemas: CachedSchemaChecker
+    base: GatewayFoundation, pools: UpstreamPools, schemas: CachedSchemaChecker
 ) -> GatewayParts:
     """Every part of a gateway, in the order in which they depend on each other."""
     settings, snapshot, authenticator = base.settings, base.snapshot, base.authenticator
     audit_log_components, audit_log = base.audit_log_components, base.audit_log_components.audit_log
-    gateway_info, auth = _gateway_info(), make_auth_member(settings, authenticator)
-    descriptions = base.descriptions
+    auth = make_auth_member(settings, authenticator)
     cluster = make_cluster(settings, authenticator.pepper)
-    calls = _build_calls(base, schemas, cluster)
+    calls = _build_calls(base, pools, schemas, cluster)
     server_policies, grant_admin = calls.server_policies, calls.policy_components.administration
-
-    http_authenticator = make_reception(settings, authenticator, snapshot)
+    http_authenticator = make_reception(settings, authenticator, snapshot, calls.views)
     approval_components = build_approvals(
         settings,
         snapshot,
@@ -476,20 +464,20 @@ def build_gateway(
         authenticator,
         grant_admin,
         http_authenticator,
+        server_policies.tool_reviews,
     )
     topic_components = make_topics(settings, snapshot, authenticator, audit_log, grant_admin)
-
-    http = _build_http_app(settings, http_authenticator, auth, cluster, snapshot)
+    http = _build_http_app(base, http_authenticator, auth, cluster)
     toolbelt_service = build_toolbelts(
         settings, calls.call_gate, calls.event_components.sources.on_toolbelt_changed
     )
     subscriptions = _build_subscriptions(settings, calls, toolbelt_service)
-    snapshot.watch(RecordKind.GRANTS, subscriptions.on_grants_changed)
+    _watch_access(snapshot, calls, authenticator, subscriptions)
     bridge = EraBridge(calls.catalog, calls.parked_calls)
     upstream_registry = _build_servers(
-        settings, calls, subscriptions, bridge, http, pools, auth, descriptions, cluster
+        base, calls, subscriptions, bridge, http, pools, auth, cluster
     )
-    info = GatewayInfo(calls.servers, gateway_info)
+    info = GatewayInfo(calls.servers, describe_gateway())
     registration_components = build_registration(
         upstream_registry, calls.validation_components, approval_components, calls.call_gate, info
     )
@@ -504,29 +492,25 @@ def build_gateway(
         audit_log_components,
         registration_components,
     )
-    all_servers_endpoint = AllServersEndpoint(
-        calls.servers,
-        calls.call_gate,
-        calls.active_calls,
-        bridge,
-        subscriptions,
-        info,
-        status_methods=_build_status_methods(settings, calls, audit_log_components),
-        methods=_build_methods(calls, approval_components, registration_components, discovery),
-        tasks=make_task_names(authenticator),
-        own_tools=discovery.own_tools,
+    methods = _build_methods(calls, approval_components, registration_components, discovery)
+    all_servers_endpoint = _build_endpoint(
+        base, calls, bridge, subscriptions, info, methods, discovery
     )
-    probes = _build_probes(base, calls, pools, cluster)
+    probes = _build_probes(base, calls, pools, cluster, approval_components)
     api = ApiRouter(http_authenticator.require_grant)
-    api.add(_build_routes(settings, calls, snapshot, authenticator, audit_log_components))
-    api.add(openapi_routes(lambda: api.routes))
-    api.add(ServersApi(_operator_dependencies(calls, gateway_info, descriptions)).routes)
+    console = build_console(
+        console_dependencies(base, calls, topic_components.topics, http_authenticator, cluster),
+        cluster,
+    )
+    config_state = ConfigState(settings, learn_secrets=audit_log_components.learn_secrets)
+    call_jobs = _build_call_jobs(all_servers_endpoint, cluster)
+    api.add(build_routes(base, calls, describe_gateway(), cluster, config_state))
     api.add((*approval_components.routes, *topic_components.routes, *SearchApi(tool_search).routes))
-    api.add((*calls.webhooks.routes, *_node_routes(settings, calls, cluster)))
-    endpoints = make_endpoints("", all_servers_endpoint, calls.sessions, limits_of(settings), auth)
-    endpoints |= registry_endpoints(settings, all_servers_endpoint, calls.active_calls, auth)
+    api.add((*openapi_routes(api), *console.routes, *CallJobsApi(call_jobs).routes))
+    api.add_stream(console.stream.route)
+    endpoints = _build_endpoints(settings, calls, all_servers_endpoint, auth, base.descriptions)
     endpoints |= approval_components.endpoints | topic_components.endpoints | probes.endpoints
-    http.add_endpoints({**endpoints, LANDING_PATH: landing_page, OPERATORS: api})
+    http.add_endpoints({**endpoints, OPERATORS: api})
     return GatewayParts(
         servers=calls.servers,
         catalog=calls.catalog,
@@ -537,6 +521,7 @@ def build_gateway(
         http_app=http,
         upstream_registry=upstream_registry,
         authenticator=authenticator,
+        login=base.login.service,
         auth=auth,
         snapshot=snapshot,
         server_policies=server_policies,
@@ -554,39 +539,108 @@ def build_gateway(
         scopes=calls.scopes,
         webhooks=calls.webhooks,
         models=base.models,
+        console=console,
+        call_jobs=call_jobs,
+        config_state=config_state,
+        accounts=calls.accounts,
+        view_endpoints=_serve_views(settings, calls, all_servers_endpoint, http, auth),
     )
 
 
-def _build_http_app(
+def _serve_views(
     settings: Settings,
+    calls: CallComponents,
+    all_servers_endpoint: AllServersEndpoint,
+    http: HttpApp,
+    auth: AuthMember,
+) -> ViewEndpoints:
+    """Build the endpoints of views, and serve those of the settings."""
+    endpoints = ViewEndpoints(calls.views, all_servers_endpoint, http, calls.sessions, auth)
+    endpoints.serve(settings)
+    return endpoints
+
+
+def _build_endpoints(
+    settings: Settings,
+    calls: CallComponents,
+    all_servers_endpoint: AllServersEndpoint,
+    auth: AuthMember,
+    descriptions: Mapping[str, Mapping[str, str]],
+) -> dict[str, HttpEndpoint]:
+    """Build the endpoints of all servers: for MCP clients, as REST endpoints, and for browsers."""
+    return {
+        **make_endpoints("", all_servers_endpoint, calls.sessions, limits_of(settings), auth),
+        **registry_endpoints(
+            settings, all_servers_endpoint, calls.active_calls, auth, descriptions
+        ),
+        **browser_endpoints(),
+        **calls.accounts.endpoints,
+    }
+
+
+def _build_endpoint(
+    base: GatewayFoundation,
+    calls: CallComponents,
+    bridge: EraBridge,
+    subscriptions: ListSubscriptions,
+    info: GatewayInfo,
+    methods: MethodTable,
+    discovery: DiscoveryComponents,
+) -> AllServersEndpoint:
+    return AllServersEndpoint(
+        calls.servers,
+        calls.call_gate,
+        calls.active_calls,
+        bridge,
+        subscriptions,
+        info,
+        status_methods=_build_status_methods(base.settings, calls, base.audit_log_components),
+        methods=methods,
+        tasks=make_task_names(base.authenticator),
+        own_tools=discovery.own_tools,
+    )
+
+
+def _build_call_jobs(
+    all_servers_endpoint: AllServersEndpoint, cluster: LocalClusterNode | None
+) -> CallJobs:
+    if cluster is None:
+        return CallJobs(all_servers_endpoint)
+    return CallJobs(all_servers_endpoint, cluster.session_id)
+
+
+def _build_http_app(
+    base: GatewayFoundation,
     http_authenticator: HttpAuthenticator,
     auth: AuthMember,
     cluster: LocalClusterNode | None,
-    snapshot: GatewaySnapshot,
 ) -> HttpApp:
     elsewhere = None if cluster is None else cluster.request_forwarder(auth)
+    audit_log = base.audit_log_components.audit_log
     return HttpApp(
-        _origin_check(settings),
-        {},
+        _origin_check(base.settings),
+        {
+            **base.login.endpoints,
+            **scim_endpoints(base.settings, base.snapshot, http_authenticator, audit_log),
+        },
         http_authenticator=http_authenticator,
         node_forwarder=elsewhere,
-        generation=snapshot.grants.generation,
+        generation=base.snapshot.grants.generation,
     )
 
 
 def _build_servers(
-    settings: Settings,
+    base: GatewayFoundation,
     calls: CallComponents,
     subscriptions: ListSubscriptions,
     bridge: EraBridge,
     http: HttpApp,
     pools: UpstreamPools,
     auth: AuthMember,
-    descriptions: dict[str, Mapping[str, str]],
     cluster: LocalClusterNode | None,
 ) -> UpstreamRegistry:
     return UpstreamRegistry(
-        settings,
+        base.settings,
         calls.servers,
         calls.sessions,
         subscriptions,
@@ -597,8 +651,18 @@ def _build_servers(
         ),
         calls.server_policies,
         auth,
-        descriptions,
+        base.descriptions,
         cluster,
+        calls.accounts,
+        SandboxComponents(
+            base.settings,
+            calls.server_policies,
+            calls.servers,
+            base.descriptions,
+            snapshot=calls.policy_components.snapshot,
+            resolver=calls.validation_components.resolver,
+            audit_log=base.audit_log_components.audit_log,
+        ),
         calls.event_components.sources.on_settings_reloaded,
     )
 
@@ -618,6 +682,18 @@ def _build_subscriptions(
     if is_on:
         toolbelt_service.watch(subscriptions.on_tool_list_changed)
     return subscriptions
+
+
+def _watch_access(
+    snapshot: GatewaySnapshot,
+    calls: CallComponents,
+    authenticator: Authenticator,
+    subscriptions: ListSubscriptions,
+) -> None:
+    """Follow the changes of grants, principals and keys that concern what is open."""
+    snapshot.watch(RecordKind.GRANTS, subscriptions.on_grants_changed)
+    monitor = AccessMonitor(calls.sessions, calls.active_calls, authenticator.refresh_actor)
+    snapshot.watch_principals(monitor.on_principal_changed)
 
 
 def _build_discovery(
@@ -687,10 +763,11 @@ def _build_status_methods(
 
 
 def _build_probes(
-    base: Foundation,
+    base: GatewayFoundation,
     calls: CallComponents,
     pools: UpstreamPools,
     cluster: LocalClusterNode | None,
+    approval_components: ApprovalComponents,
 ) -> ProbeEndpoints:
     snapshot, audit = base.snapshot, base.audit_log_components
     metrics = [
@@ -706,6 +783,7 @@ def _build_probes(
         PoolFigures({"calls": pools.calls, "streams": pools.streams}),
         SnapshotMetrics(snapshot),
         base.approvals.metric_families,
+        approval_components.notifiers.service.metric_families,
         AuditMetrics(audit.audit_log, audit.checkpoints),
         base.models.engine.metric_families,
         ProcessMetrics(version("comity")),
@@ -722,62 +800,6 @@ def _build_probes(
         isolation_reason=cluster.isolation_reason,
         node_counts=cluster.node_counts,
     )
-
-
-def _operator_dependencies(
-    calls: CallComponents, about: Mapping[str, str], descriptions: Mapping[str, Mapping[str, str]]
-) -> OperatorDependencies:
-    return OperatorDependencies(
-        calls.servers,
-        calls.catalog,
-        calls.sessions,
-        calls.active_calls,
-        about,
-        descriptions.__getitem__,
-        calls.server_policies.permission_views,
-        ServerStatusReports(calls.servers),
-    )
-
-
-def _build_routes(
-    settings: Settings,
-    calls: CallComponents,
-    snapshot: GatewaySnapshot,
-    authenticator: Authenticator,
-    audit_log_components: AuditLogComponents,
-) -> ApiRoutes:
-    """The operator API for keys, tools, grants and the audit log."""
-    policy_components, server_policies, catalog = (
-        calls.policy_components,
-        calls.server_policies,
-        calls.catalog,
-    )
-    return (
-        *identity_routes(snapshot, authenticator.pepper, audit_log_components.audit_log),
-        *ToolsApi(calls.servers, calls.call_gate, snapshot.grants).routes,
-        *server_policies.routes(calls.servers, policy_components.administration),
-        *grant_routes(policy_components, catalog, server_policies.tool_reviews),
-        *audit_routes(snapshot.records, audit_log_components),
-        *suggestion_routes(
-            policy_components,
-            catalog,
-            server_policies.tool_reviews,
-            audit_log_components.audit_log,
-            settings,
-        ),
-    )
-
-
-def _node_routes(
-    settings: Settings, calls: CallComponents, cluster: LocalClusterNode | None
-) -> ApiRoutes:
-    members = None if cluster is None else cluster.members
-    node = make_node(settings) if members is None else members.me
-    return NodesApi(node, members, lambda: [server.name for server in calls.servers]).routes
-
-
-def _gateway_info() -> dict[str, str]:
-    return {"name": "comity", "version": version("comity")}
 
 
 def _no_server(_: str) -> bool:

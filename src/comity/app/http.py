@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
-from comity.app.authentication import CHALLENGED_FAULTS, HttpAuthenticator
-from comity.app.browser_pages import send_refusal_page, wants_page
+from comity.accounts.pages import ACCOUNTS_PATH
+from comity.app.authentication import CHALLENGED_FAULTS, HttpAuthenticator, is_browser
+from comity.app.browser_pages import send_refusal_page
 from comity.approvals.presentation import PAGE_PATH as ASK_PAGES
+from comity.console.endpoint import CONSOLE_PATH
 from comity.errors import MalformedMessage, Unavailable
 from comity.http import asgi
 from comity.http.asgi import (
     ACTOR,
     HOOKS,
+    NOTIFIERS,
     OPERATORS,
     PARTICIPANTS,
     PROVED,
@@ -28,16 +31,23 @@ from comity.http.asgi import (
 from comity.http.fast_path import FastPathRequest
 from comity.http.request_turns import FairRequestQueue
 from comity.identity.authentication import WELL_KNOWN
+from comity.identity.login.rules import LOGIN_PATHS
+from comity.identity.scim import api as scim_api
+from comity.identity.scim.messages import SCIM_PATH
 from comity.mcp.actors import ANONYMOUS, Actor
 from comity.policy.snapshot import PolicyGeneration, sleepless_clock
 from comity.registry import api
+from comity.registry.server_list import BENEATH_LIST
 from comity.telemetry.tracing import trace_context_in
 
 __all__ = ["ACTOR", "OPERATORS", "PARTICIPANTS", "HttpApp", "HttpEndpoint"]
 
 log = logging.getLogger(__name__)
 
-PATH_PREFIXES: Final = (api.BENEATH, ASK_PAGES, HOOKS)
+PATH_PREFIXES: Final = (
+    *(api.BENEATH, BENEATH_LIST, ASK_PAGES, ACCOUNTS_PATH),
+    *(HOOKS, NOTIFIERS, CONSOLE_PATH, SCIM_PATH),
+)
 """Path prefixes that belong to one endpoint each."""
 
 
@@ -234,7 +244,7 @@ class HttpApp:
 
     def _check_host_and_origin(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         """Raise MalformedMessage unless Host and Origin are allowed for this path."""
-        if path.startswith(ASK_PAGES):
+        if path.startswith((ASK_PAGES, ACCOUNTS_PATH)) or path in LOGIN_PATHS:
             self._origin_check.check_page(headers)
         elif path == SOCKETS:
             self._origin_check.check_socket(headers)
@@ -249,6 +259,10 @@ class HttpApp:
             scope
         ):
             scope[ACTOR] = await self._authenticate(self._http_authenticator, scope, headers)
+            if is_browser(scope[ACTOR]) and PROVED not in scope:
+                send = await self._http_authenticator.with_renewed_session(
+                    scope[ACTOR], headers, send
+                )
         elsewhere = self._node_forwarder
         if elsewhere is None or not await elsewhere.forward(scope, headers, receive, send):
             await self._endpoint_at(scope["path"], scope[ACTOR])(scope, headers, receive, send)
@@ -283,10 +297,12 @@ class HttpApp:
                 scope, dict(scope["headers"]), error.fault
             )
             send = asgi.with_headers(send, said)
-        if wants_page(scope):
+        if asgi.wants_page(scope):
             await send_refusal_page(send, error)
         elif api.is_at_registry(scope["path"]):
             await api.send_refusal(send, error)
+        elif scope["path"].startswith(SCIM_PATH):
+            await scim_api.send_refusal(send, error)
         else:
             await asgi.send_refusal(send, error)
 
@@ -297,7 +313,7 @@ class HttpApp:
         use the operator API.
         """
         return self._origin_check.lets_read(origin) and not path.startswith(
-            (OPERATORS, PARTICIPANTS)
+            (OPERATORS, PARTICIPANTS, SCIM_PATH)
         )
 
     async def _forward_to_node(

@@ -15,8 +15,10 @@ from comity.app.settings import Settings
 from comity.app.settings_reader import ConfigSource
 from comity.approvals.service import find_by_id_or_prefix
 from comity.approvals.wiring import stored_approval_routes
-from comity.audit.api import AuditApi
+from comity.audit.api import AuditApi, AuditKeyView
 from comity.audit.export import AuditReader, Settle
+from comity.audit.verification import AuditVerification
+from comity.audit.verify import CheckpointInterval
 from comity.audit.wiring import AuditLogComponents, make_signer, node_of, signing_key_file
 from comity.cli.api_client import Answer, ApiClient, exit_status_of, find_gateway_by_url, url_of
 from comity.cli.target import running_gateway
@@ -33,11 +35,13 @@ from comity.policy.wiring import stored_grant_routes
 PROBE_TIMEOUT: Final = timedelta(seconds=2)
 
 
-def audit_routes(records: RecordStores, audit_log_components: AuditLogComponents) -> ApiRoutes:
+def audit_routes(
+    records: RecordStores, audit_log_components: AuditLogComponents, settings: Settings
+) -> ApiRoutes:
     """Return the routes for the audit log of a running gateway."""
     checkpoints, audit_log = audit_log_components.checkpoints, audit_log_components.audit_log
 
-    def about() -> Mapping[str, object]:
+    def about() -> AuditKeyView:
         signed = None if checkpoints is None else checkpoints.last_checkpoint
         return {
             "node": audit_log.node if audit_log.head is None else audit_log.head.node,
@@ -47,13 +51,17 @@ def audit_routes(records: RecordStores, audit_log_components: AuditLogComponents
         }
 
     settle = None if audit_log.is_durable else audit_log.flush
-    return AuditApi(_audit_reader(records, settle), about).routes
+    reader = _audit_reader(records, settle)
+    interval = CheckpointInterval(
+        settings.audit.checkpoint_entries, settings.audit.checkpoint_interval
+    )
+    return (*AuditApi(reader, about).routes, *AuditVerification(reader, interval).routes)
 
 
 def stored_audit_routes(records: RecordStores, settings: Settings) -> ApiRoutes:
     """Return the routes for the audit log that read the store without a gateway."""
 
-    def about() -> Mapping[str, object]:
+    def about() -> AuditKeyView:
         signer = make_signer(settings) if _has_signing_key(settings) else None
         key = None if signer is None else signer.key
         return {"node": node_of(settings, signer), "key": key, "signed_to": None, "waiting": 0}
@@ -115,7 +123,9 @@ def _allow_operator(actor: Actor, verb: str, target: str) -> None:
 
 def settings_of(config: Path | None) -> Settings:
     """Return the settings of a configuration. Raises Misconfigured."""
-    return ConfigSource(Path.cwd(), Path.home(), os.environ, config).load().settings
+    return (
+        ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True).load().settings
+    )
 
 
 def refuse_if_gateway_runs(config: Path | None) -> None:

@@ -10,12 +10,18 @@ Rule 3: a store that does not answer raises Unavailable.
 import asyncio
 from typing import Final
 
-from comity.approvals.store import SqlAsks
+from comity.accounts.model import AccountKey, account_context, client_context
+from comity.accounts.store import SqlAccounts
+from comity.approvals.notifiers.store import CLICK_KEYS, SqlPushSubscriptions
+from comity.approvals.store import NOTICE_JOBS, SqlAsks
 from comity.audit.chain import ChainWriter
 from comity.audit.chain_writer import SqliteChain
 from comity.audit.store import SqlAuditLog
 from comity.catalog.store import SqlDefinitionStore, SqlRegistrationStore
 from comity.events.webhooks.store import WEBHOOK_JOBS, SqlWebhooks
+from comity.identity.login.model import hint_context
+from comity.identity.login.store import SqlBrowserSessions
+from comity.identity.scim.store import SqlScimStore
 from comity.identity.store import SqlKeyStore, SqlPrincipalStore
 from comity.inference.store import SqlBudgets
 from comity.live.channels.model import MESSAGE_KEYS
@@ -23,9 +29,19 @@ from comity.live.pushes.store import PUSH_JOBS, SqlPushes
 from comity.live.state.store import SqlStates
 from comity.live.turns.store import TURN_JOBS, SqlConversations
 from comity.policy.snapshot import PolicySnapshot
-from comity.policy.store import SqlGrantStore
+from comity.policy.store import SqlGrantStore, SqlLimitCounts
+from comity.secrets.model import SealedStore
+from comity.secrets.store import SqlSealedColumn
 from comity.storage import sqlite
-from comity.storage.database import DatabaseBackend, SqlChangeLog, SqlDatabase
+from comity.storage.changes import RecordKind
+from comity.storage.database import (
+    ACCOUNT_CLIENTS,
+    ACCOUNTS,
+    BROWSER_SESSIONS,
+    DatabaseBackend,
+    SqlChangeLog,
+    SqlDatabase,
+)
 from comity.storage.schema import refuse_another_schema
 from comity.storage.stores import file_of, needed_extra
 from comity.storage.work_queue import SqlWorkQueue
@@ -44,11 +60,18 @@ class RecordStores:
         self._backend = backend
         self.changes = SqlChangeLog(database, on_change)
         self.grants = SqlGrantStore(database)
+        self.limit_counts = SqlLimitCounts(database, backend)
         self.parties = SqlPrincipalStore(database)
         self.keys = SqlKeyStore(database)
+        self.sessions = SqlBrowserSessions(database)
+        self.accounts = SqlAccounts(database)
+        self.scim = SqlScimStore(database)
         self.accepted_tools = SqlDefinitionStore(database)
         self.registrations = SqlRegistrationStore(database)
-        self.approval_requests = SqlAsks(database)
+        notices = SqlWorkQueue(database, backend, NOTICE_JOBS)
+        self.approval_requests = SqlAsks(database, notices)
+        self.push_subscriptions = SqlPushSubscriptions(database)
+        self.notice_clicks = SqlWorkQueue(database, backend, CLICK_KEYS)
         self.pushes = SqlPushes(SqlWorkQueue(database, backend, PUSH_JOBS))
         turns = SqlWorkQueue(database, backend, TURN_JOBS, is_serial=True)
         self.topic_messages = SqlConversations(database, backend, turns)
@@ -58,6 +81,36 @@ class RecordStores:
         self.states = SqlStates(database, backend)
         self.incoming = SqlWorkQueue(database, backend, MESSAGE_KEYS)
         self.audit_log = SqlAuditLog(database, chain)
+
+    @property
+    def sealed_stores(self) -> tuple[SealedStore, ...]:
+        """The stores that hold sealed values."""
+        return (
+            self.webhooks,
+            SqlSealedColumn(
+                self._database,
+                "sessions",
+                BROWSER_SESSIONS.c.hint,
+                ("party", "issuer", "subject"),
+                hint_context,
+                kind=RecordKind.SESSIONS,
+            ),
+            # The tokens stay the same, so other nodes need not read the accounts again.
+            SqlSealedColumn(
+                self._database,
+                "accounts",
+                ACCOUNTS.c.sealed,
+                ("server", "owner"),
+                lambda *key: account_context(AccountKey(*key)),
+            ),
+            SqlSealedColumn(
+                self._database,
+                "account clients",
+                ACCOUNT_CLIENTS.c.sealed,
+                ("issuer",),
+                client_context,
+            ),
+        )
 
     async def open(self) -> None:
         """Check that the store is usable. Raises Unavailable, or Misconfigured with a remedy."""

@@ -15,12 +15,14 @@ from dataclasses import replace
 from functools import partial
 
 from comity.app.settings import ServerSettings, Settings
+from comity.app.settings_api import ConfigState
 from comity.app.settings_reader import ConfigSource, SettingsChanges, compare_settings
 from comity.app.upstreams import UpstreamRegistry
 from comity.config.watch import file_changes
 from comity.errors import Misconfigured
 from comity.http.tls import ListenerCertificate
 from comity.mcp.mgp import ShutdownReason
+from comity.servers.packages.lock_file import lock_path
 from comity.sessions.upstream import TransportFactory
 
 log = logging.getLogger(__name__)
@@ -33,12 +35,15 @@ async def follow_settings(
     report: Callable[[str], None],
     apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
     certificate: ListenerCertificate | None = None,
+    state: ConfigState | None = None,
 ) -> AsyncGenerator[None]:
     """Apply changes of the configuration files to servers and policies until the context ends.
 
     The files of the certificate are watched too.
     """
-    reload = SettingsReloader(source, upstream_registry, report, apply_policy, certificate)
+    reload = SettingsReloader(
+        source, upstream_registry, report, apply_policy, certificate, state=state
+    )
     running = asyncio.ensure_future(reload.run())
     try:
         yield
@@ -58,8 +63,12 @@ class SettingsReloader:
         report: Callable[[str], None],
         apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
         certificate: ListenerCertificate | None = None,
+        *,
+        state: ConfigState | None = None,
     ) -> None:
         self._source = source
+        self._state = state or ConfigState(upstream_registry.settings)
+        self._state.watch(source)
         self._certificate = certificate
         self._upstream_registry = upstream_registry
         self._report = report
@@ -74,6 +83,7 @@ class SettingsReloader:
         asked = asyncio.Event()
         with _handle_sighup(asked):
             watched = self._source.watched_paths
+            watched += tuple(dict.fromkeys(map(lock_path, watched)))
             if self._certificate is not None:
                 watched += self._certificate.paths
             async with aclosing(file_changes(watched, asked)) as heard:
@@ -92,11 +102,14 @@ class SettingsReloader:
         try:
             # Reads in a thread, because a long file or a slow disk would block the event loop.
             found = await asyncio.to_thread(self._source.load)
+            await asyncio.to_thread(self._state.learn_secrets, found.settings)
             self._apply_settings(found.settings)
             if self._apply_policy is not None:
                 await self._apply_policy(found.settings)
             self._reported_errors = ""
+            self._state.on_reload(self._settings, self._reported_restart)
         except Misconfigured as mistake:
+            self._state.on_error(str(mistake))
             self._report_errors(str(mistake))
         except Exception:
             log.exception("Watching the configuration failed")
@@ -127,7 +140,9 @@ class SettingsReloader:
             server.id: self._upstream_registry.transport_factory(server)
             for server in changes.added + changes.changed
         }
-        self._settings = replace(self._settings, servers=settings.servers)
+        self._settings = replace(
+            self._settings, servers=settings.servers, secret_values=settings.secret_values
+        )
         if changes.added or changes.changed or changes.removed or changes.policy_changed:
             self._report(f"the configuration has changed: {changes}")
             self._publish(changes)
@@ -172,7 +187,7 @@ class SettingsReloader:
         self._upstream_registry.add(server, transport_factory)
 
     async def _update_policy(self, server: ServerSettings) -> None:
-        self._upstream_registry.server_policies.update_live_policy(server)
+        self._upstream_registry.server_policies.update_server(server)
 
     async def _replace_server(
         self, server: ServerSettings, transport_factory: TransportFactory

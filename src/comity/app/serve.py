@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, TextIO, cast, override
 
+import click
 from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
@@ -22,7 +23,7 @@ from rich.text import Text
 from comity.app.bootstrap import bootstrap_admin
 from comity.app.checks.machine import require_free_port
 from comity.app.gateway import GatewayParts, assemble_gateway
-from comity.app.idle_shutdown import IdleShutdownApp
+from comity.app.processes.idle_shutdown import IdleShutdownApp
 from comity.app.reload import follow_settings
 from comity.app.settings import Settings
 from comity.app.settings_reader import ConfigSource, LoadedConfig
@@ -34,6 +35,7 @@ from comity.http.connection import ListenerLimits
 from comity.http.server import ShutdownHooks, event_loop, run_http_server
 from comity.http.tls import open_certificate
 from comity.http.trusted_proxies import TrustedProxies
+from comity.identity.login.api import link_path
 from comity.identity.wiring import refuse_open_gateway
 from comity.mcp.entries import EntryKind
 from comity.mcp.mgp import ServerLifecycleState
@@ -60,7 +62,14 @@ async def report_startup(
     start = StartupReporter(parts)
 
     def tell(address: str) -> None:
+        parts.upstream_registry.on_listening(address)
         log_announcement(f"listening on {address}")
+        if at_a_terminal and parts.authenticator.is_local:
+            # Printed and not logged, because it is a credential.
+            token, _ = parts.login.make_link()
+            click.echo(
+                f"Open the console, once within ten minutes: {address}{link_path(token)}", err=True
+            )
         work = start.report_in_table(address) if at_a_terminal else start.report_in_log()
         telling.append(asyncio.ensure_future(work))
 
@@ -260,8 +269,9 @@ async def _serve(
             source,
             parts.upstream_registry,
             log_announcement,
-            parts.policy_components.apply_settings,
+            parts.apply_settings,
             certificate,
+            parts.config_state,
         ),
         report_startup(parts, settings.telemetry.log_format) as started,
     ):

@@ -10,6 +10,8 @@ from comity.app.settings import NOTHING, SERVER_FIELDS, ServerSettings, Transpor
 from comity.config.document import ConfigErrors, ConfigValue, expand_variables, nearest_name
 from comity.config.fields import fields_of
 from comity.errors import Misconfigured
+from comity.servers.packages.model import WrittenEntry
+from comity.servers.packages.rules import written_origin
 from comity.servers.settings import (
     DEFAULT_POLICY_BY_MGP_NAME,
     MGP_SETTINGS,
@@ -24,6 +26,7 @@ TRANSPORT_BY_NAME: Final[Mapping[str, Transport]] = {
     "streamable_http": "http",
     "streamableHttp": "http",
     "sse": "sse",
+    "openapi": "openapi",
 }
 URL_KEYS: Final = ("url", "serverUrl", "httpUrl")
 _STRING_TABLE_SCHEMA: Final = {
@@ -39,6 +42,15 @@ CONNECTION_FIELDS: Final[Mapping[str, tuple[Mapping[str, object], str]]] = {
     "cwd": ({"type": "string"}, "the folder to start it in"),
     "url": (_URL_SCHEMA, "where to call it"),
     "headers": (_STRING_TABLE_SCHEMA, "sent with every request"),
+    "openapi": (
+        {"type": "string", "pattern": r"\S"},
+        "the file or URL of an OpenAPI 3 document, whose operations become tools",
+    ),
+    "operations": (
+        {"type": "array", "items": {"type": "string", "pattern": r"\S"}},
+        "the operations of the document: `GET /repos/*`, an id, a tag; with `!` to exclude",
+    ),
+    "auth": (_STRING_TABLE_SCHEMA, "credentials of the API, by the document's security schemes"),
     "transport": (
         {"enum": list(TRANSPORT_BY_NAME)},
         "the transport; default: derived from the other keys",
@@ -83,16 +95,32 @@ class EntryReader:
             cwd=self._read_value(given.get("cwd"), self._read_text, "") or None,
             url="" if is_program else self._read_value(url, self._read_url, ""),
             headers=self._read_value(given.get("headers"), self._read_string_table, NOTHING),
-            **self._checked_replicas(entry, is_program, self._read_settings(given)),
+            written=_written_entry(given, url, is_program=is_program),
+            **self._read_openapi(given),
+            **self._checked_settings(entry, is_program, self._read_settings(given)),
         )
 
-    def _checked_replicas(
+    def _read_openapi(self, given: Mapping[str, ConfigValue]) -> dict[str, Any]:
+        return {
+            "openapi": self._read_value(given.get("openapi"), self._read_text, ""),
+            "operations": self._read_value(given.get("operations"), self._read_args, ()),
+            "auth": self._read_value(given.get("auth"), self._read_string_table, NOTHING),
+        }
+
+    def _checked_settings(
         self, entry: ConfigValue, is_program: bool, decided: dict[str, Any]
     ) -> dict[str, Any]:
-        """Report `replicas = "single"` for a remote server, which all nodes share anyway."""
+        """Report settings of a server that do not fit together."""
         if decided.get("replicas") == "single" and not is_program:
+            # All nodes share a remote server anyway.
             self.errors.add(
                 entry.wrong('replicas = "single" is for servers with a command; leave it out here')
+            )
+        oauth: Mapping[str, Any] = decided.get("oauth") or {}
+        grant = oauth.get("grant")
+        if decided.get("account") == "shared" and grant in ("id_jag", "token_exchange"):
+            self.errors.add(
+                entry.wrong(f'the grant {grant} is of each person; account = "shared" has none')
             )
         return decided
 
@@ -111,6 +139,8 @@ class EntryReader:
                 read = setting.kind.read
                 if name == "default_policy" and self.is_mgp_file:
                     read = _read_mgp_default_policy
+                elif name == "oauth":
+                    read = self._read_oauth
                 decided[name] = self._read_value(members[name], read, None)
         mgp = self._read_value(members.get("mgp"), ConfigValue.table, {})
         for key, written in mgp.items():
@@ -129,6 +159,17 @@ class EntryReader:
         }
         verbatim = MappingProxyType({name: each.value for name, each in mgp.items()})
         return {**decided, "supervision": SupervisionSettings(**care), "mgp": verbatim}
+
+    def _read_oauth(self, value: ConfigValue) -> Mapping[str, Any]:
+        """Read the table of the client, in which texts may name variables."""
+        table = value.table()
+        plain = SERVER_FIELDS["oauth"].kind.read(value)
+        texts = {
+            name: self._read_text(table[name])
+            for name, each in plain.items()
+            if isinstance(each, str)
+        }
+        return MappingProxyType({**plain, **texts})
 
     def _read_args(self, value: ConfigValue) -> tuple[str, ...]:
         return tuple(self._read_value(each, self._read_text, "") for each in value.items())
@@ -164,6 +205,39 @@ class EntryReader:
             raise value.wrong(str(problem)) from None
 
 
+def _written_entry(
+    given: Mapping[str, ConfigValue], url: ConfigValue | None, *, is_program: bool
+) -> WrittenEntry:
+    """Return the entry with its variables by name. Its mistakes are found where it is read."""
+    if is_program:
+        return WrittenEntry(
+            _written_text(given.get("command")),
+            tuple(map(_written_text, _written_items(given.get("args")))),
+            _written_text(given.get("cwd")),
+            env=_written_names(given.get("env")),
+        )
+    place = written_origin(_written_text(url))
+    document = _written_text(given.get("openapi")).partition("?")[0]
+    return WrittenEntry(
+        url=place or written_origin(document) or document,
+        headers=_written_names(given.get("headers")),
+    )
+
+
+def _written_text(value: ConfigValue | None) -> str:
+    return "" if value is None else str(value.value)
+
+
+def _written_items(value: ConfigValue | None) -> list[ConfigValue]:
+    return value.items() if value is not None and isinstance(value.value, list) else []
+
+
+def _written_names(value: ConfigValue | None) -> tuple[str, ...]:
+    if value is None or not isinstance(value.value, dict):
+        return ()
+    return tuple(sorted(value.table()))
+
+
 def _read_mgp_default_policy(value: ConfigValue) -> str:
     return DEFAULT_POLICY_BY_MGP_NAME[value.one_of(DEFAULT_POLICY_BY_MGP_NAME)]
 
@@ -172,13 +246,20 @@ def _transport(entry: ConfigValue, members: Mapping[str, ConfigValue]) -> Transp
     """Return the stated or implied transport. Raises Misconfigured if its key is missing."""
     has_command = "command" in members
     has_url = any(key in members for key in URL_KEYS)
+    has_document = "openapi" in members
     said = members.get("transport") or members.get("type")
     if said:
         transport = TRANSPORT_BY_NAME[said.one_of(TRANSPORT_BY_NAME)]
-    elif has_command and has_url:
+    elif has_command and (has_url or has_document):
         raise entry.wrong("has a command and a url; keep one, or say which by transport")
+    elif has_document:
+        transport = "openapi"
     else:
         transport = "http" if has_url else "stdio"
+    if transport == "openapi":
+        if not has_document:
+            raise entry.wrong("needs openapi, the file or URL of its document")
+        return transport
     if not (has_command if transport == "stdio" else has_url):
         raise _misspelling_error(members) or entry.wrong(
             "needs a command to start, or a url to call"

@@ -11,6 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from comity.accounts.model import AccountMode
+from comity.accounts.settings import OAUTH_TYPE
 from comity.approvals.settings import ApprovalSettings, SuggestionSettings
 from comity.audit.settings import AuditSettings
 from comity.catalog.settings import DiscoverySettings
@@ -35,18 +37,24 @@ from comity.policy.settings import (
     PolicySettings,
 )
 from comity.registry.settings import RegistrySettings
+from comity.secrets.settings import SecretSettings
+from comity.servers.packages.model import LockedServer, WrittenEntry
 from comity.servers.registration.settings import RegistrationSettings
 from comity.servers.settings import SupervisionSettings
 from comity.storage.settings import StoreSettings
 from comity.telemetry.settings import TelemetrySettings
 from comity.topics.settings import TopicServiceSettings
+from comity.views.model import View
+from comity.views.settings import VIEWS
 
-type Transport = Literal["stdio", "http", "sse"]
+type Transport = Literal["stdio", "http", "sse", "openapi"]
 type ProcessPer = Literal["gateway", "session"]
 type Replicas = Literal["per_node", "single"]
 type ProtocolChoice = Literal["auto", "2025-11-25", "2026-07-28"]
 type ProcessCleanup = Literal["auto", "group", "namespace"]
+type PackageChoice = Literal["auto", "store", "as_written"]
 type ServerDefault = Literal["inherit", "deny", "allow"]
+type SandboxChoice = Literal["auto", "bubblewrap", "landlock", "basic", "none"]
 type TrustLevel = Literal["trusted", "standard", "sandboxed"]
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -54,7 +62,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServerSettings:
-    """The settings of one server, which Comity reaches by `command` or at `url`."""
+    """The settings of one server, which Comity reaches by `command`, at `url` or as `openapi`."""
 
     id: str
     label: str
@@ -65,6 +73,10 @@ class ServerSettings:
     cwd: str | None = None
     url: str = ""
     headers: Mapping[str, str] = NOTHING
+    # The document of an HTTP API, the operations that become tools, and its credentials.
+    openapi: str = ""
+    operations: tuple[str, ...] = ()
+    auth: Mapping[str, str] = NOTHING
     process_per: ProcessPer = setting(
         "gateway", "One connection for all clients (`gateway`), or one for each (`session`)."
     )
@@ -78,7 +90,20 @@ class ServerSettings:
     process_cleanup: ProcessCleanup = setting(
         "auto", "How Comity ends all its processes; `auto` uses the best way of this machine."
     )
+    sandbox: SandboxChoice = setting(
+        "auto",
+        "How strongly it is confined; `auto` takes the best level for a server that is "
+        "`sandboxed` or whose permissions name folders or hosts.",
+    )
+    packages: PackageChoice = setting(
+        "auto",
+        "Whether an `npx` or `uvx` command runs from the package store (`store`) or `as_written`; "
+        "`auto` uses the store for packages in comity.lock.",
+    )
     supervision: SupervisionSettings = field(default_factory=SupervisionSettings)
+    # The entry as the file has it, and its approved state; None without a lock file.
+    written: WrittenEntry = field(default_factory=WrittenEntry)
+    lock: LockedServer | None = None
     # The values of the `mgp` table, and the table as written; empty for standard MCP.
     trust_level: TrustLevel | None = None
     permissions_required: tuple[str, ...] = ()
@@ -91,6 +116,14 @@ class ServerSettings:
         is_live=True,
         is_compared=False,
     )
+    account: AccountMode = setting(
+        "auto",
+        "Whose account its calls use: `each` person's own, a `shared` one, or `none`; `auto` is "
+        "`each` once the server demands a sign-in.",
+    )
+    oauth: Mapping[str, Any] = setting(
+        {}, "How Comity signs in to it, if its own metadata is not enough.", OAUTH_TYPE
+    )
     policy: Mapping[str, Any] = setting({}, "Its permissions and its trust level.", POLICY_TYPE)
     live: Mapping[str, Any] = setting({}, "Its feature sets and limits, if it speaks MCPL.", LIVE)
     tools: Mapping[str, ToolPolicy] = setting(
@@ -101,6 +134,7 @@ class ServerSettings:
         reached = f"{len(self.args)} args, env {sorted(self.env)}"
         if self.transport != "stdio":
             reached = f"host {urlsplit(self.url).hostname!r}, headers {sorted(self.headers)}"
+            reached += f", auth {sorted(self.auth)}" if self.auth else ""
         return f"ServerSettings({self.id!r}, {self.transport}, {reached})"
 
 
@@ -145,11 +179,15 @@ class Settings:
     inbound_webhooks: tuple[InboundWebhookConfig, ...] = setting(
         (), "The inbound webhooks at /hooks/NAME, and the routes of their events.", HOOKS
     )
+    views: tuple[View, ...] = setting(
+        (), "The views: named subsets of tools, each at /views/NAME/mcp.", VIEWS, is_live=True
+    )
     limits: LimitSettings = field(default_factory=LimitSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     registry: RegistrySettings = field(default_factory=RegistrySettings)
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
+    secrets: SecretSettings = field(default_factory=SecretSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
@@ -164,6 +202,8 @@ class Settings:
     state: StateSettings = field(default_factory=StateSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    # The values of each ${secret:NAME} in the configuration, for the redaction.
+    secret_values: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
 
 def replace_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:

@@ -1,6 +1,6 @@
 """Finds and reads the configuration files, and compares two versions of the settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,14 +28,21 @@ from comity.config.files import (
 )
 from comity.config.loader import parse_config_file
 from comity.config.secret_files import FILE_SUFFIX, FileVariables
+from comity.config.trust import content_digest, require_trust
 from comity.errors import Misconfigured
 from comity.inference.settings import InferenceSettings, missing_models, with_variables
 from comity.mcp.protocol import derived_id, is_id
+from comity.secrets.settings import SOURCES, SecretSettings
+from comity.servers.packages.lock_file import lock_path, parse_lock, read_lock_bytes
+from comity.servers.packages.model import NOT_LOCKED
 from comity.storage.settings import MEMORY, STORE_URL
 from comity.storage.stores import SQLITE
 
 type Shape = Literal["clients", "comity", "mgp"]
 """The format of a file: an MCP client's, Comity's, or the one that MGP programs share."""
+
+type DigestCheck = Callable[[Path, str], None]
+"""Raises Misconfigured for a file whose content no person approved."""
 
 NEEDS_SERVERS: Final = 'needs your servers once, in {"mcpServers": {...}}'
 
@@ -50,6 +57,30 @@ class ConfigFileContents:
         default_factory=dict[str, dict[str, Any]]
     )
     errors: tuple[ConfigError, ...] = ()
+    secrets: "ConfigSecrets | None" = field(default=None, repr=False)
+
+
+class ConfigSecrets:
+    """Reads each `${secret:NAME}` once, from the sources that the configuration names."""
+
+    def __init__(self, sources: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._sources = sources
+        self._environ = environ
+        self._found: dict[str, str | None] = {}
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(filter(None, self._found.values()))
+
+    def read(self, name: str) -> str | None:
+        """Return a secret, or None if no source has it. Raises Misconfigured."""
+        if name not in self._found:
+            # Imported here because most configurations name no secret, and every command is faster
+            # without the HTTP client.
+            from comity.secrets.backends import read_secret_blocking
+
+            self._found[name] = read_secret_blocking(name, self._sources, self._environ)
+        return self._found[name]
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
@@ -70,15 +101,20 @@ def file_format_of(path: Path) -> Shape:
 
 
 def read_config_file(
-    path: Path, environ: Mapping[str, str], file_format: Shape | None = None
+    path: Path,
+    environ: Mapping[str, str],
+    file_format: Shape | None = None,
+    check_digest: DigestCheck | None = None,
 ) -> ConfigFileContents:
     """Read one file to its end and collect all errors in it."""
     mistakes = ConfigErrors()
-    file = mistakes.read(lambda: parse_config_file(path), None)
+    file = mistakes.read(lambda: parse_config_file(path, check_digest), None)
     if file is None:
         return ConfigFileContents(errors=tuple(mistakes.found))
     file_format = file_format or file_format_of(path)
-    reader = EntryReader(FileVariables(environ), mistakes, is_mgp_file=file_format == "mgp")
+    secrets = _config_secrets(file.document, environ, is_comity=file_format == "comity")
+    variables = FileVariables(environ, secrets.read)
+    reader = EntryReader(variables, mistakes, is_mgp_file=file_format == "mgp")
     decided: dict[str, dict[str, Any]] = {}
     if not file.is_toml:
         servers = _from_json(file.document, reader)
@@ -93,7 +129,27 @@ def read_config_file(
             for each in dict.fromkeys(mistakes.found)
         ]
         return ConfigFileContents(errors=tuple(sorted(lined, key=lambda each: each.line or 0)))
-    return ConfigFileContents(tuple(servers), decided)
+    return ConfigFileContents(tuple(servers), decided, secrets=secrets)
+
+
+def _config_secrets(
+    document: ConfigValue, environ: Mapping[str, str], *, is_comity: bool
+) -> ConfigSecrets:
+    """Return the reader of secrets. `sources` in [secrets] is read before all other settings.
+
+    A mistake in it is found again, and told, when the whole table is read.
+    """
+    mistakes, found = ConfigErrors(), dict[str, Any]()
+
+    def read_sources() -> Any:
+        table = document.table().get("secrets") if is_comity else None
+        written = None if table is None else table.table().get("sources")
+        return None if written is None else SOURCES.read(written)
+
+    found["sources"] = mistakes.read(read_sources, None)
+    _apply_variable(_SOURCES_VARIABLE, {"secrets": found}, environ, mistakes)
+    sources = found["sources"]
+    return ConfigSecrets(SecretSettings().sources if sources is None else sources, environ)
 
 
 def resolve_settings(
@@ -106,13 +162,16 @@ def resolve_settings(
         servers.setdefault(server.id.casefold(), server)
     # Only comity.toml has tables, and it is never merged with another file.
     decided = {name: dict(readings[0].settings_by_table.get(name, {})) for name in TABLES}
-    _apply_environment(decided, environ, mistakes)
+    secrets = [each.secrets for each in readings if each.secrets is not None]
+    variables = FileVariables(environ, secrets[0].read) if secrets else FileVariables(environ)
+    _apply_environment(decided, environ, variables, mistakes)
     if mistakes.found:
         # The exception carries the list of errors, for callers that want no text.
         raise Misconfigured(mistakes)
     top = decided.pop("")
     tables = {name: TABLES[name](**said) for name, said in decided.items()}
-    return Settings(servers=tuple(servers.values()), **top, **tables)
+    values = tuple(value for each in secrets for value in each.values)
+    return Settings(servers=tuple(servers.values()), **top, **tables, secret_values=values)
 
 
 VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
@@ -121,6 +180,8 @@ VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     for key in fields_of(table_class)
 }
 """The variable of each setting. It wins over the files."""
+
+_SOURCES_VARIABLE: Final = variable_of("secrets", "sources")
 
 COMMON_VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     "HOST": ("", "host"),
@@ -137,6 +198,7 @@ A file says what holds for Comity, and these variables may be meant for another 
 def _apply_environment(
     settings_by_table: Mapping[str, dict[str, Any]],
     environ: Mapping[str, str],
+    variables: FileVariables,
     errors: ConfigErrors,
 ) -> None:
     """Apply the environment over the values of the files, and substitute variables."""
@@ -156,10 +218,10 @@ def _apply_environment(
     for table, url in (("store", STORE_URL), ("cluster", CLUSTER_URL)):
         if (table, "url") not in applied:
             settings_by_table[table]["url"] = url.resolve(
-                settings_by_table[table].get("url") or "", FileVariables(environ), errors
+                settings_by_table[table].get("url") or "", variables, errors
             )
     top = settings_by_table[""]
-    top["models"] = with_variables(top.get("models") or (), FileVariables(environ), errors)
+    top["models"] = with_variables(top.get("models") or (), variables, errors)
     for key, name in missing_models(
         top["models"], InferenceSettings(**settings_by_table["inference"])
     ):
@@ -333,17 +395,27 @@ class ConfigSource:
     config_path: Path | None = None
     # Options of the command line, by the full names of settings. They override every file.
     overrides: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # Whether a file of the current folder counts only after a person approved its content.
+    needs_trust: bool = False
 
     @property
     def watched_paths(self) -> tuple[Path, ...]:
         """Return every file whose creation, deletion or change would change the result."""
         return tuple(dict.fromkeys(path for choice in self._candidates for path in choice))
 
+    @property
+    def existing_paths(self) -> tuple[Path, ...]:
+        """Return the files that `load` reads. There are none without a configuration."""
+        there = self._existing_choices
+        return there[0] if there else ()
+
+    @property
+    def _existing_choices(self) -> list[tuple[Path, ...]]:
+        return existing_choices(self._candidates, self.config_path or self._override)
+
     def load(self) -> LoadedConfig:
         """Read the named file, or else the files of the first candidate that exists."""
-        candidates = self._candidates
-        named = self.config_path or self._override
-        there = existing_choices(candidates, named)
+        there = self._existing_choices
         if not there:
             names = ", ".join(str(path) for path in self.watched_paths)
             raise Misconfigured(
@@ -351,13 +423,28 @@ class ConfigSource:
                 "write one of them with `comity init`, or name another file"
             )
         readings = [
-            read_config_file(path, self.environ, self._file_format(path)) for path in there[0]
+            read_config_file(path, self.environ, self._file_format(path), self._check_of(path))
+            for path in there[0]
         ]
         settings = replace_settings(resolve_settings(readings, self.environ), self.overrides)
         settings = replace_settings(settings, {"store.url": self._store_url(settings, there[0][0])})
+        settings = _with_lock(settings, there[0][0], self._check_of(there[0][0]))
         later = dict.fromkeys(path for choice in there[1:] for path in choice)
         skipped_files = tuple(path for path in later if path not in there[0])
         return LoadedConfig(settings, _loaded_files(there[0], readings), skipped_files)
+
+    @property
+    def project_files(self) -> tuple[Path, ...]:
+        """Return the files that `load` reads because they are in the current folder."""
+        there = [path for path in self.existing_paths if self._is_of_project(path)]
+        locks = [lock_path(path) for path in there[:1]]
+        return (*there, *(path for path in locks if path.exists()))
+
+    def _is_of_project(self, path: Path) -> bool:
+        return self.config_path is None and path != self._override and path.parent == self.cwd
+
+    def _check_of(self, path: Path) -> DigestCheck | None:
+        return require_trust if self.needs_trust and self._is_of_project(path) else None
 
     def _store_url(self, settings: Settings, config: Path) -> str:
         """Return the store that the settings name, or the default one of this configuration.
@@ -388,6 +475,18 @@ class ConfigSource:
         shape = file_format_of(path)
         is_mgp = self.config_path is None and path.name != OWN
         return "mgp" if shape == "comity" and is_mgp else shape
+
+
+def _with_lock(settings: Settings, config: Path, check_digest: DigestCheck | None) -> Settings:
+    """Return the settings with the lock entry of each server, if there is a lock file."""
+    data = read_lock_bytes(config)
+    if data is None:
+        return settings
+    if check_digest is not None:
+        check_digest(lock_path(config), content_digest(data))
+    locked = parse_lock(lock_path(config), data)
+    servers = [replace(each, lock=locked.get(each.id, NOT_LOCKED)) for each in settings.servers]
+    return replace(settings, servers=tuple(servers))
 
 
 def find_config(
@@ -439,7 +538,7 @@ def compare_settings(old: Settings, new: Settings) -> SettingsChanges:
     """Return the changes from `old` to `new`. A disabled server counts as absent."""
     before, after = _enabled(old), _enabled(new)
     other = [server for name, server in after.items() if before.get(name, server) != server]
-    decided = [server for server in other if replace(before[server.id], live=server.live) == server]
+    decided = [server for server in other if _keeps_running(before[server.id], server)]
     return SettingsChanges(
         added=tuple(server for name, server in after.items() if name not in before),
         changed=tuple(server for server in other if server not in decided),
@@ -452,6 +551,15 @@ def compare_settings(old: Settings, new: Settings) -> SettingsChanges:
         ),
         policy_changed=tuple(decided),
     )
+
+
+def _keeps_running(old: ServerSettings, new: ServerSettings) -> bool:
+    """Return whether only its policy changed, or which of its tools are approved."""
+    lock = new.lock
+    if old.lock is not None and lock is not None and replace(old.lock, tools=lock.tools) != lock:
+        return False
+    is_locked_as_before = (old.lock is None) == (lock is None)
+    return is_locked_as_before and replace(old, live=new.live, lock=lock) == new
 
 
 def _value(settings: Settings, table: str, name: str) -> object:

@@ -89,19 +89,24 @@ def _server_properties() -> dict[str, Schema]:
 
 
 def _connection_schemas(urls: Iterable[str]) -> list[Schema]:
-    """Return the schemas that require a command or a URL. Both need a key that selects one."""
+    """Return the schemas that require a command, a URL or an OpenAPI document.
+
+    A command beside one of the others needs a key that selects one.
+    """
     command = _has_member_schema("command")
     url: Schema = {"anyOf": [_has_member_schema(name) for name in urls]}
     says: Schema = {"anyOf": [_has_member_schema("transport"), _has_member_schema("type")]}
-    either = {"oneOf": [command, url]}
+    document = _has_member_schema("openapi")
+    either = {"oneOf": [command, {"anyOf": [url, document]}]}
     return [
         {"if": _transport_schema("stdio"), "then": command},
         {
             "if": _transport_schema(
-                *(name for name, each in TRANSPORT_BY_NAME.items() if each != "stdio")
+                *(name for name, each in TRANSPORT_BY_NAME.items() if each in ("http", "sse"))
             ),
             "then": url,
         },
+        {"if": _transport_schema("openapi"), "then": document},
         {"if": says, "then": {}, "else": either},
     ]
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
+from comity.accounts.wiring import AccountComponents
 from comity.app.cluster import LocalClusterNode
 from comity.app.http import HttpApp
 from comity.app.settings import ServerSettings, Settings
@@ -17,6 +17,7 @@ from comity.identity.http_auth import AuthMember
 from comity.mcp.jsonrpc import FrameLimits
 from comity.mcp.mgp import ServerLifecycleState, ShutdownReason
 from comity.policy.wiring import ServerPolicyService
+from comity.servers.sandbox.wiring import SandboxComponents
 from comity.servers.service import ServerService
 from comity.servers.supervisor import ServerOptions, ServerTransition, UpstreamServer
 from comity.servers.wiring import (
@@ -46,6 +47,8 @@ class UpstreamRegistry:
     descriptions: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     # This node of the cluster, if there is one.
     cluster: LocalClusterNode | None = None
+    accounts: AccountComponents | None = None
+    sandboxes: SandboxComponents | None = None
     # Called with the names of the affected servers when the settings change.
     on_configured: Callable[[Mapping[str, object]], None] | None = None
     _endpoint_by_server: dict[str, ServerEndpoint] = field(
@@ -56,14 +59,21 @@ class UpstreamRegistry:
 
     def __post_init__(self) -> None:
         self.servers.watch(self._on_transition)
+        if self.accounts is not None:
+            self.accounts.follow(self.servers)
 
     def transport_factory(self, server: ServerSettings) -> TransportFactory:
         """Return the transport factory of a server. Raises Misconfigured and changes nothing."""
-        made = make_transport_factory(server, self.settings, self.pools)
+        made = self._make_transport_factory(server)
         if self.cluster is None or not self._runs_once(server):
             return made
-        make = partial(make_transport_factory, settings=self.settings, pools=self.pools)
-        return self.cluster.transport_factory(server, make, options_of(server, self.settings))
+        return self.cluster.transport_factory(
+            server, self._make_transport_factory, options_of(server, self.settings)
+        )
+
+    def _make_transport_factory(self, server: ServerSettings) -> TransportFactory:
+        confine = None if self.sandboxes is None else self.sandboxes.confine_configured(server)
+        return make_transport_factory(server, self.settings, self.pools, confine)
 
     def add_all(self, servers: Iterable[ServerSettings]) -> None:
         """Add all servers that are not disabled."""
@@ -74,7 +84,11 @@ class UpstreamRegistry:
     def add(self, server: ServerSettings, transport_factory: TransportFactory) -> None:
         """Add a server. A replacement of a removed server keeps the endpoint of its predecessor."""
         options = self.server_policies.apply_to_server(server, self._options_of(server))
+        if self.accounts is not None:
+            options = self.accounts.options_for(server, options)
         added = self.servers.add(server.id, transport_factory, options)
+        if self.accounts is not None:
+            self.accounts.adjust(added)
         self.descriptions[server.id] = describe_server(server)
         if server.id in self._endpoint_by_server:
             self._endpoint_by_server[server.id].replace_server(added)
@@ -113,6 +127,10 @@ class UpstreamRegistry:
         """Stop a server for good, and remove its endpoints, subscriptions and sessions."""
         await self.stop_for_replacement(name, reason)
         self.server_policies.remove_server(name)
+        if self.accounts is not None:
+            self.accounts.service.remove_server(name)
+        if self.sandboxes is not None:
+            self.sandboxes.forget(name)
         if self.cluster is not None:
             self.cluster.release_server(name)
         self.http_app.remove_endpoints(self._paths_by_server.pop(name))
@@ -121,6 +139,15 @@ class UpstreamRegistry:
         self.subscriptions.end_server_streams(name)
         mine = [session for session in self.sessions if session.endpoint_name == name]
         await asyncio.gather(*(self.sessions.end(session) for session in mine))
+
+    def on_listening(self, address: str) -> None:
+        """Note the URL at which the gateway accepts connections: no server may reach it."""
+        if self.sandboxes is not None:
+            self.sandboxes.add_own_address(address)
+
+    async def close(self) -> None:
+        if self.sandboxes is not None:
+            await self.sandboxes.close()
 
     def _on_transition(self, transition: ServerTransition) -> None:
         """Tell the sessions of a replaced server that its lists have changed."""
@@ -146,9 +173,12 @@ def make_endpoints(
     sessions: SessionStore,
     limits: FrameLimits,
     auth: AuthMember | None = None,
+    *,
+    folder: str | None = None,
 ) -> dict[str, HttpEndpoint]:
-    """Return the HTTP endpoints of one server, or of all: streamable HTTP and SSE."""
-    folder = f"/servers/{name}" if name else ""
+    """Return the HTTP endpoints of one server, of all, or of a view: streamable HTTP and SSE."""
+    if folder is None:
+        folder = f"/servers/{name}" if name else ""
     doors: dict[str, HttpEndpoint] = {
         f"{folder}/mcp": McpHttp(name, endpoint, sessions, limits, auth)
     }

@@ -1,14 +1,23 @@
 """Operator API for approval requests, their event stream and suggested grants."""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 from msgspec import Meta, field
 
-from comity.approvals.model import ApprovalDecision, ApprovalKind, ApprovalRequest, ApprovalState
+from comity.approvals.briefing import ApprovalBriefing, BriefingView
+from comity.approvals.model import (
+    ApprovalDecision,
+    ApprovalFilter,
+    ApprovalKind,
+    ApprovalRequest,
+    ApprovalState,
+)
+from comity.approvals.presentation import ApprovalView, sort_by_urgency
 from comity.approvals.service import ApprovalInbox
 from comity.approvals.suggestion_rules import (
     UNASKED_OUTCOMES,
@@ -17,19 +26,24 @@ from comity.approvals.suggestion_rules import (
     WithheldSuggestion,
 )
 from comity.approvals.suggestions import SuggestionList, SuggestionPreview, SuggestionService
-from comity.errors import EXHAUSTED, INVALID_PARAMS, MalformedMessage, Unavailable
+from comity.errors import ACCESS_DENIED, EXHAUSTED, INVALID_PARAMS, MalformedMessage, Unavailable
 from comity.http import asgi
-from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission, View
-from comity.http.api_input import EmptyQuery, RequestBody, RequestQuery, ShortText
-from comity.http.asgi import ACTOR, ASKS, STREAM_HEADERS, HttpEndpoint, Receive, Scope, Send
-from comity.mcp import jsonrpc
+from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission
+from comity.http.api_input import EmptyQuery, RequestBody, RequestQuery, ShortText, ZonedTime
+from comity.http.asgi import ACTOR, ASKS, HttpEndpoint, Receive, Scope, Send
+from comity.http.event_stream import (
+    EventStreamWriter,
+    Recognise,
+    ended_by_disconnect,
+    send_until_over,
+)
 from comity.mcp.actors import ADMIN_WRITE, CALL, Actor
-from comity.mcp.framing import encode_comment, encode_event
 from comity.mcp.protocol import public_name
-from comity.policy.administration import GrantAdmin
-from comity.policy.api import grant_view
+from comity.policy.api import GrantView, grant_view
+from comity.policy.conditions import parse_condition
 from comity.policy.grants import Effect, Grant
 from comity.policy.shares import PrincipalShares
+from comity.storage.values import to_optional_utc
 
 OPEN_STATES: Final = (ApprovalState.PENDING, ApprovalState.DEFERRED)
 PAGE_SIZE: Final = 250
@@ -39,7 +53,27 @@ class ApprovalPageQuery(RequestQuery, frozen=True):
     """Which approval requests to list: `state` is `all`, or states with commas between."""
 
     state: str = ""
+    kind: ApprovalKind | None = None
+    principal: str = ""
+    server: str = ""
+    tool: str = ""
+    text: Annotated[str, Meta(max_length=200)] = ""
+    # `urgency` puts the riskiest of a page first; the pages are the same as with `oldest`.
+    order: Literal["urgency", "oldest", "newest"] = "urgency"
+    limit: Annotated[int, Meta(ge=1, le=PAGE_SIZE)] = PAGE_SIZE
     cursor: str = ""
+
+    def to_filter(self) -> ApprovalFilter:
+        return ApprovalFilter(
+            self.states,
+            self.kind,
+            self.principal,
+            self.server,
+            self.tool,
+            self.text,
+            self.order == "newest",
+            self.cursor,
+        )
 
     @property
     def states(self) -> tuple[ApprovalState, ...]:
@@ -55,6 +89,13 @@ class ApprovalPageQuery(RequestQuery, frozen=True):
             ) from None
 
 
+class ApprovalRuleBody(RequestBody, frozen=True):
+    """The rule to make with an approval. Without `where`, it covers these arguments only."""
+
+    where: dict[str, object] | None = None
+    expires_at: ZonedTime | None = None
+
+
 class ApprovalAnswerBody(RequestBody, frozen=True):
     """The answer to an approval request."""
 
@@ -62,6 +103,7 @@ class ApprovalAnswerBody(RequestBody, frozen=True):
     reason: Annotated[str, Meta(max_length=2000)] = ""
     content: dict[str, object] = field(default_factory=dict[str, object])
     remember: bool = False
+    rule: ApprovalRuleBody | None = None
 
 
 class ApprovalLinkBody(RequestBody, frozen=True):
@@ -70,13 +112,40 @@ class ApprovalLinkBody(RequestBody, frozen=True):
     principal: ShortText | None = None
 
 
+class ApprovalPage(TypedDict):
+    """One page of approval requests. `next` is the cursor of the next page.
+
+    `total` counts all that match, for a reader who may see every request.
+    """
+
+    approvals: list[ApprovalView]
+    total: NotRequired[int]
+    next: NotRequired[str]
+
+
+class AnsweredApproval(ApprovalView):
+    """A request after an answer. `remembered` is the grant that the answer made."""
+
+    remembered: GrantView | None
+
+
+class ApprovalLinkView(TypedDict):
+    """A link with which a principal answers a request."""
+
+    id: str
+    principal: str
+    url: str
+    expires_at: datetime
+
+
 class AsksApi:
     """Routes of the operator API that list and answer approval requests."""
 
-    def __init__(self, inbox: ApprovalInbox, administration: GrantAdmin) -> None:
-        self._inbox = inbox
-        self._approvals = inbox.approvals
-        self._administration = administration
+    def __init__(self, briefing: ApprovalBriefing) -> None:
+        self._briefing = briefing
+        self._inbox = briefing.inbox
+        self._approvals = briefing.inbox.approvals
+        self._administration = briefing.administration
 
     @property
     def routes(self) -> ApiRoutes:
@@ -88,29 +157,53 @@ class AsksApi:
             ApiRoute("POST", f"{one}/link", own, self._make_link, ApprovalLinkBody),
         )
 
-    async def _list_requests(self, request: ApiRequest[ApprovalPageQuery]) -> View:
+    async def _list_requests(self, request: ApiRequest[ApprovalPageQuery]) -> ApprovalPage:
         """Return one page. An empty page may have a next one: the actor may not see all."""
         actor, wanted = request.actor, request.input
-        found, following = await self._approvals.page(
-            actor, wanted.states, wanted.cursor, PAGE_SIZE
-        )
-        page: dict[str, object] = {"approvals": await self._inbox.views(actor, found)}
+        criteria = wanted.to_filter()
+        found, following = await self._approvals.find(actor, criteria, wanted.limit)
+        listed = sort_by_urgency(found) if wanted.order == "urgency" else found
+        page: ApprovalPage = {"approvals": await self._inbox.views(actor, listed)}
+        if self._approvals.may_see_all(actor):
+            page["total"] = await self._approvals.store.count_matches(criteria)
         return {**page, "next": following} if following else page
 
-    async def _show_request(self, request: ApiRequest[EmptyQuery]) -> View:
+    async def _show_request(self, request: ApiRequest[EmptyQuery]) -> BriefingView:
+        """Return a request with all that an approver needs."""
         found = await self._inbox.find(request.actor, request.path["id"])
-        return await self._inbox.view(request.actor, found)
+        return await self._briefing.view(request.actor, found)
 
-    async def _answer(self, request: ApiRequest[ApprovalAnswerBody]) -> View:
+    async def _answer(self, request: ApiRequest[ApprovalAnswerBody]) -> AnsweredApproval:
         actor, id, said = request.actor, request.path["id"], request.input
         wanted = None
-        if said.remember:
+        if said.rule is not None:
+            wanted = await self._rule_grant(actor, id, said)
+        elif said.remember:
             wanted = self._standing_grant(actor, await self._approvals.get(actor, id), said.verdict)
         answered = await self._approvals.answer(actor, id, said.verdict, said.reason, said.content)
         view = await self._inbox.view(actor, answered)
         if wanted is None or answered.state is not ApprovalState.APPROVED:
             return {**view, "remembered": None}
         return {**view, "remembered": grant_view(await self._administration.put(actor, wanted))}
+
+    async def _rule_grant(self, actor: Actor, id: str, said: ApprovalAnswerBody) -> Grant:
+        """Return the grant of an approval with a rule. Raises before the answer is kept."""
+        assert said.rule is not None
+        request = await self._approvals.get(actor, id)
+        if said.verdict is not ApprovalDecision.ACCEPT:
+            raise MalformedMessage("`rule` needs the approval of a call", INVALID_PARAMS)
+        if (because := self._briefing.rule_refusal(actor, request)) is not None:
+            raise MalformedMessage(f"no rule can be made: {because:.300}", ACCESS_DENIED)
+        where = said.rule.where
+        condition = None if where is None else parse_condition(where)
+        if condition is not None and not condition.covers(request.about.get("arguments")):
+            raise MalformedMessage("the rule does not cover this call", INVALID_PARAMS)
+        why = f"approved by {actor.party} with a rule, in approval request {request.id}"
+        return replace(
+            self._briefing.rule_of(request, where),
+            justification=why,
+            expires_at=to_optional_utc(said.rule.expires_at),
+        )
 
     def _standing_grant(
         self, actor: Actor, request: ApprovalRequest, verdict: ApprovalDecision
@@ -131,7 +224,7 @@ class AsksApi:
         why = f"approved by {actor.party} for all calls, in approval request {request.id}"
         return Grant(request.asker, CALL, target, Effect.ALLOW, justification=why)
 
-    async def _make_link(self, request: ApiRequest[ApprovalLinkBody]) -> View:
+    async def _make_link(self, request: ApiRequest[ApprovalLinkBody]) -> ApprovalLinkView:
         actor = request.actor
         self._administration.require_grant(actor, ADMIN_WRITE, "*")
         party = actor.party if request.input.principal is None else request.input.principal
@@ -146,13 +239,6 @@ STREAM_PATH: Final = f"{ASKS}/stream"
 MAX_BUFFERED_REQUESTS: Final = 256
 MAX_READERS: Final = 1000
 MAX_READERS_PER_PRINCIPAL: Final = 100
-CHECK_INTERVAL_SECONDS: Final = 1.0
-CHECKS_PER_KEEP_ALIVE: Final = 15
-SEND_TIMEOUT_SECONDS: Final = 30.0
-RETRY_MS: Final = 1000
-
-type Recognise = Callable[[Scope, dict[bytes, bytes]], Awaitable[Actor]]
-"""Returns the actor of a request. Raises MalformedMessage or Unavailable without access."""
 
 
 class ApprovalStreamBuffer:
@@ -191,33 +277,6 @@ class ApprovalStreamBuffer:
         lost, self.is_lost = self.is_lost, False
         asks, self._changed_requests = list(self._changed_requests.values()), {}
         return lost, asks
-
-
-class ApprovalStreamWriter:
-    """Writes one event stream. It gives up a reader that leaves the stream full for too long."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    async def begin(self) -> None:
-        head = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
-        await self._send_with_timeout(head)
-        await self.send_body(b"retry: %d\n\n" % RETRY_MS)
-
-    async def send_event(self, name: str, content: object) -> None:
-        await self.send_body(encode_event(bytes(jsonrpc.to_raw(content)), event=name))
-
-    async def send_body(self, data: bytes) -> None:
-        await self._send_with_timeout(
-            {"type": "http.response.body", "body": data, "more_body": True}
-        )
-
-    async def end(self) -> None:
-        await self._send_with_timeout({"type": "http.response.body", "body": b""})
-
-    async def _send_with_timeout(self, message: asgi.Message) -> None:
-        async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
-            await self._send(message)
 
 
 class AsksStream:
@@ -277,69 +336,46 @@ class AsksStream:
     async def _serve_reader(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
-        reader = ApprovalStreamBuffer(self._max_readers)
+        recognise = self.authenticate
+        assert recognise is not None
+        reader, writer = ApprovalStreamBuffer(self._max_readers), EventStreamWriter(send)
+
+        async def send_changes(actor: Actor) -> bool:
+            lost, asks = reader.take_changes()
+            if lost:
+                await writer.send_event({"read": ASKS}, "lost")
+            await self._send_requests(actor, asks, writer)
+            return lost or bool(asks)
+
         self._readers.add(reader)
-        gone = asyncio.ensure_future(_wait_for_disconnect(receive))
-        gone.add_done_callback(lambda _: reader.end())
         try:
-            await self._send_changes(reader, scope, headers, ApprovalStreamWriter(send))
+            with ended_by_disconnect(receive, reader):
+                await writer.begin()
+                await self._send_open_requests(scope[ACTOR], writer)
+                await send_until_over(
+                    reader, writer, lambda: recognise(scope, headers), send_changes
+                )
         except TimeoutError:
             log.warning("A reader of the approval stream stopped reading. Its stream is closed.")
         finally:
             self._readers.discard(reader)
-            gone.cancel()
 
-    async def _send_changes(
-        self,
-        reader: ApprovalStreamBuffer,
-        scope: Scope,
-        headers: dict[bytes, bytes],
-        writer: ApprovalStreamWriter,
-    ) -> None:
-        assert self.authenticate is not None
-        await writer.begin()
-        await self._send_open_requests(scope[ACTOR], writer)
-        quiet = 0
-        while not reader.is_over:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_INTERVAL_SECONDS):
-                    await reader.changed.wait()
-            try:
-                actor = await self.authenticate(scope, headers)
-            except (MalformedMessage, Unavailable) as refused:
-                await writer.send_event("end", {"reason": str(refused)})
-                break
-            lost, asks = reader.take_changes()
-            if lost:
-                await writer.send_event("lost", {"read": ASKS})
-            await self._send_requests(actor, asks, writer)
-            quiet = 0 if asks or lost else quiet + 1
-            if quiet >= CHECKS_PER_KEEP_ALIVE:
-                quiet = 0
-                await writer.send_body(encode_comment("still here"))
-        await writer.end()
-
-    async def _send_open_requests(self, actor: Actor, writer: ApprovalStreamWriter) -> None:
+    async def _send_open_requests(self, actor: Actor, writer: EventStreamWriter) -> None:
         after, count = "", 0
         while True:
             asks, after = await self._approvals.page(actor, after=after)
             count += await self._send_requests(actor, asks, writer)
             if not after:
                 break
-        await writer.send_event("current", {"open": count})
+        await writer.send_event({"open": count}, "current")
 
     async def _send_requests(
-        self, actor: Actor, requests: Sequence[ApprovalRequest], writer: ApprovalStreamWriter
+        self, actor: Actor, requests: Sequence[ApprovalRequest], writer: EventStreamWriter
     ) -> int:
         seen = [ask for ask in requests if self._approvals.may_see(ask, actor)]
-        for view in await self._inbox.views(actor, seen) if seen else ():
-            await writer.send_event("approval", view)
+        for view in await self._inbox.views(actor, sort_by_urgency(seen)) if seen else ():
+            await writer.send_event(view, "approval")
         return len(seen)
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class SuggestionDecisionBody(RequestBody, frozen=True):
@@ -348,6 +384,77 @@ class SuggestionDecisionBody(RequestBody, frozen=True):
     id: ShortText
     decision: Literal["accept", "dismiss"]
     reason: ShortText = ""
+
+
+class SuggestionEvidence(TypedDict):
+    """The decisions from which a grant is suggested."""
+
+    approved: int
+    people: Sequence[str]
+    first: datetime
+    last: datetime
+
+
+class UncoveredCallView(TypedDict):
+    """Calls with the same arguments that a suggested grant does not cover."""
+
+    arguments: object
+    became: CallOutcome
+    times: int
+
+
+class DryRunView(TypedDict):
+    """The effect that a grant would have had on the calls of the last days."""
+
+    sentence: str
+    allowed: int
+    never_asked: int
+    unanswered: int
+    declined: int
+    not_covered: int
+    not_covered_calls: list[UncoveredCallView]
+    audit_complete: bool
+
+
+class SuggestionView(TypedDict):
+    """A suggested grant, with its evidence and its dry run."""
+
+    id: str
+    description: str
+    subject: str
+    server: str
+    tool: str
+    name: str
+    where: Mapping[str, object] | None
+    evidence: SuggestionEvidence
+    dry_run: DryRunView
+
+
+class WithheldView(TypedDict):
+    """A tool for which no grant is suggested, and the reason."""
+
+    subject: str
+    server: str
+    tool: str
+    name: str
+    approved: int
+    reason: str
+
+
+class SuggestionListView(TypedDict):
+    """The suggested grants, and the tools for which none is suggested."""
+
+    suggestions: list[SuggestionView]
+    withheld: list[WithheldView]
+
+
+class SuggestionDecisionView(TypedDict):
+    """The decision about a suggested grant. An accepted one has its grant."""
+
+    id: str
+    decision: Literal["accept", "dismiss"]
+    grant: NotRequired[GrantView]
+    suggested_again_at: NotRequired[int]
 
 
 class SuggestionsApi:
@@ -364,12 +471,12 @@ class SuggestionsApi:
             ApiRoute("POST", "/api/grant-suggestions", write, self._decide, SuggestionDecisionBody),
         )
 
-    async def _list_suggestions(self, request: ApiRequest[EmptyQuery]) -> View:
+    async def _list_suggestions(self, request: ApiRequest[EmptyQuery]) -> SuggestionListView:
         return _list_view(await self._suggestion_service.list_suggestions(request.actor))
 
-    async def _decide(self, request: ApiRequest[SuggestionDecisionBody]) -> View:
+    async def _decide(self, request: ApiRequest[SuggestionDecisionBody]) -> SuggestionDecisionView:
         actor, said = request.actor, request.input
-        view = {"id": said.id, "decision": said.decision}
+        view: SuggestionDecisionView = {"id": said.id, "decision": said.decision}
         if said.decision == "accept":
             grant = await self._suggestion_service.accept(actor, said.id, said.reason)
             return {**view, "grant": grant_view(grant)}
@@ -377,14 +484,14 @@ class SuggestionsApi:
         return {**view, "suggested_again_at": 2 * dismissed.decisions}
 
 
-def _list_view(found: SuggestionList) -> View:
+def _list_view(found: SuggestionList) -> SuggestionListView:
     return {
         "suggestions": [_preview_view(each) for each in found.previews],
         "withheld": [_withheld_view(each) for each in found.withheld],
     }
 
 
-def _preview_view(preview: SuggestionPreview) -> View:
+def _preview_view(preview: SuggestionPreview) -> SuggestionView:
     one = preview.suggestion
     return {
         "id": one.id,
@@ -400,11 +507,11 @@ def _preview_view(preview: SuggestionPreview) -> View:
             "first": one.first,
             "last": one.last,
         },
-        "dry_run": {**_dry_run_view(preview.dry_run), "audit_complete": preview.is_complete},
+        "dry_run": _dry_run_view(preview.dry_run, is_complete=preview.is_complete),
     }
 
 
-def _dry_run_view(found: DryRun) -> dict[str, object]:
+def _dry_run_view(found: DryRun, *, is_complete: bool) -> DryRunView:
     return {
         "sentence": found.sentence,
         "allowed": found.count(CallOutcome.APPROVED),
@@ -416,10 +523,11 @@ def _dry_run_view(found: DryRun) -> dict[str, object]:
             {"arguments": each.arguments, "became": each.became, "times": each.times}
             for each in found.listed
         ],
+        "audit_complete": is_complete,
     }
 
 
-def _withheld_view(withheld: WithheldSuggestion) -> View:
+def _withheld_view(withheld: WithheldSuggestion) -> WithheldView:
     return {
         "subject": withheld.subject,
         "server": withheld.server,

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Raw
 
 from comity.approvals import prompt_messages
-from comity.approvals.model import ApprovalDecision, ApprovalRequest
+from comity.approvals.model import ApprovalDecision, ApprovalKind, ApprovalRequest
 from comity.approvals.pending_calls import ApprovedRounds, PendingCall
 from comity.approvals.prompt_messages import PromptMode
 from comity.errors import INVALID_PARAMS, MISSING_CAPABILITY, MalformedMessage, Unavailable
@@ -29,6 +29,25 @@ from comity.sessions.calls import Call, ServerRequest
 from comity.sessions.client_streams import ClientStream
 from comity.sessions.sessions import Session
 from comity.toolkit.background import BackgroundTasks
+
+
+class LongWaitStream(ClientStream):
+    """The client stream of a call that waits as long as its approval request is open."""
+
+    on_held: Callable[[ApprovalRequest], None] | None = None
+
+
+class LongWaitPrompt:
+    """Lets a call wait for its answer, and tells the reader of its stream about the request."""
+
+    def prompt(self, pending_call: PendingCall, request: ApprovalRequest) -> bool:
+        client_stream = pending_call.call.client_stream
+        if not isinstance(client_stream, LongWaitStream):
+            return False
+        pending_call.timeout = None
+        if client_stream.on_held is not None:
+            client_stream.on_held(request)
+        return True
 
 
 class InputRequiredPrompt:
@@ -78,6 +97,9 @@ def prompt_mode_for(
         prompt_messages.declared_modes(capabilities),
         pending_call.call.client_stream.actor,
     )
+    if request.kind is ApprovalKind.SIGN_IN:
+        # Its page asks who opens it, so that any client may show it.
+        return PromptMode.URL if PromptMode.URL in modes else None
     if PromptMode.FORM in modes and pending_call.approvals.refusal_reason(request, actor) is None:
         spoken = any(answer.by == actor.party for answer in request.answers)
         if not spoken:

@@ -104,6 +104,10 @@ def _permission_problem(request: ApprovalRequest, content: Content, at: datetime
     return None if fits else f"{EXPIRES_FIELD} is a moment to come, with its zone"
 
 
+def _sign_in_problem(request: ApprovalRequest, content: Content, at: datetime) -> str | None:
+    return f"sign in to {request.server!r} at the page of this request; that accepts it"
+
+
 _DECLINED_STATES: Final = frozenset({ApprovalState.DENIED})
 
 RULES_BY_KIND: Final[Mapping[ApprovalKind, KindRules]] = {
@@ -126,7 +130,8 @@ RULES_BY_KIND: Final[Mapping[ApprovalKind, KindRules]] = {
     ApprovalKind.INPUT: KindRules(_input_problem, wants_content=True, is_erased=True),
     ApprovalKind.SELECT: KindRules(_choice_problem, wants_content=True),
     ApprovalKind.NOTICE: KindRules(is_answerable=False),
-    ApprovalKind.VISIT: KindRules(wants_content=True),
+    # A call needs an account at its server. Its owner connects one, and that accepts the request.
+    ApprovalKind.SIGN_IN: KindRules(_sign_in_problem, wants_content=True, is_consumed=False),
     # A principal without the grant registers a server. After an approval, the server starts.
     ApprovalKind.REGISTRATION: KindRules(
         authority=AnswerAuthority(

@@ -34,6 +34,13 @@ ANSWER_OWN_VERB: Final = "approval/answer_own"
 """The verbs to answer the requests of others, and one's own. Only people may have them."""
 
 
+SIGN_IN_PATH: Final = "/accounts/connect/"
+"""The page of a request of kind `sign_in`, where the owner of an account connects it."""
+
+OWNER: Final = "owner"
+"""The member of `about` that names the person whose account a `sign_in` request needs."""
+
+
 class ApprovalKind(StrEnum):
     """The subject of a request. `comity.approvals.kinds.KINDS` has the rules for each kind."""
 
@@ -42,7 +49,7 @@ class ApprovalKind(StrEnum):
     INPUT = "input"
     SELECT = "select"
     NOTICE = "notice"
-    VISIT = "visit"
+    SIGN_IN = "sign_in"
     REGISTRATION = "registration"
     SCOPE = "scope"
     BUDGET = "budget"
@@ -312,8 +319,24 @@ def arguments_digest(arguments: object, key: bytes = b"") -> str:
 PAGE_SIZE: Final = 250
 
 
+@dataclass(frozen=True, slots=True)
+class ApprovalFilter:
+    """Which requests to find. An empty member matches all."""
+
+    states: tuple[ApprovalState, ...] = ()
+    kind: ApprovalKind | None = None
+    asker: str = ""
+    server: str = ""
+    tool: str = ""
+    # Part of the message, of the tool's name or of the asker's, in any case.
+    text: str = ""
+    newest_first: bool = False
+    # The id of the last request of the page before.
+    after: str = ""
+
+
 class ApprovalStore(Protocol):
-    async def open(self, request: ApprovalRequest) -> ApprovalRequest:
+    async def open(self, request: ApprovalRequest, *, with_notice: bool = False) -> ApprovalRequest:
         """Keep a new request, or return the live one with the same digest.
 
         At most one live request has the same digest. This method ends an expired one.
@@ -332,10 +355,20 @@ class ApprovalStore(Protocol):
         """Return requests by id, which sorts by time, after this id. No states means all."""
         ...
 
+    async def find(
+        self, criteria: ApprovalFilter, limit: int = PAGE_SIZE
+    ) -> Sequence[ApprovalRequest]:
+        """Return the requests that match, by id."""
+        ...
+
+    async def count_matches(self, criteria: ApprovalFilter) -> int:
+        """Return how many requests match, whatever the page."""
+        ...
+
     async def count(self, states: Collection[ApprovalState]) -> int: ...
 
     async def answer(
-        self, id: str, answer: ApprovalAnswer, until: datetime
+        self, id: str, answer: ApprovalAnswer, until: datetime, *, with_notice: bool = False
     ) -> ApprovalRequest | None:
         """Add an answer, and take the step that follows from all answers.
 
@@ -344,7 +377,9 @@ class ApprovalStore(Protocol):
         """
         ...
 
-    async def consume(self, id: str, call: str, at: datetime) -> ApprovalRequest | None:
+    async def consume(
+        self, id: str, call: str, at: datetime, *, with_notice: bool = False
+    ) -> ApprovalRequest | None:
         """Consume an approval for one call. Returns None for all callers but the first."""
         ...
 
@@ -355,11 +390,15 @@ class ApprovalStore(Protocol):
         """
         ...
 
-    async def end(self, id: str, state: ApprovalState, at: datetime) -> ApprovalRequest | None:
+    async def end(
+        self, id: str, state: ApprovalState, at: datetime, *, with_notice: bool = False
+    ) -> ApprovalRequest | None:
         """Withdraw, cancel or expire a request that is open, or accepted and not used."""
         ...
 
-    async def expire(self, at: datetime, limit: int = PAGE_SIZE) -> Sequence[ApprovalRequest]:
+    async def expire(
+        self, at: datetime, limit: int = PAGE_SIZE, *, with_notice: bool = False
+    ) -> Sequence[ApprovalRequest]:
         """End the requests that are past their time, the oldest first, and return them."""
         ...
 

@@ -1,13 +1,11 @@
 """The web page on which a person answers an approval request."""
 
-import base64
-import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from html import escape
 from typing import Final, NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import quote, urlencode
 
 from comity.approvals import presentation
 from comity.approvals.kinds import RULES_BY_KIND
@@ -17,76 +15,20 @@ from comity.approvals.service import ApprovalInbox
 from comity.errors import INVALID_PARAMS, UNAUTHENTICATED, MalformedMessage, Unavailable
 from comity.http import asgi
 from comity.http.asgi import HttpEndpoint, Receive, Scope, Send
+from comity.http.pages import (
+    parse_form,
+    read_form,
+    render_heading,
+    render_page,
+    render_paragraph,
+    send_page,
+)
 from comity.identity.authentication import Authenticator, RequestCredentials
 from comity.identity.keys import looks_like_key
 from comity.mcp.actors import LOCAL_OPERATOR, Actor
 from comity.toolkit.text import start_sentence
 
 MAX_REASON_LENGTH: Final = 500
-_STYLE: Final = """
-:root { color-scheme: light dark; --ground: #f6f7f9; --card: #fff; --ink: #1a1d21; --soft: #5b6470;
-  --line: #dfe3e8; --code: #f0f2f5; --yes: #17693a; --no: #b3261e; --odd: #8a5a00; }
-@media (prefers-color-scheme: dark) { :root { --ground: #121417; --card: #1c1f24; --ink: #e8eaed;
-  --soft: #a0a8b3; --line: #33383f; --code: #14171a; --yes: #2d8f57; --no: #d9534a;
-  --odd: #e0a94a; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-main { max-width: 42rem; margin: 0 auto; padding: 1rem; }
-header { color: var(--soft); padding: .25rem 0 .75rem; font-size: .875rem; }
-article { background: var(--card); border: 1px solid var(--line); border-radius: .75rem;
-  padding: 1.25rem; }
-h1 { font-size: 1.25rem; line-height: 1.35; margin: 0 0 .75rem; overflow-wrap: anywhere; }
-p { margin: 0 0 .75rem; overflow-wrap: anywhere; }
-.soft { color: var(--soft); font-size: .9375rem; }
-.odd { color: var(--odd); }
-.risk { display: inline-block; border: 1px solid currentcolor; border-radius: 1rem;
-  padding: 0 .625rem; margin: 0 0 .75rem; font-size: .875rem; font-weight: 600; }
-.dangerous { color: var(--no); } .moderate { color: var(--odd); } .safe { color: var(--yes); }
-dl { margin: 0 0 1rem; display: grid; grid-template-columns: 7.5rem minmax(0, 1fr); }
-dt, dd { margin: 0; padding: .4rem 0; border-top: 1px solid var(--line); }
-dt { color: var(--soft); padding-right: .75rem; font-size: .9375rem; }
-dd { overflow-wrap: anywhere; }
-dd.code, pre { font: .875rem/1.45 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
-pre { margin: 0; background: var(--code); border-radius: .5rem; padding: .625rem .75rem;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
-label { display: block; margin: 0 0 .25rem; font-size: .9375rem; color: var(--soft); }
-input { width: 100%; padding: .625rem .75rem; margin: 0 0 1rem; font: inherit; color: inherit;
-  background: var(--ground); border: 1px solid var(--line); border-radius: .5rem; }
-.buttons { display: grid; grid-template-columns: 1fr 1fr; gap: .75rem; }
-button:only-child { grid-column: 1 / -1; }
-.done { border-left: .375rem solid var(--yes); padding-left: .75rem; font-size: 1.125rem;
-  font-weight: 600; margin-bottom: 1.25rem; }
-.done.denied { border-color: var(--no); }
-button { padding: .875rem 1rem; font: inherit; font-weight: 600; border-radius: .625rem;
-  border: 2px solid var(--line); background: var(--card); color: var(--ink); cursor: pointer; }
-button.yes { background: var(--yes); border-color: var(--yes); color: #fff; }
-button.no { border-color: var(--no); color: var(--no); }
-button:focus-visible, input:focus-visible {
-  outline: 3px solid #4a90e2; outline-offset: 2px; }
-@media (max-width: 30rem) { main { padding: .5rem; } article { padding: 1rem; }
-  dl { grid-template-columns: 1fr; } dd { border-top: 0; padding-top: 0; }
-  dt { padding-bottom: 0; } }
-"""
-_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-HEADERS: Final = (
-    (b"content-type", b"text/html; charset=utf-8"),
-    (
-        b"content-security-policy",
-        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; "
-        "form-action 'self'; base-uri 'none'; "
-        "frame-ancestors 'none'".encode(),
-    ),
-    (b"x-frame-options", b"DENY"),
-    (b"x-content-type-options", b"nosniff"),
-    # No other site learns the address. With `no-referrer` the browser would hide the origin of our
-    # own form too, and we could not tell it from the form of another site.
-    (b"referrer-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-    (b"x-robots-tag", b"noindex"),
-)
 _SHORT_CODE_ROWS: Final = frozenset({"Definition", "Digest", "Trace"})
 
 
@@ -96,25 +38,6 @@ class ApprovalPageView(NamedTuple):
     title: str
     risk: str
     rows: Iterable[DetailRow]
-
-
-def render_page(title: str, *parts: str) -> bytes:
-    """Return a whole page. The title is untrusted text, the parts are trusted HTML."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><main><header>Comity</header><article>{''.join(parts)}</article></main></body>"
-        "</html>\n"
-    ).encode()
-
-
-def render_heading(text: str) -> str:
-    return f"<h1>{escape(text)}</h1>"
-
-
-def render_paragraph(text: str, kind: str = "") -> str:
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
 def render_request(view: ApprovalPageView) -> str:
@@ -160,8 +83,6 @@ def key_form() -> str:
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES: Final = 16 * 1024
-MAX_FIELDS: Final = 8
 KEY_PAGE_LIFETIME: Final = timedelta(minutes=10)
 """How long a page with a key stays valid."""
 
@@ -176,6 +97,7 @@ _LOCAL_MODE_TEXT: Final = (
     "link that `comity approvals link` prints. You can also enter an API key here."
 )
 _INVALID_LINK_TEXT: Final = "This link is invalid or has expired. Sign in with your API key."
+_OTHER_PERSON_TEXT: Final = "This link is for another person. Sign in as that person."
 _NOT_VISIBLE_TEXT: Final = "This approval request does not exist, or you cannot see it."
 _DONE_TEXT_BY_STATE: Final = {
     ApprovalState.APPROVED: "You approved it. It may run once, exactly as it was shown.",
@@ -188,7 +110,11 @@ _DONE_TEXT_BY_STATE: Final = {
 
 
 class AsksPage:
-    """The endpoint of all paths that begin with /approvals/."""
+    """The endpoint of all paths that begin with /approvals/.
+
+    A link with `t` answers as the principal that it names. A link with `for` only says for whom it
+    is: before this person has signed in, the page shows nothing and takes no answer.
+    """
 
     def __init__(self, inbox: ApprovalInbox, authenticator: Authenticator) -> None:
         self._inbox = inbox
@@ -211,39 +137,45 @@ class AsksPage:
         is_near = asgi.is_loopback_name(headers.get(b"host", b""))
         arrival = RequestCredentials(headers, client[0] if client else "", PAGE_PATH, is_near)
         try:
+            query = parse_form(scope.get("query_string", b""))
             if method == "POST":
-                fields = await _read_form(headers, receive)
-                status, body = await self._post(id, fields, arrival)
+                fields = await read_form(headers, receive)
+                status, body = await self._post(id, fields, query.get("for", ""), arrival)
             else:
-                token = _parse_form(scope.get("query_string", b"")).get("t", "")
-                status, body = await self._get(id, token, arrival)
+                status, body = await self._get(id, query, arrival)
         except (MalformedMessage, Unavailable) as refused:
             status, body = _refusal_page(refused)
-        await _send_response(send, status, b"" if method == "HEAD" else body)
+        await send_page(send, status, b"" if method == "HEAD" else body)
 
-    async def _get(self, id: str, token: str, credentials: RequestCredentials) -> tuple[int, bytes]:
+    async def _get(
+        self, id: str, query: Mapping[str, str], credentials: RequestCredentials
+    ) -> tuple[int, bytes]:
         """Answer a GET request."""
+        token, recipient = query.get("t", ""), query.get("for", "")
         if token:
-            found = self._open_link(id, token, credentials)
+            found = await self._open_link(id, token, credentials)
             if found is None:
-                return 403, _sign_in_page(_INVALID_LINK_TEXT)
+                return 403, self._sign_in_page(id, _INVALID_LINK_TEXT)
             return await self._show_request(found[0], id, token)
-        return 200, _sign_in_page(_LOCAL_MODE_TEXT) if self._is_local(
-            credentials
-        ) else _sign_in_page()
+        if recipient and self._unseal_recipient(id, recipient) is None:
+            return 403, self._sign_in_page(id, _INVALID_LINK_TEXT)
+        actor = await self._session_actor(credentials)
+        if actor is not None:
+            return await self._show_to(actor, id, recipient)
+        text = _LOCAL_MODE_TEXT if self._is_local(credentials) else _SIGN_IN_TEXT
+        return 200, self._sign_in_page(id, text, recipient)
 
     async def _post(
-        self, id: str, fields: Mapping[str, str], credentials: RequestCredentials
+        self, id: str, fields: Mapping[str, str], recipient: str, credentials: RequestCredentials
     ) -> tuple[int, bytes]:
         token = fields.get("t", "")
         if not token:
-            return await self._show_request(
-                await self._authenticate_key(fields.get("key", ""), credentials), id
-            )
+            actor = await self._authenticate_key(fields.get("key", ""), credentials)
+            return await self._show_to(actor, id, recipient)
         verdict = _DECISION_BY_BUTTON.get(fields.get("verdict", ""))
-        found = self._open_link(id, token, credentials)
+        found = await self._open_link(id, token, credentials)
         if found is None:
-            return 403, _sign_in_page(_INVALID_LINK_TEXT)
+            return 403, self._sign_in_page(id, _INVALID_LINK_TEXT)
         if verdict is None:
             raise MalformedMessage("choose to approve or to deny", INVALID_PARAMS)
         reason = fields.get("reason", "").strip()[:MAX_REASON_LENGTH]
@@ -254,20 +186,36 @@ class AsksPage:
 
     # Authentication.
 
-    def _open_link(
+    async def _open_link(
         self, id: str, token: str, credentials: RequestCredentials
     ) -> tuple[Actor, ApprovalLink] | None:
         """Return the actor of a link; None where the link or its principal is invalid."""
         link = self._inbox.links.unseal(token, id, self._approvals.clock())
         if link is None:
             return None
-        if link.credential == LOCAL_OPERATOR.credential:
+        session = await self._session_actor(credentials)
+        if session is not None and session.credential == link.credential:
+            actor = session
+        elif link.credential == LOCAL_OPERATOR.credential:
             actor = LOCAL_OPERATOR if self._is_local(credentials) else None
         else:
             actor = self._inbox.find_actor(
                 link.party, link.credential.removeprefix(_KEY_CREDENTIAL_PREFIX)
             )
         return None if actor is None or actor.party != link.party else (actor, link)
+
+    def _unseal_recipient(self, id: str, token: str) -> str | None:
+        """Return the person whom a link is for, or None if the link is invalid."""
+        link = self._inbox.links.unseal_sign_in(token, id, self._approvals.clock())
+        return None if link is None else link.party
+
+    async def _session_actor(self, credentials: RequestCredentials) -> Actor | None:
+        """Return the person who is signed in with this browser, or None."""
+        try:
+            return await self._authenticator.identify_browser(credentials)
+        except MalformedMessage:
+            # The session has ended. The page asks who the reader is.
+            return None
 
     def _is_local(self, credentials: RequestCredentials) -> bool:
         """Return whether a request comes from the machine of a gateway in local mode."""
@@ -289,6 +237,18 @@ class AsksPage:
         )
 
     # Pages.
+
+    async def _show_to(self, actor: Actor, id: str, recipient: str) -> tuple[int, bytes]:
+        """Show a request to a person who has signed in, if the link is for this person."""
+        if recipient and self._unseal_recipient(id, recipient) != actor.party:
+            return 403, self._sign_in_page(id, _OTHER_PERSON_TEXT, recipient)
+        return await self._show_request(actor, id)
+
+    def _sign_in_page(self, id: str, reason: str, recipient: str = "") -> bytes:
+        if self._authenticator.sessions is None:
+            return _sign_in_page(reason)
+        query = f"?{urlencode({'for': recipient})}" if recipient else ""
+        return _sign_in_page(reason, f"{PAGE_PATH}{quote(id)}{query}")
 
     async def _show_request(self, actor: Actor, id: str, token: str = "") -> tuple[int, bytes]:
         try:
@@ -330,12 +290,22 @@ class AsksPage:
         )
 
 
-def _sign_in_page(reason: str = _SIGN_IN_TEXT) -> bytes:
+def _sign_in_page(reason: str = _SIGN_IN_TEXT, next_path: str = "") -> bytes:
+    """Return the page that asks who the reader is. After a login, the reader is at `next_path`."""
     kind = "" if reason in (_SIGN_IN_TEXT, _LOCAL_MODE_TEXT) else "odd"
+    login = ""
+    if next_path:
+        href = escape(f"/login?{urlencode({'next': next_path})}")
+        # A browser sends the cookie of a session only if a page of ours leads to the address.
+        login = (
+            f'<p><a href="{href}">Sign in</a>, or '
+            f'<a href="{escape(next_path)}">go on</a> if you are signed in.</p>'
+        )
     return render_page(
         "Comity",
         render_heading("Who are you?"),
         render_paragraph(reason, kind),
+        login,
         key_form(),
     )
 
@@ -351,26 +321,3 @@ def _refusal_page(error: MalformedMessage | Unavailable) -> tuple[int, bytes]:
 
 def _sentence(error: MalformedMessage | Unavailable) -> str:
     return f"{start_sentence(presentation.one_line(str(error)))}."
-
-
-async def _read_form(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str, str]:
-    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/x-www-form-urlencoded":
-        raise MalformedMessage("send the form of this page", INVALID_PARAMS)
-    if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
-        raise MalformedMessage("pages of other sites may post nothing here", INVALID_PARAMS)
-    return _parse_form(await asgi.read_body(receive, headers, MAX_BODY_BYTES))
-
-
-def _parse_form(body: bytes) -> dict[str, str]:
-    try:
-        found = parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="replace")
-    except ValueError:
-        raise MalformedMessage("this cannot be read", INVALID_PARAMS) from None
-    return {name: values[-1] for name, values in found.items()}
-
-
-async def _send_response(send: Send, status: int, body: bytes) -> None:
-    headers = [*HEADERS, (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -89,6 +89,7 @@ class LastSteps(Protocol):
 
 
 MAX_POLICY_CHECKS: Final = 5
+MAX_CLIENT_LABEL: Final = 200
 """How often the policy is read before an approved call fails because it is unknown."""
 
 
@@ -131,7 +132,7 @@ class ApprovedCall:
         offer, holding = self.entry, self.pending_calls
         actor = self.call.client_stream.actor
         judged = holding.policy_engine.authorize(
-            actor, protocol.CALL_TOOL, offer.server, offer.name
+            actor, protocol.CALL_TOOL, offer.server, offer.name, self.call.view
         )
         if judged.effect is Effect.DENY:
             return Refusal(ACCESS_DENIED, "this call is no longer allowed")
@@ -298,6 +299,20 @@ class ClientPrompt(Protocol):
         ...
 
 
+def client_label(call: Call) -> str:
+    """Return the name and version that the client of a call gives itself. It may be untrue."""
+    session = call.client
+    info = None if session is None else session.client_info
+    if info is None:
+        return ""
+    try:
+        said = jsonrpc.decode_members(info)
+        name, version = (jsonrpc.decode_text(said.get(each)) for each in ("name", "version"))
+    except MalformedMessage:
+        return ""
+    return f"{name or ''} {version or ''}".strip()[:MAX_CLIENT_LABEL]
+
+
 class PendingCalls:
     """The calls that wait for an approval, and what they share."""
 
@@ -355,6 +370,8 @@ class PendingCalls:
             "arguments": self.redact(arguments),
             "arguments_digest": model.arguments_digest(arguments, self.key),
         }
+        if client := client_label(approved_call.call):
+            about = {**about, "client": client}
         return ApprovalDraft(
             kind=ApprovalKind.CONFIRM,
             asker=actor.party,
@@ -401,6 +418,8 @@ class PendingCalls:
 
         An actor that may answer the request gets a link that signs it in.
         """
+        if request.kind is ApprovalKind.SIGN_IN:
+            return f"{self.approvals.public_url}{model.SIGN_IN_PATH}{request.id}"
         url = f"{self.approvals.public_url}/approvals/{request.id}"
         may_answer = (
             actor is not ANONYMOUS and self.approvals.refusal_reason(request, actor) is None
@@ -412,6 +431,11 @@ class PendingCalls:
         """Return who can approve a pending call, and how. The link contains no credential."""
         page = self.page_url(request, ANONYMOUS)
         origin = self.approvals.public_url
+        if request.kind is ApprovalKind.SIGN_IN:
+            owner = str(request.about.get(model.OWNER, ""))
+            who = "you" if owner == actor.party else owner or "an administrator"
+            command = f"`comity accounts connect {request.server}`"
+            return ApprovalInstructions(who, page, command, action="sign in")
         return ApprovalInstructions(
             self.approvals.describe_approvers(request, actor),
             page,
@@ -561,6 +585,10 @@ class PendingCall:
         actor = self.call.client_stream.actor
         if mode is PromptMode.URL:
             if decision is ApprovalDecision.ACCEPT:
+                return request
+            if request.kind is ApprovalKind.SIGN_IN:
+                # Other calls of this person may still wait for the same account.
+                self._refuse(self.pending_refusal(request))
                 return request
             if self.approvals.refusal_reason(request, actor) is not None:
                 self._refuse(self.pending_refusal(request))

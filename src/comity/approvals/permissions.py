@@ -46,6 +46,7 @@ _DECISION_BY_OUTCOME: Final = {
 class PermissionGrantWriter(Protocol):
     """Writes grants in the name of an actor."""
 
+    def actor_named(self, principal: str) -> Actor: ...
     async def put(self, actor: Actor, grant: Grant) -> Grant: ...
 
 
@@ -116,7 +117,7 @@ class PermissionApprovals:
                 ask = await self._approvals.request(_draft(server, name))
                 if ask.state is ApprovalState.APPROVED:
                     # The gateway ended after the answer and before the grant was written.
-                    await self._write_grant(ask, Actor(ask.answers[-1].by, PrincipalKind.PERSON))
+                    await self._write_grant(ask, self._grants.actor_named(ask.answers[-1].by))
                 elif self._open_requests.get(server) is not known:
                     await self._approvals.withdraw(ask, "the server was removed")
                     return

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
 from comity.approvals.model import (
     ApprovalAnswer,
@@ -192,7 +192,50 @@ def _common_prefix_length(one: str, other: str) -> int:
     return next((place for place, (a, b) in pairs if a != b), len(one))
 
 
-def request_fields(request: ApprovalRequest) -> dict[str, object]:
+class AnswerView(TypedDict):
+    """One answer to an approval request."""
+
+    by: str
+    verdict: ApprovalDecision
+    at: datetime
+    reason: str
+
+
+class RequestView(TypedDict):
+    """An approval request, as every program that may see it reads it."""
+
+    id: str
+    kind: ApprovalKind
+    state: ApprovalState
+    requester: str
+    server: str
+    tool: str
+    summary: str
+    message: str
+    risk: str | None
+    about: Mapping[str, object]
+    digest: str
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    quorum: int
+    options: Sequence[str]
+    schema: Mapping[str, object] | None
+    trace: str
+    call: str | None
+    answers: list[AnswerView]
+
+
+class ApprovalView(RequestView):
+    """An approval request, with what the reader may do with it."""
+
+    similar: str | None
+    may_answer: bool
+    refusal_reason: str | None
+    approvers: str | None
+
+
+def request_fields(request: ApprovalRequest) -> RequestView:
     """Return a request as a JSON object."""
     return {
         "id": request.id,
@@ -319,6 +362,7 @@ def _difference(request: ApprovalRequest, alike: SimilarApprovals) -> str:
 SIGNATURE_HEADER: Final = "X-Comity-Signature"
 PAGE_PATH: Final = "/approvals/"
 _LINK_PURPOSE: Final = "answer an ask"
+_SIGN_IN_PURPOSE: Final = "sign in to answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,15 +391,30 @@ class ApprovalLinks:
         return "Links()"
 
     def seal(self, link: ApprovalLink) -> str:
+        """Return a link whose holder answers as its principal."""
+        return self._seal(_LINK_PURPOSE, link)
+
+    def seal_sign_in(self, link: ApprovalLink) -> str:
+        """Return a link that shows nothing before its principal has signed in."""
+        return self._seal(_SIGN_IN_PURPOSE, link)
+
+    def unseal(self, token: str, ask: str, now: datetime) -> ApprovalLink | None:
+        """Return the link to answer with if it is valid for this request now, else None."""
+        return self._unseal(_LINK_PURPOSE, token, ask, now)
+
+    def unseal_sign_in(self, token: str, ask: str, now: datetime) -> ApprovalLink | None:
+        """Return the link to sign in with if it is valid for this request now, else None."""
+        return self._unseal(_SIGN_IN_PURPOSE, token, ask, now)
+
+    def _seal(self, purpose: str, link: ApprovalLink) -> str:
         until = str(int(link.expires_at.timestamp()))
-        sealed = seal_token(self._key, _LINK_PURPOSE, link.ask, link.party, until, link.credential)
+        sealed = seal_token(self._key, purpose, link.ask, link.party, until, link.credential)
         # Many programs cut a sign off the end of an address in a text.
         return sealed.rstrip("=")
 
-    def unseal(self, token: str, ask: str, now: datetime) -> ApprovalLink | None:
-        """Return the link if it is valid for this request now, else None."""
+    def _unseal(self, purpose: str, token: str, ask: str, now: datetime) -> ApprovalLink | None:
         words = unseal_token(self._key, token + "=" * (-len(token) % 4))
-        if words is None or len(words) != 5 or words[0] != _LINK_PURPOSE:
+        if words is None or len(words) != 5 or words[0] != purpose:
             return None
         _, named, party, until, credential = words
         link = ApprovalLink(named, party, datetime.fromtimestamp(int(until), UTC), credential)

@@ -8,7 +8,13 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from comity.approvals.model import META_KEY, ApprovalDecision, ApprovalRequest, ApprovalState
+from comity.approvals.model import (
+    META_KEY,
+    ApprovalDecision,
+    ApprovalKind,
+    ApprovalRequest,
+    ApprovalState,
+)
 from comity.approvals.presentation import indented_json, one_line
 from comity.errors import DECLINED, INVALID_PARAMS, PENDING_APPROVAL, MalformedMessage
 from comity.mcp import jsonrpc, protocol
@@ -28,6 +34,7 @@ OTHER_PRINCIPAL_TEXT: Final = (
     "requestState belongs to another client; make the call again without it"
 )
 _STATE_PURPOSE: Final = "ask"
+_SIGN_IN_PURPOSE: Final = "sign-in"
 _PROGRESS_STEP: Final = 1e-6
 """The progress step of Comity's notifications. It is tiny: the tool's own must be greater."""
 
@@ -48,6 +55,8 @@ class PromptReply:
     ask: str
     mode: PromptMode
     verdict: ApprovalDecision | None = None
+    is_sign_in: bool = False
+    """Whether the client showed the page of a sign-in, which says nothing about the call."""
 
 
 class ApprovalInstructions(NamedTuple):
@@ -58,9 +67,11 @@ class ApprovalInstructions(NamedTuple):
     command: str
     refusal_reason: str = ""
     """Why the asker, who is an approver of other requests, cannot approve its own."""
+    action: str = "approve it"
 
     def __str__(self) -> str:
-        said = f"{start_sentence(self.who)} can approve it at {self.page} or by {self.command}."
+        can = f"{start_sentence(self.who)} can {self.action}"
+        said = f"{can} at {self.page} or by {self.command}."
         return f"{said} You cannot: {self.refusal_reason}." if self.refusal_reason else said
 
 
@@ -108,7 +119,8 @@ def form_elicitation(request: ApprovalRequest) -> dict[str, object]:
 
 def page_elicitation(request: ApprovalRequest, url: str, who: str) -> dict[str, object]:
     """Return the elicitation that shows a page. Opening the page answers nothing."""
-    said = f"Comity holds this call. {start_sentence(who)} can approve it on this page."
+    action = "sign in" if request.kind is ApprovalKind.SIGN_IN else "approve it"
+    said = f"Comity holds this call. {start_sentence(who)} can {action} on this page."
     return {
         "mode": PromptMode.URL,
         "message": f"{said} {prompt_text(request)}",
@@ -171,7 +183,12 @@ def waiting_progress(
 
 def describe_wait(request: ApprovalRequest, instructions: ApprovalInstructions) -> str:
     """Describe that a call waits, and how it can be approved."""
-    return f"waiting for approval (request {request.id}). {instructions}"
+    return f"waiting for {_awaited(request)} (request {request.id}). {instructions}"
+
+
+def _awaited(request: ApprovalRequest) -> str:
+    is_sign_in = request.kind is ApprovalKind.SIGN_IN
+    return f"a sign-in to {request.server!r}" if is_sign_in else "approval"
 
 
 def pending_refusal(
@@ -180,10 +197,12 @@ def pending_refusal(
     """Return the refusal of a call that is still pending. The same call finds the answer."""
     return Refusal(
         PENDING_APPROVAL,
-        f"this call waits for approval (request {request.id}); the tool has not run",
+        f"this call waits for {_awaited(request)} (request {request.id}); the tool has not run",
         retry_after,
         suggestions=(
-            "Make exactly the same call again: once it is approved, it runs.",
+            "Make exactly the same call again: once the person has done it, it runs."
+            if request.kind is ApprovalKind.SIGN_IN
+            else "Make exactly the same call again: once it is approved, it runs.",
             f"{instructions}",
         ),
         details={
@@ -211,7 +230,9 @@ def ended_refusal(request: ApprovalRequest) -> Refusal:
 
 def seal_state(key: bytes, request: ApprovalRequest, party: str, mode: PromptMode) -> str:
     """Return the sealed state that names the request, the principal and the mode."""
-    return seal_token(key, _STATE_PURPOSE, request.id, party, mode)
+    is_sign_in = request.kind is ApprovalKind.SIGN_IN
+    purpose = _SIGN_IN_PURPOSE if is_sign_in else _STATE_PURPOSE
+    return seal_token(key, purpose, request.id, party, mode)
 
 
 def extract_reply(key: bytes, party: str, frame: Frame) -> tuple[Frame, PromptReply | None]:
@@ -226,10 +247,10 @@ def extract_reply(key: bytes, party: str, frame: Frame) -> tuple[Frame, PromptRe
     if (
         words is None
         or len(words) != len((_STATE_PURPOSE, "ask", "party", "mode"))
-        or words[0] != _STATE_PURPOSE
+        or words[0] not in (_STATE_PURPOSE, _SIGN_IN_PURPOSE)
     ):
         return frame, None
-    _, ask, asked, mode = words
+    purpose, ask, asked, mode = words
     if asked != party:
         raise MalformedMessage(OTHER_PRINCIPAL_TEXT, INVALID_PARAMS)
     responses = params.get("inputResponses", _NOTHING)
@@ -238,4 +259,4 @@ def extract_reply(key: bytes, party: str, frame: Frame) -> tuple[Frame, PromptRe
     )
     verdict = None if response is None else decision_in(PromptMode(mode), response)
     plain = jsonrpc.with_params(frame, jsonrpc.to_raw(omit_members(params, ROUND)))
-    return plain, PromptReply(ask, PromptMode(mode), verdict)
+    return plain, PromptReply(ask, PromptMode(mode), verdict, purpose == _SIGN_IN_PURPOSE)

@@ -20,10 +20,12 @@ from comity.approvals.metrics import ApprovalMetrics
 from comity.approvals.model import (
     ANSWER_OWN_VERB,
     ANSWER_VERB,
+    OWNER,
     RANDOM_ID_BYTES,
     ApprovalAnswer,
     ApprovalDecision,
     ApprovalDraft,
+    ApprovalFilter,
     ApprovalKind,
     ApprovalRequest,
     ApprovalState,
@@ -32,7 +34,13 @@ from comity.approvals.model import (
     describe_approvers,
     new_request_id,
 )
-from comity.approvals.presentation import PAGE_PATH, ApprovalLink, ApprovalLinks, Seen
+from comity.approvals.presentation import (
+    PAGE_PATH,
+    ApprovalLink,
+    ApprovalLinks,
+    ApprovalView,
+    Seen,
+)
 from comity.approvals.settings import ApprovalSettings
 from comity.audit.events import AuditResult, AuditType
 from comity.audit.log import AuditFacts, AuditLog
@@ -100,6 +108,7 @@ class ApprovalService:
         """`approve_own`: a person with the grant of everything may approve its own requests."""
         self.store = store
         self.settings = settings or ApprovalSettings()
+        self._has_notifiers = bool(self.settings.notifiers)
         # Where the pages of requests are; known once the gateway listens.
         self.public_url = public_url
         self._approve_own = approve_own
@@ -154,6 +163,11 @@ class ApprovalService:
     def has_open(self) -> bool:
         """Whether a request of this node waits for an answer, or its approval for a use."""
         return bool(self._requesters)
+
+    @property
+    def open_count(self) -> int:
+        """How many requests of this node wait for an answer."""
+        return len(self._requesters)
 
     def metric_families(self) -> list[MetricFamily]:
         return self._metrics.families(len(self._requesters))
@@ -210,7 +224,7 @@ class ApprovalService:
         self._open_ids_by_requester.setdefault(request.asker, set()).add(request.id)
         self._requesters[request.id] = request.asker
         try:
-            kept = await self.store.open(request)
+            kept = await self.store.open(request, with_notice=self._has_notifiers)
         except BaseException:
             self._forget(request.id)
             raise
@@ -284,7 +298,9 @@ class ApprovalService:
 
     async def withdraw(self, request: ApprovalRequest, reason: str) -> bool:
         """End a request whose subject is gone. Returns False if it had ended before."""
-        ended = await self.store.end(request.id, ApprovalState.WITHDRAWN, self.clock())
+        ended = await self.store.end(
+            request.id, ApprovalState.WITHDRAWN, self.clock(), with_notice=self._has_notifiers
+        )
         if ended is not None:
             self._record_end(ended, reason)
         return ended is not None
@@ -296,7 +312,9 @@ class ApprovalService:
         """
         if not RULES_BY_KIND[request.kind].is_consumed:
             return request
-        used = await self.store.consume(request.id, call, self.clock())
+        used = await self.store.consume(
+            request.id, call, self.clock(), with_notice=self._has_notifiers
+        )
         if used is not None:
             self._forget(used.id)
             self._record(
@@ -358,6 +376,8 @@ class ApprovalService:
         """Return whether an actor is the asker, an approver or an auditor of a request."""
         if actor.party == request.asker or self._has_grant(actor, ANSWER_VERB, request):
             return True
+        if request.kind is ApprovalKind.SIGN_IN and actor.party == request.about.get(OWNER):
+            return True
         return self._has_grant(actor, ADMIN_READ, request)
 
     async def get(self, actor: Actor, id: str) -> ApprovalRequest:
@@ -378,6 +398,25 @@ class ApprovalService:
         found = await self.store.page(states, after, limit)
         following = found[-1].id if len(found) >= limit else ""
         return [ask for ask in found if self.may_see(ask, actor)], following
+
+    async def find(
+        self, actor: Actor, criteria: ApprovalFilter, limit: int = 250
+    ) -> tuple[Sequence[ApprovalRequest], str]:
+        """Return the matching requests that an actor may see, and the id to go on after."""
+        found = await self.store.find(criteria, limit)
+        following = found[-1].id if len(found) >= limit else ""
+        return [ask for ask in found if self.may_see(ask, actor)], following
+
+    def may_see_all(self, actor: Actor) -> bool:
+        """Return whether a grant lets an actor see every request."""
+        try:
+            seen = [
+                self._policy_engine.authorize(actor, verb, "", "")
+                for verb in (ADMIN_READ, ANSWER_VERB)
+            ]
+        except Unavailable:
+            return False
+        return any(each.effect is Effect.ALLOW and each.grant is not None for each in seen)
 
     async def answer(
         self,
@@ -421,7 +460,10 @@ class ApprovalService:
         The content may be a secret, so the audit log has only its fingerprint.
         """
         answered = await self.store.answer(
-            request.id, answer, answer.at + self.settings.approval_ttl
+            request.id,
+            answer,
+            answer.at + self.settings.approval_ttl,
+            with_notice=self._has_notifiers,
         )
         if answered is None:
             return None
@@ -445,7 +487,7 @@ class ApprovalService:
 
     async def expire_overdue(self) -> int:
         """End the requests that are past their time, and return how many there were."""
-        ended = await self.store.expire(self.clock())
+        ended = await self.store.expire(self.clock(), with_notice=self._has_notifiers)
         for ask in ended:
             self._record_end(ask)
             await self.erase_content(ask)
@@ -647,19 +689,17 @@ class ApprovalInbox:
             raise MalformedMessage(NOT_FOUND_TEXT, NOTHING_HERE)
         return found
 
-    async def view(self, actor: Actor, request: ApprovalRequest) -> dict[str, object]:
+    async def view(self, actor: Actor, request: ApprovalRequest) -> ApprovalView:
         return (await self.views(actor, [request]))[0]
 
-    async def views(
-        self, actor: Actor, requests: Iterable[ApprovalRequest]
-    ) -> list[dict[str, object]]:
-        """Return requests as JSON objects, the riskiest first, with what this actor may do."""
-        found = presentation.sort_by_urgency(requests)
+    async def views(self, actor: Actor, requests: Iterable[ApprovalRequest]) -> list[ApprovalView]:
+        """Return requests as JSON objects, in the given order, with what this actor may do."""
+        found = list(requests)
         if any(ask.is_open for ask in found):
             await self.similar_approvals()
         return [self._view(actor, ask) for ask in found]
 
-    def _view(self, actor: Actor, request: ApprovalRequest) -> dict[str, object]:
+    def _view(self, actor: Actor, request: ApprovalRequest) -> ApprovalView:
         reason = self.approvals.refusal_reason(request, actor) if request.is_open else None
         return {
             **presentation.request_fields(request),
@@ -712,6 +752,14 @@ class ApprovalInbox:
         credential = LOCAL_OPERATOR.credential if party == LOCAL_OPERATOR.party else ""
         link = ApprovalLink(request.id, party, request.expires_at, credential)
         return f"{page}?t={self.links.seal(link)}"
+
+    def sign_in_url(self, request: ApprovalRequest, party: str = "") -> str:
+        """Return the page of a request; with `party`, for this principal only, which signs in."""
+        page = f"{self.approvals.public_url}{PAGE_PATH}{request.id}"
+        if not party:
+            return page
+        link = ApprovalLink(request.id, party, request.expires_at)
+        return f"{page}?for={self.links.seal_sign_in(link)}"
 
     def link_problem(self, request: ApprovalRequest, party: str) -> str | None:
         """Return why a principal cannot have a link to answer with, or None if it can."""

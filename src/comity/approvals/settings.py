@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from comity.approvals.notifiers.model import NotifierSettings
+from comity.approvals.notifiers.settings import NOTIFIERS
 from comity.config.fields import COUNT, number_type, setting
 
 type Elicitations = Literal["client", "people"]
@@ -31,9 +33,9 @@ class ApprovalSettings:
         "client",
         "Where questions of servers go: to the `client`, or to `people` if it cannot answer.",
     )
-    # The URL may hold a secret.
-    webhook: str = setting("", "The URL to which Comity posts new requests.", is_secret=True)
-    webhook_secret_file: str = setting("", "The file of the secret that signs these posts.")
+    notifiers: tuple[NotifierSettings, ...] = setting(
+        (), "The notifiers, which tell people about requests.", NOTIFIERS
+    )
 
 
 @dataclass(frozen=True, slots=True)

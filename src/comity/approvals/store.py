@@ -4,12 +4,12 @@
 The condition of the statement and the constraints of the table guard against the opposite.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy import Select, exists, func, insert, select, text, union_all, update
+from sqlalchemy import Select, exists, func, insert, or_, select, text, union_all, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from comity.approvals import model
@@ -18,6 +18,7 @@ from comity.approvals.model import (
     ApprovalAnswer,
     ApprovalDecision,
     ApprovalEvent,
+    ApprovalFilter,
     ApprovalKind,
     ApprovalRequest,
     ApprovalState,
@@ -25,6 +26,7 @@ from comity.approvals.model import (
     next_state,
     states_before,
 )
+from comity.approvals.notifiers.model import change_job
 from comity.errors import MalformedMessage
 from comity.storage import values
 from comity.storage.changes import PAGE, RecordKind
@@ -37,6 +39,7 @@ from comity.storage.database import (
     SqlDatabase,
     WriteTransaction,
 )
+from comity.storage.work_queue import SqlWorkQueue
 
 _COLUMN_NAMES: Final = [column.name for column in ASKS.columns]
 _ANSWER_COLUMNS: Final = [
@@ -44,12 +47,21 @@ _ANSWER_COLUMNS: Final = [
 ]
 
 
+NOTICE_JOBS: Final = "notice"
+
+
 class SqlAsks:
-    def __init__(self, database: SqlDatabase) -> None:
+    """Stores approval requests.
+
+    A method with `with_notice` adds the job of the notifiers in the transaction of the change.
+    """
+
+    def __init__(self, database: SqlDatabase, notices: SqlWorkQueue) -> None:
+        self.notices = notices
         self._database = database
         self._next_expiry = EarliestTime(database, ASKS.c.expires_at, ASK_IS_LIVE)
 
-    async def open(self, request: ApprovalRequest) -> ApprovalRequest:
+    async def open(self, request: ApprovalRequest, *, with_notice: bool = False) -> ApprovalRequest:
         new = model.checked_request(request)
         async with self._database.writing() as writing:
             same = [ASKS.c.digest == new.digest, ASK_IS_LIVE]
@@ -61,6 +73,7 @@ class SqlAsks:
             if await _read_requests(writing.connection, select(ASKS).where(ASKS.c.id == new.id)):
                 raise MalformedMessage("an approval request with this id exists already")
             await writing.connection.execute(insert(ASKS), [_row_of_request(new)])
+            await self._add_notices(writing, [new] if with_notice else (), new.created_at)
             await writing.record_change(RecordKind.ASKS, [new.id])
         return new
 
@@ -84,13 +97,29 @@ class SqlAsks:
         all_of_them = union_all(*each).subquery()
         return await self._find_all(select(all_of_them).order_by(all_of_them.c.id).limit(limit))
 
+    async def find(self, criteria: ApprovalFilter, limit: int = PAGE) -> Sequence[ApprovalRequest]:
+        if criteria.after and not values.is_name(criteria.after):
+            return []
+        wanted = matching_requests(criteria).limit(limit)
+        if criteria.after:
+            after = criteria.after
+            wanted = wanted.where(ASKS.c.id < after if criteria.newest_first else ASKS.c.id > after)
+        newest = criteria.newest_first
+        found = await self._find_all(wanted.order_by(ASKS.c.id.desc() if newest else ASKS.c.id))
+        return found[::-1] if newest else found
+
+    async def count_matches(self, criteria: ApprovalFilter) -> int:
+        wanted = select(func.count()).select_from(matching_requests(criteria).subquery())
+        async with self._database.reading() as connection:
+            return (await connection.execute(wanted)).scalar_one()
+
     async def count(self, states: Collection[ApprovalState]) -> int:
         wanted = select(func.count()).select_from(ASKS).where(ASKS.c.state.in_(set(states)))
         async with self._database.reading() as connection:
             return (await connection.execute(wanted)).scalar_one()
 
     async def answer(
-        self, id: str, answer: ApprovalAnswer, until: datetime
+        self, id: str, answer: ApprovalAnswer, until: datetime, *, with_notice: bool = False
     ) -> ApprovalRequest | None:
         if not values.is_name(id):
             return None
@@ -108,15 +137,23 @@ class SqlAsks:
             changed = {"state": heard.state, "expires_at": heard.expires_at}
             step = update(ASKS).where(ASKS.c.id == id, ASKS.c.state == ask.state)
             await writing.connection.execute(step.values(**changed, ended_at=heard.ended_at))
+            await self._add_notices(writing, [heard] if with_notice else (), said.at)
             await writing.record_change(RecordKind.ASKS, [id])
         return heard
 
-    async def consume(self, id: str, call: str, at: datetime) -> ApprovalRequest | None:
+    async def consume(
+        self, id: str, call: str, at: datetime, *, with_notice: bool = False
+    ) -> ApprovalRequest | None:
         values.check_name(call, "a call's name")
         now = values.to_utc(at)
         in_time = [ASKS.c.id == id, ASKS.c.expires_at > now]
         return await self._apply_event_to_one(
-            id, ApprovalEvent.CONSUMED, in_time, call=call, ended_at=now
+            id,
+            ApprovalEvent.CONSUMED,
+            in_time,
+            now if with_notice else None,
+            call=call,
+            ended_at=now,
         )
 
     async def release(self, id: str, call: str) -> ApprovalRequest | None:
@@ -127,18 +164,26 @@ class SqlAsks:
         replaced = exists().where(other.c.digest == ASKS.c.digest, is_live)
         by_it = [ASKS.c.id == id, ASKS.c.call == call, ~replaced]
         return await self._apply_event_to_one(
-            id, ApprovalEvent.RELEASED, by_it, call="", ended_at=None
+            id, ApprovalEvent.RELEASED, by_it, None, call="", ended_at=None
         )
 
-    async def end(self, id: str, state: ApprovalState, at: datetime) -> ApprovalRequest | None:
+    async def end(
+        self, id: str, state: ApprovalState, at: datetime, *, with_notice: bool = False
+    ) -> ApprovalRequest | None:
         if state not in EVENT_BY_END_STATE:
             return None
         now = values.to_utc(at)
         return await self._apply_event_to_one(
-            id, EVENT_BY_END_STATE[state], [ASKS.c.id == id], ended_at=now
+            id,
+            EVENT_BY_END_STATE[state],
+            [ASKS.c.id == id],
+            now if with_notice else None,
+            ended_at=now,
         )
 
-    async def expire(self, at: datetime, limit: int = PAGE) -> Sequence[ApprovalRequest]:
+    async def expire(
+        self, at: datetime, limit: int = PAGE, *, with_notice: bool = False
+    ) -> Sequence[ApprovalRequest]:
         now = values.to_utc(at)
         # This runs every second. While nothing is due, it sends no query.
         if not await self._next_expiry.is_reached(now):
@@ -147,7 +192,9 @@ class SqlAsks:
         first = due.order_by(ASKS.c.expires_at).limit(limit)
         async with self._database.writing() as writing:
             late = [ASKS.c.id.in_(first)]
-            return await _apply_event(writing, ApprovalEvent.EXPIRED, late, ended_at=now)
+            ended = await _apply_event(writing, ApprovalEvent.EXPIRED, late, ended_at=now)
+            await self._add_notices(writing, ended if with_notice else (), now)
+            return ended
 
     async def erase_content(self, id: str) -> None:
         if not values.is_name(id):
@@ -157,12 +204,26 @@ class SqlAsks:
             await writing.connection.execute(of_it.values(content=values.encode_document({})))
 
     async def _apply_event_to_one(
-        self, id: str, event: ApprovalEvent, where: list[Any], **changed: object
+        self,
+        id: str,
+        event: ApprovalEvent,
+        where: list[Any],
+        notified_at: datetime | None,
+        **changed: object,
     ) -> ApprovalRequest | None:
         if not values.is_name(id):
             return None
         async with self._database.writing() as writing:
-            return next(iter(await _apply_event(writing, event, where, **changed)), None)
+            found = await _apply_event(writing, event, where, **changed)
+            if notified_at is not None:
+                await self._add_notices(writing, found, notified_at)
+            return next(iter(found), None)
+
+    async def _add_notices(
+        self, transaction: WriteTransaction, requests: Iterable[ApprovalRequest], at: datetime
+    ) -> None:
+        for each in requests:
+            await self.notices.add_in(transaction.connection, change_job(each, at))
 
     async def _find_one(self, query: Select[Any], named: str) -> ApprovalRequest | None:
         # No row has such a name, and a database would reject it.
@@ -172,6 +233,24 @@ class SqlAsks:
     async def _find_all(self, query: Select[Any]) -> list[ApprovalRequest]:
         async with self._database.reading() as connection:
             return await _read_requests(connection, query)
+
+
+def matching_requests(criteria: ApprovalFilter) -> Select[Any]:
+    """Return the query for a filter. The state or the asker has an index."""
+    wanted = select(ASKS)
+    if criteria.states:
+        wanted = wanted.where(ASKS.c.state.in_(criteria.states))
+    if criteria.kind is not None:
+        wanted = wanted.where(ASKS.c.kind == criteria.kind)
+    for name in ("asker", "server", "tool"):
+        word = getattr(criteria, name)
+        if word:
+            wanted = wanted.where(ASKS.c[name] == values.clean_words(word))
+    if criteria.text:
+        text = values.clean_words(criteria.text)
+        columns = (ASKS.c.message, ASKS.c.asker, ASKS.c.server, ASKS.c.tool)
+        wanted = wanted.where(or_(*(each.icontains(text, autoescape=True) for each in columns)))
+    return wanted
 
 
 async def _apply_event(

@@ -41,6 +41,8 @@ ENDED_STATES: Final = tuple(
 class SuggestionGrantWriter(Protocol):
     """Writes grants in the name of an actor, after it checks that the actor may do so."""
 
+    def actor_named(self, principal: str) -> Actor: ...
+
     @property
     def access(self) -> GrantSet: ...
     def require_grant(self, actor: Actor, verb: str, target: str) -> None: ...
@@ -179,7 +181,8 @@ class SuggestionService:
         access, now = self._administration.access, self._clock()
 
         def is_settled(one: PastCall) -> bool:
-            actor, place = Actor(one.asker), (one.server, one.tool)
+            actor = self._administration.actor_named(one.asker)
+            place = (one.server, one.tool)
             judged = access.authorize(actor, CALL, *place, now)
             is_granted = judged.effect is Effect.ALLOW and judged.level is TargetSpecificity.OFFER
             if judged.effect is Effect.DENY or is_granted:

@@ -9,9 +9,16 @@ from comity.app.authentication import HttpAuthenticator
 from comity.app.records import GatewaySnapshot, RecordStores
 from comity.app.settings import Settings
 from comity.approvals.api import AsksApi, AsksStream
-from comity.approvals.client_prompts import ElicitationPrompt, InputRequiredPrompt, TaskPrompt
+from comity.approvals.briefing import ApprovalBriefing
+from comity.approvals.client_prompts import (
+    ElicitationPrompt,
+    InputRequiredPrompt,
+    LongWaitPrompt,
+    TaskPrompt,
+)
 from comity.approvals.model import ApprovalRequest
-from comity.approvals.notifications import ApprovalNotifier, ApproverDirectory
+from comity.approvals.notifiers.recipients import ApproverDirectory
+from comity.approvals.notifiers.wiring import NotifierComponents, build_notifiers
 from comity.approvals.page import AsksPage
 from comity.approvals.pending_calls import ClientPrompt, LastSteps, PendingCalls
 from comity.approvals.presentation import ApprovalLink, ApprovalLinks
@@ -20,9 +27,7 @@ from comity.approvals.service import ApprovalInbox, ApprovalService
 from comity.audit.log import AuditLog
 from comity.audit.wiring import AuditLogComponents, open_audit_log
 from comity.catalog.catalog import Catalog
-from comity.config.secret_files import read_secret
-from comity.errors import Misconfigured
-from comity.events.webhooks.approval_notices import ApprovalWebhook
+from comity.catalog.tool_reviews import ToolReviewService
 from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, View
 from comity.http.asgi import HttpEndpoint
 from comity.identity.authentication import Authenticator, IdentityDirectory
@@ -39,10 +44,8 @@ from comity.policy.snapshot import (
     SnapshotFreshness,
 )
 from comity.policy.wiring import static_rules_of
-from comity.servers.wiring import proxies_of
 from comity.storage.changes import RecordKind
 from comity.toolkit.background import BackgroundTasks
-from comity.topics.server_members import TopicPrompt
 
 
 def build_client_prompts(
@@ -53,7 +56,12 @@ def build_client_prompts(
     Every node with the same pepper can read the state that another node gave to a client.
     """
     own_tasks = TaskPrompt(task_ids, clock)
-    return [TopicPrompt(), InputRequiredPrompt(), ElicitationPrompt(), own_tasks], own_tasks
+    return [
+        LongWaitPrompt(),
+        InputRequiredPrompt(),
+        ElicitationPrompt(),
+        own_tasks,
+    ], own_tasks
 
 
 def build_pending_calls(
@@ -94,7 +102,7 @@ class ApprovalComponents:
     snapshot: GatewaySnapshot
     audit_log: AuditLog
     stream: AsksStream
-    notifier: ApprovalNotifier | None
+    notifiers: NotifierComponents
     routes: ApiRoutes
     endpoints: dict[str, HttpEndpoint]
 
@@ -110,8 +118,7 @@ class ApprovalComponents:
 
     def stop(self) -> None:
         self.end_streams()
-        if self.notifier is not None:
-            self.notifier.stop()
+        self.notifiers.stop()
         self.pending_calls.stop()
         self.approvals.stop()
 
@@ -124,6 +131,7 @@ def build_approvals(
     authenticator: Authenticator,
     administration: GrantAdmin,
     http_authenticator: HttpAuthenticator,
+    tool_reviews: ToolReviewService,
 ) -> ApprovalComponents:
     """Build the endpoints where people answer: the API, the page and the notifications."""
     approvals, audit_log = pending_calls.approvals, audit_log_components.audit_log
@@ -131,12 +139,17 @@ def build_approvals(
         approvals, ApprovalLinks(authenticator.pepper), authenticator.find_actor, audit_log
     )
     stream = AsksStream(inbox, authenticate=http_authenticator.authenticate)
-    notices = make_notifier(settings, inbox, snapshot.grants)
+    directory = ApproverDirectory(snapshot.grants, inbox, snapshot.members_of)
+    briefing = ApprovalBriefing(
+        inbox, administration, audit_log.store.find, tool_reviews, directory.approvers_of
+    )
+    notifiers = build_notifiers(
+        settings, inbox, directory, snapshot, audit_log, authenticator.pepper
+    )
     snapshot.watch(RecordKind.ASKS, approvals.on_changed)
     snapshot.watch(RecordKind.ASKS, stream.on_id_changed)
     approvals.watchers.extend((inbox.clear_history_cache, stream.on_request_changed))
-    if notices is not None:
-        approvals.notifiers.append(notices.on_request_changed)
+    approvals.notifiers.append(notifiers.service.on_request_changed)
     return ApprovalComponents(
         approvals=approvals,
         pending_calls=pending_calls,
@@ -144,9 +157,11 @@ def build_approvals(
         snapshot=snapshot,
         audit_log=audit_log,
         stream=stream,
-        notifier=notices,
-        routes=AsksApi(inbox, administration).routes,
-        endpoints=stream.endpoints | AsksPage(inbox, authenticator).endpoints,
+        notifiers=notifiers,
+        routes=(*AsksApi(briefing).routes, *notifiers.routes),
+        endpoints=stream.endpoints
+        | AsksPage(inbox, authenticator).endpoints
+        | notifiers.clicks.endpoints,
     )
 
 
@@ -161,22 +176,6 @@ def make_approvals(
         approve_own=settings.policy.approve_own,
         public_url=settings.identity.public_url or f"http://{settings.host}:{settings.port}",
     )
-
-
-def make_notifier(
-    settings: Settings, inbox: ApprovalInbox, grants: GrantSnapshot
-) -> ApprovalNotifier | None:
-    """Return the notifier, or None if no webhook is configured. Raises Misconfigured."""
-    if not settings.approvals.webhook:
-        return None
-    if not settings.approvals.webhook_secret_file:
-        raise Misconfigured(
-            "a webhook needs a secret to sign with: `openssl rand -hex 32 > webhook.secret`, and "
-            "name the file with webhook_secret_file in [approvals]"
-        )
-    secret = read_secret(settings.approvals.webhook_secret_file, "approvals.webhook_secret_file")
-    webhook = ApprovalWebhook(settings.approvals.webhook, secret, proxies=proxies_of(settings))
-    return ApprovalNotifier(inbox, ApproverDirectory(grants, inbox), webhook)
 
 
 def stored_approval_routes(records: RecordStores, settings: Settings, pepper: bytes) -> ApiRoutes:
@@ -211,9 +210,14 @@ def _stored_api(
     approvals = make_approvals(settings, snapshot, audit_log)
     authenticator = Authenticator(IdentityDirectory(snapshot.keys, snapshot.parties, pepper))
     inbox = ApprovalInbox(approvals, ApprovalLinks(pepper), authenticator.find_actor, audit_log)
-    written = snapshot.records.grants
-    grant_admin = GrantAdmin(written, snapshot.grants, snapshot.refresh, audit_log=audit_log)
-    return AsksApi(inbox, grant_admin)
+    grant_admin = GrantAdmin(
+        snapshot.records.grants,
+        snapshot.grants,
+        snapshot.refresh,
+        audit_log=audit_log,
+        groups_of=snapshot.groups_of,
+    )
+    return AsksApi(ApprovalBriefing(inbox, grant_admin, snapshot.records.audit_log.find))
 
 
 def build_server_questions(

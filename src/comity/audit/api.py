@@ -3,24 +3,115 @@
 Every entry passed redaction before it was written, so nothing is hidden here again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
 from comity.audit.chain import AuditFilter, AuditRecord
 from comity.audit.events import OURS, AuditEvent, AuditType, event_of
 from comity.audit.export import AuditReader, ExportChunk, ExportCursor
+from comity.audit.spans import SpanKind, TraceSpan, build_spans
 from comity.audit.timeline import CallTimeline, TimelineEntry, build_timeline
 from comity.errors import INVALID_PARAMS, MalformedMessage
-from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission, View
+from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission
 from comity.http.api_input import CursorQuery, EmptyQuery, RequestQuery
 
 DEFAULT_ENTRIES: Final = 100
 MAX_ENTRIES: Final = 1_000
 
-type About = Callable[[], Mapping[str, object]]
+
+class AuditKeyView(TypedDict):
+    """The node whose entries this gateway writes, and the key that signs them."""
+
+    node: str
+    key: str | None
+    signed_to: int | None
+    waiting: int
+
+
+class AuditEntryView(TypedDict):
+    """An entry: the fields by which it is found, and what its body says."""
+
+    node: str
+    seq: int
+    at: datetime
+    type: str
+    actor: str
+    server: str
+    tool: str
+    result: str
+    trace: str
+    call: str
+    details: Mapping[str, object] | None
+    hash: str
+
+
+class AuditPage(TypedDict):
+    """One page of entries."""
+
+    entries: list[AuditEntryView]
+    next: NotRequired[str]
+
+
+class TimelineEventView(TypedDict):
+    """One event of a call in words."""
+
+    at: datetime
+    after_ms: float
+    type: str
+    text: str
+    more: Sequence[str]
+    is_bad: bool
+
+
+class StoryView(TypedDict):
+    """A call in words."""
+
+    headline: str
+    events: list[TimelineEventView]
+    unknown: Sequence[str]
+
+
+class TimelineView(StoryView):
+    """A call in words, and its entries."""
+
+    entries: list[AuditEntryView]
+
+
+class SpanView(TypedDict):
+    """A part of a trace. `parent` is the id of the span that contains it."""
+
+    id: str
+    parent: str | None
+    kind: SpanKind
+    name: str
+    start: datetime
+    duration_ms: float
+    server: str
+    tool: str
+    actor: str
+    result: str
+    types: list[str]
+
+
+class TraceView(TypedDict):
+    """A trace as spans. The first one covers all others."""
+
+    trace: str
+    spans: list[SpanView]
+    entries: list[AuditEntryView]
+
+
+class ExportChunkView(TypedDict):
+    """A part of the audit log, as the lines of the export format."""
+
+    lines: list[str]
+    next: NotRequired[str]
+
+
+type About = Callable[[], AuditKeyView]
 
 
 class AuditSearchQuery(RequestQuery, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +149,7 @@ class AuditSearchQuery(RequestQuery, frozen=True, forbid_unknown_fields=True):
 class AuditApi:
     """The operator API of the audit log, which is read-only."""
 
-    def __init__(self, reader: AuditReader, about: About = dict) -> None:
+    def __init__(self, reader: AuditReader, about: About) -> None:
         self._reader = reader
         self._about = about
 
@@ -69,22 +160,23 @@ class AuditApi:
             ApiRoute("GET", "/api/audit", read, self._find_entries, AuditSearchQuery),
             ApiRoute("GET", "/api/audit/key", read, self._show_key, EmptyQuery),
             ApiRoute("GET", "/api/audit/timeline/{name}", read, self._show_timeline, EmptyQuery),
+            ApiRoute("GET", "/api/audit/traces/{trace}", read, self._show_trace, EmptyQuery),
             ApiRoute("GET", "/api/audit/export", read, self._export, CursorQuery),
         )
 
-    async def _find_entries(self, request: ApiRequest[AuditSearchQuery]) -> View:
+    async def _find_entries(self, request: ApiRequest[AuditSearchQuery]) -> AuditPage:
         limit = request.input.limit
         lines = await self._reader.find(request.input.to_filter(), limit)
-        page: dict[str, object] = {"entries": [entry_view(line) for line in lines]}
+        page: AuditPage = {"entries": [entry_view(line) for line in lines]}
         if len(lines) >= limit:
             last = lines[-1]
             page["next"] = f"{last.at.isoformat()} {last.seq} {last.node}"
         return page
 
-    async def _show_key(self, _: ApiRequest[EmptyQuery]) -> View:
+    async def _show_key(self, _: ApiRequest[EmptyQuery]) -> AuditKeyView:
         return self._about()
 
-    async def _show_timeline(self, request: ApiRequest[EmptyQuery]) -> View:
+    async def _show_timeline(self, request: ApiRequest[EmptyQuery]) -> TimelineView:
         lines = await self._reader.about(request.path["name"])
         events = [event for line in lines if (event := _readable(line)) is not None]
         return {
@@ -92,11 +184,21 @@ class AuditApi:
             "entries": [entry_view(line) for line in lines],
         }
 
-    async def _export(self, request: ApiRequest[CursorQuery]) -> View:
+    async def _show_trace(self, request: ApiRequest[EmptyQuery]) -> TraceView:
+        """Return a trace, a call or an approval request as spans, for a waterfall."""
+        lines = await self._reader.about(request.path["trace"])
+        events = [event for line in lines if (event := _readable(line)) is not None]
+        return {
+            "trace": lines[0].trace,
+            "spans": [_span_view(each) for each in build_spans(events)],
+            "entries": [entry_view(line) for line in lines],
+        }
+
+    async def _export(self, request: ApiRequest[CursorQuery]) -> ExportChunkView:
         return _part_view(await self._reader.part(_place(request.input.cursor)))
 
 
-def entry_view(record: AuditRecord) -> View:
+def entry_view(record: AuditRecord) -> AuditEntryView:
     """An entry: what it is found by, and all that its body says."""
     event = _readable(record)
     return {
@@ -115,7 +217,7 @@ def entry_view(record: AuditRecord) -> View:
     }
 
 
-def story_view(timeline: CallTimeline) -> View:
+def story_view(timeline: CallTimeline) -> StoryView:
     return {
         "headline": timeline.headline,
         "events": [_told_view(told) for told in timeline.happened],
@@ -123,7 +225,7 @@ def story_view(timeline: CallTimeline) -> View:
     }
 
 
-def _told_view(entry: TimelineEntry) -> View:
+def _told_view(entry: TimelineEntry) -> TimelineEventView:
     return {
         "at": entry.at,
         "after_ms": round(entry.after.total_seconds() * 1000, 3),
@@ -134,8 +236,24 @@ def _told_view(entry: TimelineEntry) -> View:
     }
 
 
-def _part_view(chunk: ExportChunk) -> View:
-    view: dict[str, Any] = {"lines": [line.decode() for line in chunk.lines]}
+def _span_view(span: TraceSpan) -> SpanView:
+    return {
+        "id": span.id,
+        "parent": span.parent,
+        "kind": span.kind,
+        "name": span.name,
+        "start": span.start,
+        "duration_ms": span.duration_ms,
+        "server": span.server,
+        "tool": span.tool,
+        "actor": span.actor,
+        "result": span.result,
+        "types": span.types,
+    }
+
+
+def _part_view(chunk: ExportChunk) -> ExportChunkView:
+    view: ExportChunkView = {"lines": [line.decode() for line in chunk.lines]}
     if chunk.next is not None:
         view["next"] = f"{chunk.next.entries} {chunk.next.after} {chunk.next.node}"
     return view

@@ -9,6 +9,7 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     Text,
+    TextClause,
     delete,
     func,
     literal,
@@ -28,9 +29,11 @@ from comity.audit.chain import (
     ChainWriter,
     index_value,
 )
+from comity.audit.events import AuditResult
 from comity.errors import Misconfigured
 from comity.storage import values
 from comity.storage.database import (
+    AUDIT_CONDITIONS,
     CHECKPOINTS,
     JOURNAL,
     SEGMENTS,
@@ -142,12 +145,17 @@ def sought_for(criteria: AuditFilter) -> Select[Any]:
     return wanted.order_by(*(each.desc() for each in order) if criteria.newest_first else order)
 
 
-def _bounds(criteria: AuditFilter) -> list[ColumnElement[bool]]:
+def _bounds(criteria: AuditFilter) -> list[ColumnElement[bool] | TextClause]:
     words = ((JOURNAL.c[name], getattr(criteria, name)) for name in _FILTER_COLUMNS)
-    bounds = [column == index_value(word) for column, word in words if word]
+    bounds: list[ColumnElement[bool] | TextClause] = [
+        column == index_value(word) for column, word in words if word
+    ]
     if criteria.call:
         # The partial index holds only entries that have a call.
         bounds.append(JOURNAL.c.call != "")
+    for name, where in AUDIT_CONDITIONS.items():
+        if getattr(criteria, name) not in ("", AuditResult.SUCCESS):
+            bounds.append(where)
     if criteria.types:
         bounds.append(JOURNAL.c.type.in_([index_value(each) for each in criteria.types]))
     if criteria.since is not None:

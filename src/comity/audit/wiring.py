@@ -27,7 +27,6 @@ from comity.config.secret_files import read_secret
 from comity.errors import Misconfigured
 from comity.events.audit_feed import AuditFeed, AuditServerFeed, ServerAuditReports
 from comity.gateway.call_audit import ArgumentAuditLevel, AuditClass, CallAudit
-from comity.identity.authentication import Authenticator
 from comity.identity.keys import mac_of_key
 from comity.mcp.actors import Actor
 from comity.policy.risk import Risk
@@ -35,6 +34,7 @@ from comity.policy.snapshot import PolicyEngine
 from comity.policy.wiring import ServerPolicyService
 from comity.redaction.redact import Redactor
 from comity.redaction.secrets import is_secret_name
+from comity.secrets.wiring import key_texts
 from comity.servers.service import ServerService
 from comity.servers.wiring import proxies_of
 from comity.storage.stores import file_of
@@ -58,6 +58,10 @@ class AuditLogComponents:
     @property
     def redact(self) -> Redact:
         return self.redactor.redact
+
+    def learn_secrets(self, settings: Settings) -> None:
+        """Remove the secrets of a changed configuration too, from now on."""
+        self.redactor.add_known(known_secrets(settings, b""))
 
 
 @asynccontextmanager
@@ -141,8 +145,14 @@ def known_secrets(settings: Settings, pepper: bytes) -> Iterator[str]:
     """The secrets that the gateway knows from its settings."""
     yield pepper.decode("latin-1")
     yield pepper.hex()
+    yield from key_texts(settings)
     yield from _in_address(settings.store.url)
-    yield from _in_address(settings.approvals.webhook)
+    for notifier in settings.approvals.notifiers:
+        # The path of such a URL lets its holder post.
+        yield from (notifier.url,) if urlsplit(notifier.url).path.strip("/") else ()
+        yield from _in_address(notifier.url)
+        for file in filter(None, notifier.secret_files):
+            yield from _lines_of(file)
     for hook in settings.inbound_webhooks:
         yield from _lines_of(hook.secret_file)
     for server in settings.servers:
@@ -197,10 +207,6 @@ def last_signed_file(key_file: Path) -> Path:
     return key_file.with_name(f"{key_file.name}.last-signed")
 
 
-KEY = "key:"
-"""The prefix of a credential that is an API key."""
-
-
 @dataclass(frozen=True, slots=True)
 class AuditComponents:
     """The audit feeds for clients and servers, and what servers report themselves."""
@@ -248,13 +254,6 @@ def build_audit(
     told = AuditServerFeed(servers, lambda name: server_policies.policy_of(name).audit)
     audit_log.listeners.extend((notices.on_event, told.on_event))
     return AuditComponents(notices, told, ServerAuditReports(audit_log, servers))
-
-
-def has_valid_credential(identity: Authenticator, actor: Actor) -> bool:
-    """Whether the credential with which an actor came is still valid."""
-    if not actor.credential.startswith(KEY):
-        return True
-    return identity.find_actor(actor.party, actor.credential.removeprefix(KEY)) is not None
 
 
 def _known(tools: ToolReviewService, server: str, tool: str) -> tuple[Risk, Sequence[str]] | None:

@@ -43,11 +43,13 @@ class ActorView:
         actor: Actor,
         verb: str,
         is_usable: IsUsable | None = None,
+        view: str = "",
     ) -> None:
         self._policy_engine = policy_engine
         self._actor = actor
         self._verb = verb
         self._is_usable = is_usable
+        self._view = view
 
     @property
     def servers(self) -> Collection[str] | None:
@@ -69,7 +71,9 @@ class ActorView:
         return self._is_usable is None and self.server_visibility(server) == ALL_VISIBLE
 
     def is_visible(self, entry: CatalogEntry) -> bool:
-        judged = self._policy_engine.authorize(self._actor, self._verb, entry.server, entry.name)
+        judged = self._policy_engine.authorize(
+            self._actor, self._verb, entry.server, entry.name, self._view
+        )
         return judged.effect is not Effect.DENY and self.is_usable(entry)
 
     def is_usable(self, entry: CatalogEntry) -> bool:
@@ -256,9 +260,9 @@ class CatalogAccess:
         view = sight.server_view(server)
         return 0 if view is None else len(self.catalog.visible_entries(server, kind, view))
 
-    def is_listed(self, actor: Actor, kind: EntryKind, entry: CatalogEntry) -> bool:
-        """Return whether this actor's list contains the entry."""
-        return self._is_visible(actor, kind, entry)
+    def is_listed(self, actor: Actor, kind: EntryKind, entry: CatalogEntry, view: str = "") -> bool:
+        """Return whether this actor's list contains the entry, at the endpoint of a view if any."""
+        return self.view_of(actor, kind, view).is_visible(entry)
 
     def visible_servers(self, actor: Actor) -> Collection[str] | None:
         """Return the servers that this actor may know of; None if it may know of any server."""
@@ -304,6 +308,18 @@ class CatalogAccess:
         said = without_secrets(key[:1000])
         raise MalformedMessage(f"no such name in {kind}: {said!r:.200}", FAULT_BY_KIND[kind])
 
+    def find_in_view(
+        self, call: Call, kind: EntryKind, entry: CatalogEntry | None, name: str | None
+    ) -> CatalogEntry:
+        """Return the entry that a name means in a view, if the actor may use it there.
+
+        Raises MalformedMessage otherwise. An unknown name and a denied one get the same answer.
+        """
+        if entry is not None and self._may_use(call, kind, entry, entry.name):
+            return entry
+        said = without_secrets((name or "")[:1000])
+        raise MalformedMessage(f"no such name in {kind}: {said!r:.200}", FAULT_BY_KIND[kind])
+
     def find_resource(self, call: Call, uri: str | None) -> CatalogEntry:
         """Return the resource at this URI, or the template that it fits, if the actor may read it.
 
@@ -329,17 +345,18 @@ class CatalogAccess:
 
         def reads(uri: str) -> bool:
             if server is not None:
-                return self._may_read(actor, server, uri)
+                return self.may_read(actor, server, uri)
             return any(
-                self._may_read(actor, offer.server, uri)
+                self.may_read(actor, offer.server, uri)
                 for offer in self.catalog.find_resources(uri)
             )
 
         return reads
 
-    def _may_read(self, actor: Actor, server: str, uri: str) -> bool:
+    def may_read(self, actor: Actor, server: str, uri: str, view: str = "") -> bool:
+        """Return whether an actor may read a resource of a server; False if that is unknown."""
         try:
-            judged = self._policy_engine.authorize(actor, protocol.READ_RESOURCE, server, uri)
+            judged = self._policy_engine.authorize(actor, protocol.READ_RESOURCE, server, uri, view)
         except Unavailable:
             return False
         return judged.effect is not Effect.DENY
@@ -376,14 +393,15 @@ class CatalogAccess:
         """Return the review of a tool; None if tools are not reviewed."""
         return None if self._tools is None else self._tools.review_of(entry)
 
-    def view_of(self, actor: Actor, kind: EntryKind) -> ActorView:
-        """Return the actor's view of all entries of one kind."""
+    def view_of(self, actor: Actor, kind: EntryKind, view: str = "") -> ActorView:
+        """Return what the actor sees of all entries of one kind."""
         looks_at_tools = kind is EntryKind.TOOL and self._tools is not None
         return ActorView(
             self._policy_engine,
             actor,
             VERB_BY_KIND[kind],
             self._is_usable if looks_at_tools else None,
+            view,
         )
 
     def _is_usable(self, entry: CatalogEntry) -> bool:
@@ -407,7 +425,7 @@ class CatalogAccess:
     def _may_use(self, call: Call, kind: EntryKind, entry: CatalogEntry, name: str) -> bool:
         """Return whether a call may go to an entry, and note the decision on the call if so."""
         judged = self._policy_engine.authorize(
-            call.client_stream.actor, VERB_BY_KIND[kind], entry.server, name
+            call.client_stream.actor, VERB_BY_KIND[kind], entry.server, name, call.view
         )
         if judged.effect is Effect.DENY:
             return False

@@ -447,6 +447,21 @@ class Catalog:
             self._templates.remove(entry.name, entry)
 
 
+def page_of(entries: Sequence[CatalogEntry], cursor: str | None) -> tuple[list[bytes], str | None]:
+    """Return the definitions after the cursor of entries in the order of their keys.
+
+    Raises MalformedMessage if the cursor was not given out by this gateway.
+    """
+    place = "" if cursor is None else _read_cursor(cursor)[1]
+    page = _CatalogPage()
+    start = 0 if cursor is None else bisect_right([each.key for each in entries], str(place))
+    for entry in entries[start:]:
+        if page.is_full:
+            return page.definitions, _write_cursor("", page.last_position[1])
+        page.add(entry)
+    return page.definitions, None
+
+
 _NO_ENTRIES: Mapping[str, CatalogEntry] = {}
 
 

@@ -241,42 +241,51 @@ class LookalikeIndex:
     """
 
     def __init__(self) -> None:
-        self._places_by_skeleton: dict[str, dict[Place, float]] = {}
+        # By skeleton and by name: the servers, each with the time of acceptance. A name that
+        # thousands of servers share is compared once.
+        self._names_by_skeleton: dict[str, dict[str, dict[str, float]]] = {}
 
     def add(self, server: str, name: str, accepted_since: float) -> None:
         """Add a tool with the time since when it has been accepted."""
-        self._places_by_skeleton.setdefault(name_skeleton(name), {})[server, name] = accepted_since
+        names = self._names_by_skeleton.setdefault(name_skeleton(name), {})
+        names.setdefault(name, {})[server] = accepted_since
 
     def remove(self, server: str, name: str) -> None:
         look = name_skeleton(name)
-        places = self._places_by_skeleton.get(look, {})
-        places.pop((server, name), None)
-        if not places:
-            self._places_by_skeleton.pop(look, None)
+        names = self._names_by_skeleton.get(look, {})
+        servers = names.get(name, {})
+        servers.pop(server, None)
+        if not servers:
+            names.pop(name, None)
+        if not names:
+            self._names_by_skeleton.pop(look, None)
 
     def find_lookalikes(self, name: str) -> list[Place]:
         """Return every tool whose name equals this one or looks like it."""
-        return list(self._places_by_skeleton.get(name_skeleton(name), ()))
+        names = self._names_by_skeleton.get(name_skeleton(name), {})
+        return [(server, each) for each, servers in names.items() for server in servers]
 
     def find_older(self, server: str, name: str) -> Place | None:
         """Return the older tool that this one could be mistaken for, or None."""
-        places = self._places_by_skeleton.get(name_skeleton(name), {})
-        if len(places) < 2:
+        names = self._names_by_skeleton.get(name_skeleton(name), {})
+        if sum(map(len, names.values())) < 2:
             return None
-        mine = _age_key((server, name), places.get((server, name), float("inf")))
-        before = [
-            (_age_key(place, since), place)
-            for place, since in places.items()
-            if _is_lookalike((server, name), place)
-        ]
-        first, rival = min(before, default=(mine, None))
-        return rival if first < mine else None
-
-
-def _is_lookalike(one: Place, other: Place) -> bool:
-    if one[0] == other[0]:
-        return one[1] != other[1]
-    return normalized_name(one[1]) != normalized_name(other[1])
+        since = names.get(name, {}).get(server, float("inf"))
+        mine = _age_key((server, name), since)
+        before: list[tuple[tuple[float, int, Place], Place]] = []
+        for other, servers in names.items():
+            if other == name:
+                continue
+            if normalized_name(other) != normalized_name(name):
+                first, holder = min((at, holder) for holder, at in servers.items())
+            elif server in servers:
+                # Between servers, names of equal form are the same name.
+                first, holder = servers[server], server
+            else:
+                continue
+            before.append((_age_key((holder, other), first), (holder, other)))
+        oldest, rival = min(before, default=(mine, None))
+        return rival if oldest < mine else None
 
 
 def _age_key(place: Place, since: float) -> tuple[float, int, Place]:
@@ -559,6 +568,12 @@ _REMEDY: Final = (
     "an operator can look at it with `comity tools diff {server}` and let it be used with "
     "`comity tools accept {server} {tool}`"
 )
+_LOCK_REMEDY: Final = (
+    "it differs from comity.lock; an operator can look at it with `comity tools diff {server}` and "
+    "let it be used with `comity servers update {server}`"
+)
+LOCK_FILE: Final = "comity.lock"
+"""The author of an acceptance that the lock file holds."""
 
 
 class AcceptedDefinition(NamedTuple):
@@ -576,17 +591,21 @@ def state_of(
     findings: Iterable[DefinitionSuspicion],
     accepted: AcceptedDefinition | None,
     is_known: bool,
+    *,
+    is_outside_lock: bool = False,
 ) -> ReviewState:
     """Return the review state of a definition under its policy and the accepted definition.
 
     `is_known` tells whether the accepted definitions of the server are loaded. By default, a
-    definition seen for the first time without findings counts as accepted.
+    definition seen for the first time without findings counts as accepted. `is_outside_lock` is
+    for a tool that the lock file of its server does not have.
     """
     if tool.disabled:
         return ReviewState.DISABLED
     if seen.fault:
         return ReviewState.UNREADABLE
-    is_pinned = policy.definitions is not DefinitionPolicy.OFF
+    is_locked = policy.locked_tools is not None
+    is_pinned = is_locked or policy.definitions is not DefinitionPolicy.OFF
     if is_pinned and not is_known:
         return ReviewState.UNKNOWN
     if is_pinned and accepted is not None and seen.digest not in ("", accepted.digest):
@@ -595,7 +614,7 @@ def state_of(
     if suspect and not _is_accepted_by_person(accepted, seen):
         return ReviewState.SUSPECT
     is_new = policy.definitions is DefinitionPolicy.APPROVE and accepted is None
-    return ReviewState.NEW if is_new else ReviewState.ACCEPTED
+    return ReviewState.NEW if is_new or is_outside_lock else ReviewState.ACCEPTED
 
 
 def _is_accepted_by_person(accepted: AcceptedDefinition | None, seen: DefinitionAnalysis) -> bool:
@@ -609,6 +628,8 @@ def refusal_for(
     tool: str,
     missing: Mapping[str, PermissionDecision],
     findings: Iterable[DefinitionSuspicion] = (),
+    *,
+    is_locked: bool = False,
 ) -> Refusal | None:
     """Return why a tool in this review state cannot be called; None if it can."""
     if state is ReviewState.UNKNOWN:
@@ -617,7 +638,8 @@ def refusal_for(
     if state is not ReviewState.ACCEPTED:
         reason = _REFUSAL_BY_STATE[state]
         if state in (ReviewState.NEW, ReviewState.CHANGED, ReviewState.SUSPECT):
-            reason = f"{reason}; {_REMEDY.format(server=server, tool=_safe_name(tool))}"
+            remedy = _LOCK_REMEDY if is_locked else _REMEDY
+            reason = f"{reason}; {remedy.format(server=server, tool=_safe_name(tool))}"
         details: dict[str, object] = {"reason": f"definition_{state}"}
         if state is ReviewState.SUSPECT:
             details["findings"] = sorted({str(each.kind) for each in findings})

@@ -1,6 +1,6 @@
 """Tool discovery (`mgp/tools/*`), the gateway's meta tools, and tools that await a permission."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
@@ -43,8 +43,8 @@ from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import UNSET, Frame
 from comity.mcp.mgp import MgpExtension, NegotiatedTerms, of_request
 from comity.mcp.protocol import CALL_TOOL, COMPLETE_RESULT
+from comity.policy.call_limiter import CallLimiter
 from comity.policy.grants import Effect
-from comity.policy.limits import CallLimiter
 from comity.policy.snapshot import PolicyEngine
 from comity.redaction.secrets import without_secrets
 from comity.sessions.calls import Call
@@ -104,13 +104,14 @@ class ToolDiscoveryMethods:
             toolbelt.listed_definition(entry.definition), entry.server, label, score
         )
 
-    def count_search(self, call: Call, name: str) -> None:
+    async def count_search(self, call: Call, name: str) -> None:
         """Count a search against the caller's rate limits, as a call is counted.
 
         Raises Unavailable if a limit is reached.
         """
         if self._limits is not None:
             refusal = self._limits.count_call(call.client_stream.actor, GATEWAY, name, 1)
+            refusal = await refusal if isinstance(refusal, Awaitable) else refusal
             if refusal is not None:
                 raise Unavailable(refusal.reason, refusal.fault, refusal.retry_after)
 
@@ -119,7 +120,7 @@ class ToolDiscoveryMethods:
 
         Raises Unavailable if a rate limit is reached or grants cannot be read.
         """
-        self.count_search(call, MetaTool.SEARCH)
+        await self.count_search(call, MetaTool.SEARCH)
         queries = _search_queries(params, params.max_results or self.default_results)
         findings = await self.tool_search.find_all(call.client_stream.actor, queries)
         toolbelt = self.toolbelt_service.toolbelt_of(call)
@@ -370,7 +371,7 @@ class ToolRequestMethods:
         Raises Unavailable if a rate limit is reached or grants cannot be read.
         """
         call, actor = request.call, request.actor
-        self._discovery.count_search(call, MetaTool.REQUEST)
+        await self._discovery.count_search(call, MetaTool.REQUEST)
         needs = tool_request.capabilities or (tool_request.context,)
         sought = [await self._match_capability(actor, need, tool_request) for need in needs]
         belts = self._discovery.toolbelt_service

@@ -60,11 +60,17 @@ KINDS_BY_NOTIFICATION: Final = {
 GATEWAY_INFO: Final = {"name": "comity", "version": "0.1.0"}
 """The name and version that the gateway gives to servers."""
 
+UI_EXTENSIONS: Final[Mapping[str, object]] = {
+    "io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}
+}
+"""MCP Apps. A server lists the user interfaces of its tools only to clients that declare it."""
+
 GATEWAY_CAPABILITIES: Final = {
     "mgp": offer_extensions(SERVER_EXTENSIONS),
     "extensions": {
         EXTENSION_KEY: offer_extensions(SERVER_EXTENSIONS),
         mcpl.EXTENSION_KEY: mcpl.OFFERED,
+        **UI_EXTENSIONS,
     },
 }
 """The capabilities that the gateway declares to modern servers.

@@ -1,27 +1,30 @@
 """Operator API for the permissions of servers and the accepted definitions of tools."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, NotRequired, Protocol, TypedDict
 
 from msgspec import Meta, field
 
 from comity.catalog.definitions import (
+    DefinitionDifference,
     DefinitionSuspicion,
     ReviewState,
-    list_differences,
     reveal_hidden,
 )
 from comity.catalog.tool_reviews import ToolReviewService
 from comity.errors import INVALID_PARAMS, NOTHING_HERE, MalformedMessage
-from comity.http.api import ApiHandler, ApiRequest, ApiRoute, ApiRoutes, Permission, View
+from comity.http.api import ApiHandler, ApiRequest, ApiRoute, ApiRoutes, Permission
 from comity.http.api_input import EmptyQuery, NonEmptyText, RequestBody, ServerQuery, ShortText
+from comity.mcp import jsonrpc
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry
 from comity.policy.grants import PERMISSION_VERB, Effect, Grant
 from comity.policy.risk import (
     SERVER_SUBJECT_PREFIX,
+    PermissionOutcome,
+    Risk,
     expand_aliases,
     is_writable_name,
     permission_risk,
@@ -30,6 +33,91 @@ from comity.policy.server_permissions import ServerPermissions
 
 MAX_LISTED_TOOLS: Final = 1000
 TOOLS_PER_STEP: Final = 200
+MAX_SHOWN_TEXT: Final = 500
+
+
+class PermissionView(TypedDict):
+    """A permission that a server needs, and the decision on it."""
+
+    server: str
+    permission: str
+    risk: Risk
+    decision: PermissionOutcome
+    by: str
+    reason: str
+    expires_at: datetime | None
+    declared: bool
+
+
+class PermissionListView(TypedDict):
+    """The permissions of one or all servers."""
+
+    permissions: list[PermissionView]
+
+
+class FindingView(TypedDict):
+    """Something suspicious in a definition: how it was found, where, and what it is."""
+
+    look: str
+    where: str
+    what: str
+
+
+class AcceptanceView(TypedDict):
+    """The acceptance of a definition: its author and its time."""
+
+    digest: str
+    by: str
+    at: datetime | None
+
+
+class DefinitionView(TypedDict):
+    """The definition of a tool, and its review."""
+
+    server: str
+    tool: str
+    name: str
+    state: ReviewState
+    digest: str
+    risk: Risk
+    permissions: list[str]
+    validators: list[str]
+    advised: list[str]
+    findings: list[FindingView]
+    accepted: AcceptanceView | None
+    title: str | None
+    description: str | None
+
+
+class DefinitionPage(TypedDict):
+    """One page of definitions that a person has not accepted, or of all."""
+
+    tools: list[DefinitionView]
+    more: bool
+    next: NotRequired[str]
+
+
+class DefinitionChange(TypedDict):
+    """One difference between the accepted definition and the current one."""
+
+    at: str
+    before: str | None
+    after: str | None
+
+
+class ComparedDefinition(DefinitionView):
+    """A definition with its differences from the accepted one, and the tools that it shadows."""
+
+    shown: str
+    changes: list[DefinitionChange]
+    shadows: list[FindingView]
+
+
+class AcceptedToolsView(TypedDict):
+    """The tools whose definition is accepted now."""
+
+    server: str
+    accepted: Sequence[str]
 
 
 class PermissionDecisionBody(RequestBody, frozen=True):
@@ -51,6 +139,9 @@ class DefinitionPageQuery(ServerQuery, frozen=True):
     """Whether to list also the tools whose definition is accepted."""
 
     all: str = ""
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED_TOOLS)] = MAX_LISTED_TOOLS
+    # The number of tools of the pages before.
+    cursor: Annotated[int, Meta(ge=0, le=10**9)] = 0
 
 
 class DefinitionAcceptanceBody(RequestBody, frozen=True):
@@ -101,7 +192,7 @@ class CareApi:
             ),
         )
 
-    async def _list_permissions(self, request: ApiRequest[ServerQuery]) -> View:
+    async def _list_permissions(self, request: ApiRequest[ServerQuery]) -> PermissionListView:
         permits = [
             self._tool_reviews.permission_service.permissions_of(server)
             for server in self._requested_servers(request.input.server)
@@ -111,7 +202,7 @@ class CareApi:
     def _decision_handler(self, effect: Effect | None) -> ApiHandler[PermissionDecisionBody]:
         """Return the handler that sets this effect for a permission; None revokes the decision."""
 
-        async def handle(request: ApiRequest[PermissionDecisionBody]) -> View:
+        async def handle(request: ApiRequest[PermissionDecisionBody]) -> PermissionListView:
             wanted = request.input
             server, names = self._require_server(wanted.server), expand_aliases([wanted.permission])
             for name in names:
@@ -138,18 +229,18 @@ class CareApi:
         grant = Grant(subject, PERMISSION_VERB, name, effect, justification=why, expires_at=ends)
         await self._grants.put(actor, grant)
 
-    async def _accept(self, request: ApiRequest[DefinitionAcceptanceBody]) -> View:
+    async def _accept(self, request: ApiRequest[DefinitionAcceptanceBody]) -> AcceptedToolsView:
         server = self._require_server(request.input.server)
         accepted = await self._tool_reviews.accept(server, request.input.tools, request.actor.party)
         return {"server": server, "accepted": accepted}
 
-    async def _list_tools(self, request: ApiRequest[DefinitionPageQuery]) -> View:
-        """List the tools that are not accepted, or all tools, up to MOST_SHOWN."""
+    async def _list_tools(self, request: ApiRequest[DefinitionPageQuery]) -> DefinitionPage:
+        """Return one page of the tools that are not accepted, or of all tools."""
         servers, everything = (
             self._requested_servers(request.input.server),
             request.input.all == "true",
         )
-        found: list[View] = []
+        found: list[DefinitionView] = []
         number = 0
         for server in servers:
             for offer in self._tool_reviews.entries_of(server):
@@ -157,16 +248,18 @@ class CareApi:
                 # Yield to the event loop, since a list may be long.
                 if number % TOOLS_PER_STEP == 0:
                     await asyncio.sleep(0)
+                if number <= request.input.cursor:
+                    continue
+                if len(found) >= request.input.limit:
+                    return {"tools": found, "more": True, "next": str(number - 1)}
                 if (
                     everything
                     or self._tool_reviews.review_of(offer).state is not ReviewState.ACCEPTED
                 ):
                     found.append(self._summarize_tool(offer))
-                if len(found) >= MAX_LISTED_TOOLS:
-                    return {"tools": found, "more": True}
         return {"tools": found, "more": False}
 
-    def _summarize_tool(self, entry: CatalogEntry) -> dict[str, object]:
+    def _summarize_tool(self, entry: CatalogEntry) -> DefinitionView:
         standing = self._tool_reviews.review_of(entry)
         accepted = self._tool_reviews.accepted_definitions.get(entry.server, entry.name)
         return {
@@ -183,9 +276,11 @@ class CareApi:
             "accepted": None
             if accepted is None
             else {"digest": accepted.digest, "by": accepted.by, "at": accepted.at},
+            "title": _text_of(entry, "title"),
+            "description": _text_of(entry, "description"),
         }
 
-    async def _compare_tool(self, request: ApiRequest[EmptyQuery]) -> View:
+    async def _compare_tool(self, request: ApiRequest[EmptyQuery]) -> ComparedDefinition:
         """Return a tool, its differences from the accepted definition, and its findings."""
         server, tool = self._require_server(request.path["server"]), request.path["tool"]
         offer = next(
@@ -193,16 +288,13 @@ class CareApi:
         )
         if offer is None:
             raise MalformedMessage(f"server {server!r} lists no tool {tool!r:.200}", NOTHING_HERE)
-        before = await self._tool_reviews.accepted_definitions.definition(server, tool)
         after = self._tool_reviews.canonical_definition_of(offer)
-        told = [] if before is None or not after else list_differences(before, after)
+        told = await self._tool_reviews.differences_of(offer)
         shadows = [_finding_view(each) for each in self._tool_reviews.find_shadowed(offer)]
         return {
             **self._summarize_tool(offer),
             "shown": reveal_hidden(after.decode()),
-            "changes": [
-                {"at": each.pointer, "before": each.before, "after": each.after} for each in told
-            ],
+            "changes": [change_view(each) for each in told],
             "shadows": shadows,
         }
 
@@ -215,7 +307,23 @@ class CareApi:
         return server
 
 
-def permission_views(permissions: ServerPermissions) -> list[dict[str, object]]:
+def _text_of(entry: CatalogEntry, member: str) -> str | None:
+    try:
+        said = jsonrpc.decode_text(jsonrpc.decode_members(entry.definition).get(member))
+    except MalformedMessage:
+        return None
+    return None if said is None else said[:MAX_SHOWN_TEXT]
+
+
+def change_view(difference: DefinitionDifference) -> DefinitionChange:
+    return {
+        "at": difference.pointer,
+        "before": difference.before,
+        "after": difference.after,
+    }
+
+
+def permission_views(permissions: ServerPermissions) -> list[PermissionView]:
     """Return the permissions that a server needs, with the decision on each."""
     return [
         {
@@ -232,5 +340,5 @@ def permission_views(permissions: ServerPermissions) -> list[dict[str, object]]:
     ]
 
 
-def _finding_view(found: DefinitionSuspicion) -> dict[str, str]:
+def _finding_view(found: DefinitionSuspicion) -> FindingView:
     return {"look": str(found.kind), "where": found.location, "what": found.description}

@@ -14,16 +14,19 @@ from comity.audit.events import AuditType
 from comity.audit.log import MAX_NAMES_IN_EVENT, AuditLog
 from comity.catalog.catalog import Catalog
 from comity.catalog.definitions import (
+    LOCK_FILE,
     AcceptedDefinition,
     AcceptedTool,
     AcceptedToolStore,
     DefinitionAnalysis,
+    DefinitionDifference,
     DefinitionSuspicion,
     LookalikeIndex,
     ReviewState,
     SuspicionKind,
     examine_definition,
     has_same_meaning,
+    list_differences,
     never_reusable_reason,
     refusal_for,
     state_of,
@@ -41,10 +44,12 @@ from comity.policy.risk import (
     ServerPolicy,
     SuspicionPolicy,
     ToolPolicy,
+    TrustLevel,
     effective_risk,
     effective_trust,
     is_always_confirmed,
     must_be_confirmed,
+    risk_reasons,
 )
 from comity.policy.server_permissions import PermissionService, ServerPermissions
 from comity.policy.snapshot import WallClock
@@ -338,6 +343,25 @@ class ToolReviewService:
         self.refresh(server)
         return [pin.tool for pin in pins]
 
+    def trust_of(self, server: str) -> TrustLevel:
+        """Return the effective trust level of a server."""
+        claimed = self.permission_service.permissions_of(server).trust_level
+        return effective_trust(self._policy_of(server).trust, claimed)
+
+    def risk_reasons_of(self, entry: CatalogEntry) -> list[str]:
+        """Return why a tool has its effective risk."""
+        permissions = self.permission_service.permissions_of(entry.server)
+        policy, seen = self._policy_of(entry.server), self._examine(entry)
+        trust, tool = self.trust_of(entry.server), policy.tool_policy(entry.name)
+        needs = seen.required_permissions(permissions.declared)
+        return risk_reasons(policy, tool, trust, seen.label, seen.hints, needs)
+
+    async def differences_of(self, entry: CatalogEntry) -> list[DefinitionDifference]:
+        """Return how a definition differs from the accepted one."""
+        before = await self.accepted_definitions.definition(entry.server, entry.name)
+        after = self.canonical_definition_of(entry)
+        return [] if before is None or not after else list_differences(before, after)
+
     def canonical_definition_of(self, entry: CatalogEntry) -> bytes:
         """Return the canonical definition of a tool; empty if it cannot be read."""
         return self._examine(entry).canonical_bytes()
@@ -421,7 +445,9 @@ class ToolReviewService:
 
     def _discard_lookalikes(self, name: str) -> None:
         for place in self._lookalikes.find_lookalikes(name):
-            self._review_by_tool.pop(place, None)
+            if self._review_by_tool.pop(place, None) is None:
+                # Nothing was derived from its review since the watchers were told of it.
+                continue
             for told in self._watchers:
                 told(place[0])
 
@@ -445,10 +471,16 @@ class ToolReviewService:
         policy = self._policy_of(entry.server)
         tool, seen = policy.tool_policy(entry.name), self._examine(entry)
         findings = self._findings(entry, seen, policy)
-        accepted = self.accepted_definitions.get(entry.server, entry.name)
         known = self.accepted_definitions.is_known(entry.server)
-        state = state_of(seen, policy, tool, findings, accepted, known)
-        if accepted is None and state is ReviewState.ACCEPTED and seen.digest:
+        stored = accepted = self.accepted_definitions.get(entry.server, entry.name)
+        locked = policy.locked_tools
+        if locked is not None and entry.name in locked:
+            accepted = AcceptedDefinition(locked[entry.name], LOCK_FILE, None)
+        is_outside_lock = locked is not None and entry.name not in locked
+        state = state_of(
+            seen, policy, tool, findings, accepted, known, is_outside_lock=is_outside_lock
+        )
+        if stored is None and state is ReviewState.ACCEPTED and seen.digest:
             self._accept_first_seen(entry, seen, policy)
         needs = seen.required_permissions(permissions.declared)
         missing = permissions.missing(needs)
@@ -458,7 +490,9 @@ class ToolReviewService:
         always = is_always_confirmed(policy, tool, seen.label)
         standing = ToolReview(
             state,
-            refusal_for(state, entry.server, entry.name, missing, findings),
+            refusal_for(
+                state, entry.server, entry.name, missing, findings, is_locked=locked is not None
+            ),
             must_be_confirmed(policy, tool, risk),
             always,
             policy.cost_of(tool, risk),

@@ -421,6 +421,6 @@ class ToolbeltService:
 def _cache_key(actor: Actor) -> tuple[object, ...]:
     """Return the cache key of an actor.
 
-    Two API keys of one principal may be limited to different tools.
+    Two credentials of one principal may have different groups, or be limited to different tools.
     """
-    return actor.party, actor.permissions
+    return actor.party, actor.groups, actor.permissions

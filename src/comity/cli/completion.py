@@ -37,6 +37,10 @@ def complete_topics(context: click.Context, _: click.Parameter, typed: str) -> l
     return _names(context, lambda gateway: gateway.get("topics")["topics"], "topic", typed)
 
 
+def complete_views(context: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    return _names(context, lambda gateway: gateway.get("views")["views"], "name", typed)
+
+
 def _names(
     context: click.Context,
     ask: Callable[[ApiClient], list[dict[str, str]]],

@@ -112,9 +112,11 @@ def _configured_url(config: Path | None) -> str:
     from comity.app.settings_reader import ConfigSource
 
     try:
-        settings = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load().settings
+        source = ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True)
+        settings = source.load().settings
     except Misconfigured:
-        # The commands that need the file report what is wrong with it.
+        # The commands that need the file report what is wrong with it. A file that no person
+        # approved must not choose the gateway that gets the user's key.
         return ""
     # With port 0 the port changes at each start, and only the record names it.
     scheme = "https" if settings.tls.certificate_file else "http"

@@ -49,6 +49,7 @@ from comity.clients.files import (
 )
 from comity.clients.server_import import ImportedServer, entry_url, is_comity, is_server
 from comity.clients.takeover import ServerTakeover, add_servers, plan_takeover
+from comity.config.trust import content_digest, trust_file
 from comity.errors import Misconfigured, Unavailable
 from comity.toolkit.text import count_noun
 
@@ -333,7 +334,8 @@ def _endpoint(url: str) -> str:
 
 
 def _program_words(config: Path | None) -> list[str]:
-    found = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load()
+    # The entry names the file, and a file that is named needs no approval any more.
+    found = ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True).load()
     # The client starts it from some folder of its own, with some path of its own.
     program = shutil.which("comity") or str(Path(sys.argv[0]).absolute())
     return [str(Path(program).absolute()), "serve", "--stdio", "-c", str(found.files[0].absolute())]
@@ -438,6 +440,7 @@ def _write_config(target: Path, text: str, force: bool) -> None:
     if target.exists():
         write_whole(target.with_name(target.name + BACKUP), read_text(target))
     write_whole(target, text)
+    trust_file(target, content_digest(text.encode()))
 
 
 def _connect_all(

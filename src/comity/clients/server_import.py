@@ -38,6 +38,8 @@ class ImportedServer:
     entry: Entry
     sources: list[str]
     notes: list[str] = field(default_factory=list[str])
+    # One line above the entry, in a form of the file that has comments.
+    comment: str = ""
 
 
 _URLS: Final = ("httpUrl", "serverUrl", "url", "uri")
@@ -125,6 +127,8 @@ def _understood(
     elif isinstance(url, str):
         headers = _texts(entry.get("headers"))
         found = {"url": url, **({"headers": headers} if headers else {})}
+        if oauth := _oauth_client(entry):
+            found["oauth"] = oauth
         if _transport(client, entry) == "sse":
             found["transport"] = "sse"
     if found and (entry.get("disabled") is True or entry.get("enabled") is False):
@@ -132,6 +136,21 @@ def _understood(
     if "envFile" in entry and found:
         notes.append("its envFile is not read; set what it needs in env")
     return cast("Entry", _convert_variables(found, context, notes))
+
+
+def _oauth_client(entry: Mapping[str, Any]) -> Entry:
+    """Return the OAuth client in an entry. `"auth": "oauth"` and a bare URL need none.
+
+    Cursor writes it as `auth`, Claude Code as `oauth`.
+    """
+    cursor, claude = object_members(entry.get("auth")), object_members(entry.get("oauth"))
+    found: Entry = {
+        "client_id": cursor.get("CLIENT_ID") or claude.get("clientId"),
+        "client_secret": cursor.get("CLIENT_SECRET"),
+        "scopes": _items(cursor.get("scopes")),
+    }
+    kept = {name: each for name, each in found.items() if each}
+    return kept if isinstance(kept.get("client_id"), str) else {}
 
 
 def _common_form(client: ClientApplication, raw: Mapping[str, Any], notes: list[str]) -> Entry:
@@ -282,8 +301,10 @@ EXAMPLES: Final = """
 # headers = { Authorization = "Bearer ${SEARCH_TOKEN}" }
 """
 
-_ORDER: Final = ("command", "args", "cwd", "url", "transport", "disabled")
-_TABLES: Final = ("env", "headers")
+_ORDER: Final = (
+    *("command", "args", "cwd", "openapi", "url", "operations", "transport", "disabled"),
+)
+_TABLES: Final = ("env", "headers", "auth", "oauth")
 
 
 def as_toml(servers: Servers) -> str:

@@ -16,6 +16,7 @@ from comity.clients.server_import import (
     free_id,
     render_table,
 )
+from comity.config.trust import content_digest, is_trusted, trust_file
 from comity.errors import Misconfigured
 
 type ConfigCheck = Callable[[Path], str]
@@ -69,24 +70,28 @@ def add_servers(path: Path, servers: Sequence[ImportedServer], check: ConfigChec
     before = read_text(path)
     is_toml = path.suffix.lower() == ".toml"
     known = _known_servers(before, is_toml=is_toml)
-    missing: dict[str, dict[str, Any]] = {}
+    missing: dict[str, ImportedServer] = {}
     for server in servers:
         if not any(_is_same(server, name, entry) for name, entry in known):
             taken = {name.casefold() for name, _ in known} | {name.casefold() for name in missing}
-            missing[free_id(server.id, taken)] = server.entry
+            missing[free_id(server.id, taken)] = server
     if not missing:
         return []
     text = before
-    for name, entry in missing.items():
+    for name, server in missing.items():
         if is_toml:
-            text = append_table(text, render_table(name, entry))
+            comment = f"# {server.comment}\n" if server.comment else ""
+            text = append_table(text, comment + render_table(name, server.entry))
         else:
-            text = JsonFormat().put(text, ("mcpServers",), name, entry)
+            text = JsonFormat().put(text, ("mcpServers",), name, server.entry)
     mode = file_mode(path)
     write_whole(path, text, mode)
     if mistakes := check(path):
         write_whole(path, before, mode)
         raise Misconfigured(f"{path} would not be valid with these servers: {mistakes}")
+    if is_trusted(path, content_digest(before.encode())):
+        # The person who approved the file is the one who adds to it.
+        trust_file(path, content_digest(text.encode()))
     return [*missing]
 
 
@@ -106,7 +111,7 @@ def _is_same(server: ImportedServer, name: str, entry: dict[str, Any]) -> bool:
     Under the same id, its variables and headers may differ: the operator may have replaced secrets
     by references.
     """
-    keys = ("command", "args", "url", "cwd")
+    keys = ("command", "args", "url", "cwd", "openapi", "operations")
     if name.casefold() != server.id.casefold():
-        keys += ("env", "headers")
+        keys += ("env", "headers", "auth", "oauth")
     return all((server.entry.get(key) or None) == (entry.get(key) or None) for key in keys)

@@ -1,26 +1,31 @@
 """`comity config`."""
 
 import os
-import re
-from collections.abc import Mapping
-from dataclasses import is_dataclass
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
-from urllib.parse import urlsplit
+from typing import cast
 
 import click
 
-from comity.app.settings import TABLES, Settings
 from comity.app.settings_reader import ConfigSource, LoadedConfig
 from comity.app.settings_schema import json_schema
-from comity.cli.options import CliGroup, config_options, current_options, output_options
+from comity.app.settings_view import settings_view
+from comity.cli.options import (
+    CliGroup,
+    config_options,
+    confirm,
+    current_options,
+    output_options,
+    yes_option,
+)
 from comity.cli.output import line_text, show_document, show_json, show_output
-from comity.config.fields import fields_of, to_config_value
+from comity.config.loader import parse_config_file
+from comity.config.trust import content_digest, is_trusted, trust_file
+from comity.errors import Misconfigured
+from comity.servers.packages.lock_file import LOCK_NAME, read_lock_bytes
 from comity.servers.wiring import describe_server
-from comity.toolkit.text import count_noun
-
-MASK: Final = "***"
-_SECRET_NAME: Final = re.compile(r"secret|password|token$|pepper$|(^|_)key$")
+from comity.toolkit.text import object_members
 
 
 @click.group(
@@ -55,7 +60,7 @@ def show_config(*, of_all: bool) -> None:
       comity config show --all -o json
     """
     found = _load()
-    settings = _settings_view(found.settings, of_all=of_all)
+    settings = settings_view(found.settings, of_all=of_all)
     servers = [
         {"id": server.id, "disabled": server.disabled, **describe_server(server)}
         for server in found.settings.servers
@@ -98,59 +103,84 @@ def show_schema() -> None:
     show_document(schema, lambda: show_json(schema))
 
 
+@config_command.command("trust")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@yes_option
+@output_options
+def trust_config(file: Path | None, *, yes: bool) -> None:
+    """Approve the configuration file of this folder.
+
+    A file that comes with a folder, such as a cloned repository, has no effect until you approve
+    its content. A changed file needs a new approval. The command shows what the file starts.
+
+    \b
+    Examples:
+      comity config trust
+      comity config trust ./mcp.json
+    """
+    source = ConfigSource(Path.cwd(), Path.home(), os.environ)
+    paths = [file] if file is not None else list(source.project_files)
+    if not paths:
+        raise Misconfigured("this folder has no configuration file")
+    approve_files(paths, yes=yes)
+    names = [str(path.absolute()) for path in paths]
+    told = [line_text(f"Approved {name}.") for name in names]
+    show_document({"files": names}, lambda: show_output(*told), names)
+
+
+def ask_for_trust(source: ConfigSource) -> None:
+    """Ask at a terminal for the approval of files that need one. A script is not asked."""
+    unknown = [path for path in source.project_files if not _is_approved(path)]
+    if unknown and source.needs_trust and sys.stdin.isatty() and sys.stdout.isatty():
+        approve_files(unknown, yes=False)
+
+
+def _is_approved(path: Path) -> bool:
+    try:
+        return is_trusted(path, content_digest(path.read_bytes()))
+    except OSError:
+        return False
+
+
+def approve_files(paths: Sequence[Path], *, yes: bool) -> None:
+    """Show what files start, ask, and record exactly the content that was shown."""
+    for path in paths:
+        digest, lines = _examine_file(path)
+        if not current_options().is_for_programs:
+            show_output(line_text(f"{path} starts or calls:" if lines else str(path), "bold"))
+            show_output(*(line_text(f"  {line}") for line in lines))
+        confirm(f"Approve {path}?", yes=yes)
+        trust_file(path, digest)
+
+
+def _examine_file(path: Path) -> tuple[str, list[str]]:
+    """Return the digest of a file, and the command or the URL of each server in it."""
+    if path.name == LOCK_NAME:
+        return content_digest(read_lock_bytes(path) or b""), []
+    digests: list[str] = []
+    file = parse_config_file(path, lambda _, digest: digests.append(digest))
+    top = object_members(file.document.value)
+    servers = top.get("servers") or top.get("mcpServers")
+    if isinstance(servers, list):
+        entries = [object_members(each) for each in cast("list[object]", servers)]
+        return digests[0], [_server_line(str(each.get("id")), each) for each in entries]
+    named = object_members(servers).items()
+    return digests[0], [_server_line(name, object_members(each)) for name, each in named]
+
+
+def _server_line(name: str, entry: Mapping[str, object]) -> str:
+    args = entry.get("args")
+    words = [entry.get("command") or entry.get("url") or entry.get("openapi")]
+    words += cast("list[object]", args) if isinstance(args, list) else []
+    return f"{name}: {' '.join(map(str, words))}"
+
+
 def _load() -> LoadedConfig:
     config = current_options().config
     return ConfigSource(Path.cwd(), Path.home(), os.environ, config).load()
-
-
-def _settings_view(settings: Settings, *, of_all: bool) -> dict[str, object]:
-    view: dict[str, object] = {}
-    for table, declared in TABLES.items():
-        holder = getattr(settings, table) if table else settings
-        for name, field in fields_of(declared).items():
-            value = to_config_value(getattr(holder, name))
-            if of_all or value != to_config_value(field.default):
-                view[f"{table}.{name}" if table else name] = _mask(name, _entry_names(value))
-    return view
-
-
-def _entry_names(value: object) -> object:
-    """Name the entries of a table such as [[models]], or count them if they have no names."""
-    entries = cast("list[object]", value) if isinstance(value, list) else []
-    if not any(map(is_dataclass, entries)):
-        return cast("object", value)
-    names: list[object] = [
-        getattr(entry, "id", None) or getattr(entry, "name", None) for entry in entries
-    ]
-    return names if all(names) else count_noun(len(names), "entry", "entries")
 
 
 def _shown(value: object) -> str:
     if not isinstance(value, list):
         return str(value)
     return ", ".join(map(str, cast("list[object]", value))) or "none"
-
-
-def _mask(name: str, value: object) -> object:
-    """Hide what may be a secret: by the name of the setting, and the tail of each URL."""
-    if isinstance(value, Mapping):
-        members = cast("Mapping[str, Any]", value)
-        return {key: _mask(key, each) for key, each in members.items()}
-    if isinstance(value, list | tuple):
-        return [_mask(name, each) for each in cast("list[object]", value)]
-    if not isinstance(value, str) or not value:
-        return value
-    return MASK if _SECRET_NAME.search(name) else _mask_url(value)
-
-
-def _mask_url(text: str) -> str:
-    scheme, has_scheme, _ = text.partition("://")
-    if not has_scheme or scheme.startswith("sqlite"):
-        return text
-    try:
-        parts = urlsplit(text)
-        port = "" if parts.port is None else f":{parts.port}"
-        is_origin = parts.path in ("", "/") and not parts.query
-        return f"{scheme}://{parts.hostname}{port}{'' if is_origin else f'/{MASK}'}"
-    except ValueError:
-        return MASK

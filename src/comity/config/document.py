@@ -388,11 +388,16 @@ def format_key_path(place: Place) -> str:
 
 
 # Matches any `${`, so that a malformed reference is an error and never passes unchanged.
-_REFERENCE = re.compile(r"\$?\$\{(?:(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
+_REFERENCE = re.compile(
+    r"\$?\$\{(?:secret:(?P<secret>[A-Za-z0-9_.-]{1,128})\}"
+    r"|(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})?"
+)
+SECRET_PREFIX: Final = "secret:"  # noqa: S105  # the prefix of a name
+"""The prefix of `${secret:NAME}`, which is also the prefix of its name in the variables."""
 
 
 def expand_variables(text: str, variables: Mapping[str, str]) -> str:
-    """Replace every variable once. The values are not searched for variables again."""
+    """Replace every variable and secret once. The values are not searched for variables again."""
     return _REFERENCE.sub(lambda found: _value(found, variables), text)
 
 
@@ -405,11 +410,14 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
             "an ${input:...} is a prompt of an editor, which Comity cannot show; write ${NAME} "
             "and set that variable"
         )
-    name: str | None = match[1]
-    default: str | None = match[2]
+    if secret := match["secret"]:
+        return _secret(secret, variables)
+    name: str | None = match["name"]
+    default: str | None = match["default"]
     if name is None:
         raise Misconfigured(
-            "a ${...} that is no variable; write ${NAME}, ${NAME:-default}, or $${ for a plain ${"
+            "a ${...} that is no variable; write ${NAME}, ${NAME:-default}, ${secret:NAME}, or $${ "
+            "for a plain ${"
         )
     value = variables.get(name)
     if value or (default is None and value is not None):
@@ -419,3 +427,12 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
             f"the variable {name} is not set; set it, or write ${{{name}:-default}}"
         )
     return default
+
+
+def _secret(name: str, variables: Mapping[str, str]) -> str:
+    found = variables.get(SECRET_PREFIX + name)
+    if not found:
+        raise Misconfigured(
+            f"there is no secret {name}; add it to one of the `sources` in [secrets]"
+        )
+    return found

@@ -18,6 +18,7 @@ from comity.config.document import (
     positions_in_toml,
     strict_json,
 )
+from comity.config.trust import content_digest
 from comity.errors import Misconfigured
 
 FILE_BYTES: Final = 1024 * 1024
@@ -33,9 +34,17 @@ class ConfigFile:
     is_toml: bool = False
 
 
-def parse_config_file(path: Path) -> ConfigFile:
-    """Parse a file as TOML if its name says so, and else as JSON."""
-    text = _text(path)
+def parse_config_file(
+    path: Path, check_digest: Callable[[Path, str], None] | None = None
+) -> ConfigFile:
+    """Parse a file as TOML if its name says so, and else as JSON.
+
+    `check_digest` may refuse exactly the content that is parsed, by raising Misconfigured.
+    """
+    data = _content(path)
+    if check_digest is not None:
+        check_digest(path, content_digest(data))
+    text = _text(path, data)
     if path.suffix.lower() == ".toml":
         return ConfigFile(
             _from_toml(str(path), text), lambda: positions_in_toml(text), is_toml=True
@@ -45,7 +54,7 @@ def parse_config_file(path: Path) -> ConfigFile:
     return ConfigFile(_from_json(str(path), strict), lambda: positions_in_json(strict))
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> bytes:
     file = ConfigValue(None, str(path))
     try:
         with path.open("rb") as stream:
@@ -57,6 +66,10 @@ def _text(path: Path) -> str:
         raise file.wrong(f"cannot be read ({why}); check the path") from None
     if len(data) > FILE_BYTES:
         raise file.wrong(f"has over {FILE_BYTES} bytes; is it really a configuration?")
+    return data
+
+
+def _text(path: Path, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as problem:

@@ -3,11 +3,12 @@
 import os
 import secrets
 import stat
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from comity.config.document import SECRET_PREFIX
 from comity.errors import Misconfigured
 
 MAX_SECRET_BYTES: Final = 64 * 1024
@@ -73,14 +74,23 @@ def variable_text(name: str, environ: Mapping[str, str]) -> str | None:
 class FileVariables(Mapping[str, str]):
     """Environment variables, of which each may be in the file that NAME_FILE names.
 
-    Reading one raises Misconfigured as `variable_text` does.
+    A name with the prefix `secret:` is a secret, which `read_named` returns. Reading one raises
+    Misconfigured as `variable_text` does.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        read_named: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
         self._environ = environ
+        self._read_named = read_named
 
     def __getitem__(self, name: str) -> str:
-        text = variable_text(name, self._environ)
+        if name.startswith(SECRET_PREFIX):
+            text = self._read_named(name.removeprefix(SECRET_PREFIX))
+        else:
+            text = variable_text(name, self._environ)
         if text is None:
             raise KeyError(name)
         return text

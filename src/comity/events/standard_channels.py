@@ -134,6 +134,12 @@ STANDARD: Final[Mapping[str, EventChannel]] = {
             (*_ACTOR_FIELDS, "principal", "change"),
         ),
         _channel(
+            "security.group_changed",
+            _INFO,
+            "A group of an identity provider was changed.",
+            (*_ACTOR_FIELDS, "group", "change"),
+        ),
+        _channel(
             "security.definition_changed",
             _WARNING,
             "Tools are described otherwise than was accepted.",
@@ -229,6 +235,7 @@ _CHANNELS_BY_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
     AuditType.KEY_ISSUED: ("security.key_changed",),
     AuditType.KEY_REVOKED: ("security.key_changed",),
     AuditType.PRINCIPAL_CHANGED: ("security.principal_changed",),
+    AuditType.GROUP_CHANGED: ("security.group_changed",),
     AuditType.DEFINITION_CHANGED: ("security.definition_changed",),
     AuditType.DEFINITION_ACCEPTED: ("security.definition_accepted",),
     AuditType.TOOLS_REQUESTED: ("tool.requested",),
@@ -284,7 +291,7 @@ _FROM_DETAILS: Final = (
         "verdict",
         "state",
     ),
-    *("status", "loaded"),
+    *("status", "loaded", "group"),
 )
 """The members of an audit event's details that a channel event includes."""
 

@@ -32,10 +32,10 @@ from comity.http.api import ApiRoutes
 from comity.http.client.dial import Resolver
 from comity.identity.authentication import Authenticator
 from comity.mcp.actors import LOCAL, LOCAL_OPERATOR, Actor, kind_of
+from comity.secrets.model import Sealer
 from comity.servers.service import ServerService
 from comity.servers.wiring import proxies_of
 from comity.storage.changes import RecordKind
-from comity.storage.encryption import PepperSealer
 from comity.toolkit.background import BackgroundTasks
 
 
@@ -121,6 +121,7 @@ def build_webhooks(
     snapshot: GatewaySnapshot,
     audit_log: AuditLog,
     events: EventBus,
+    sealer: Sealer,
 ) -> WebhookComponents:
     """Build the webhook services."""
     hooks = WebhookRegistry(
@@ -131,7 +132,7 @@ def build_webhooks(
         audit_log,
         settings.webhooks,
     )
-    sealer, poster = PepperSealer(identity.pepper), sender_of(settings)
+    poster = sender_of(settings)
     delivery = WebhookDelivery(hooks, poster, sealer)
     # Delivery starts as soon as a message is stored.
     intake = WebhookOutbox(hooks, audit_log, delivery.runner.wakeup)
@@ -168,6 +169,6 @@ def actor_finder(identity: Authenticator) -> Recognise:
             return identity.find_actor(one.party, id)
         # The token of this subscription expired long ago, but it has proved the identity.
         actor = Actor(one.party, kind_of(one.party), one.credential)
-        return actor if identity.stands(actor) else None
+        return identity.refresh_actor(actor)
 
     return recognise

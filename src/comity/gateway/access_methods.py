@@ -145,7 +145,8 @@ class AccessControlMethods:
     @method("mgp/access/query", MgpExtension.ACCESS_CONTROL)
     async def query(self, request: MethodRequest) -> dict[str, object]:
         actor, asked = _require_client(request), decode_access_query(request.params)
-        about = actor if asked.agent in (None, actor.party) else Actor(asked.agent or "")
+        named = self._administration.actor_named
+        about = actor if asked.agent in (None, actor.party) else named(asked.agent or "")
         place = (asked.server, asked.tool)
         judged = self._administration.explain(actor, about, CALL, place).decision
         return describe_access(judged.effect, judged.source, judged.grant)

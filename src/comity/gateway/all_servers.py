@@ -43,6 +43,7 @@ from comity.sessions.methods import MethodRequest, MethodTable
 from comity.sessions.sessions import Session
 from comity.sessions.upstream import UpstreamConnection
 from comity.telemetry.tracing import Headers
+from comity.views.service import ServedView
 
 CAPABILITIES: Final[Mapping[str, Mapping[str, object]]] = {
     "tools": {"listChanged": True},
@@ -60,7 +61,7 @@ LIST_TTL_MS: Final = 5000
 class GatewayInfo:
     """The gateway's own name, version and capabilities."""
 
-    def __init__(self, servers: ServerService, implementation: dict[str, str]) -> None:
+    def __init__(self, servers: ServerService, implementation: Mapping[str, object]) -> None:
         self.implementation = implementation
         self._servers = servers
 
@@ -114,10 +115,10 @@ def publish_task_ids(call: Call, server: str, task_ids: eras.TaskIds) -> None:
     call.adapt_answer, call.adapt_notification = published, retell
 
 
-async def modern_connection(server: UpstreamServer) -> UpstreamConnection:
+async def modern_connection(server: UpstreamServer, actor: Actor) -> UpstreamConnection:
     if Era.MODERN not in server.connections.eras:
         raise MalformedMessage("this server has no tasks of this MCP version", METHOD_NOT_FOUND)
-    return server.connections.modern_connection()
+    return server.connections.modern_connection(actor)
 
 
 NAMED_METHODS: Final = frozenset({protocol.CALL_TOOL, protocol.GET_PROMPT})
@@ -126,6 +127,9 @@ type Route = tuple[CatalogEntry, Frame]
 
 class AllServersEndpoint:
     """The endpoint of all servers."""
+
+    # The view that the endpoint shows, at the endpoint of a view.
+    view: ServedView | None = None
 
     def __init__(
         self,
@@ -177,7 +181,7 @@ class AllServersEndpoint:
         return self._handle_other_request(session, call, frame)
 
     async def _handle_other_request(self, session: Session, call: Call, frame: Frame) -> Call:
-        if self.call_gate.refuse_over_limit(call):
+        if await self.call_gate.is_over_limit(call):
             return call
         try:
             own = self._handler_by_method.get(call.method)
@@ -227,7 +231,7 @@ class AllServersEndpoint:
     async def _handle_other_modern_request(
         self, call: Call, frame: Frame, headers: Headers
     ) -> Call:
-        if self.call_gate.refuse_over_limit(call):
+        if await self.call_gate.is_over_limit(call):
             return call
         try:
             if call.method == protocol.DISCOVER:
@@ -242,9 +246,14 @@ class AllServersEndpoint:
                     )
                 )
             elif call.method == protocol.LISTEN:
-                await self.subscriptions.listen(call, frame)
+                await self.subscriptions.listen(call, frame, view=self.view)
             elif call.method in eras.METHODS:
-                await self._route_task(call, frame, modern_connection, headers)
+                await self._route_task(
+                    call,
+                    frame,
+                    lambda server: modern_connection(server, call.client_stream.actor),
+                    headers,
+                )
             elif self.methods.has_method(call.method):
                 await self._answer_own_method(
                     MethodRequest(call, None, of_request(frame.params), frame)
@@ -266,13 +275,26 @@ class AllServersEndpoint:
             )
             request.call.deliver_answer(jsonrpc.make_result(request.call.client_request_id, told))
 
+    async def _start_counted_call(
+        self, refused: Awaitable[bool], call: Call, frame: Frame, context: Session | Headers
+    ) -> Call:
+        """Start a tool call after the store has counted the request of its key."""
+        if not await refused:
+            started = self._start_tool_call(call, frame, context, is_counted=True)
+            return started if isinstance(started, Call) else await started
+        return call
+
     def _start_tool_call(
-        self, call: Call, frame: Frame, context: Session | Headers
+        self, call: Call, frame: Frame, context: Session | Headers, *, is_counted: bool = False
     ) -> Call | Coroutine[Any, Any, Call]:
         """Check a tool call and send it, at once if no check and no connection must wait."""
         gate = self.call_gate
-        if gate.refuse_over_limit(call):
-            return call
+        if not is_counted:
+            refused = gate.refuse_over_limit(call)
+            if refused is True:
+                return call
+            if refused is not False:
+                return self._start_counted_call(refused, call, frame, context)
         try:
             if call.client is None and frame.tool is None:
                 frame = gate.pipeline.strip_gateway_parts(call, frame)
@@ -314,9 +336,11 @@ class AllServersEndpoint:
 
         outcome = self.call_gate.pipeline.run(call, plan, frame)
         if outcome is None:
+            if call.sign_in is not None:
+                call.sign_in.go_on = go_on
             return self._send_checked(call, entry, server, renamed, context)
         if isinstance(outcome, Awaitable):
-            return _finish_checks(call, outcome, go_on)
+            return finish_checks(call, outcome, go_on)
         may_be_sent(call, outcome, go_on)
         return None
 
@@ -345,7 +369,10 @@ class AllServersEndpoint:
             await finish_sending(self._forward(call, server, outgoing, context))
 
         means = RetryActions(
-            again, lambda other, made: self._reroute(other, made, context), is_for_all_servers=True
+            again,
+            lambda other, made: self._reroute(other, made, context),
+            is_for_all_servers=True,
+            has_fallback=self.view is None,
         )
         self.call_gate.retries.watch_call(call, entry, outgoing, means)
 
@@ -369,8 +396,8 @@ class AllServersEndpoint:
         )
         session.is_initialized = True
         actor = call.client_stream.actor
-        session.may_read = self.call_gate.uri_filter(actor)
-        self.subscriptions.attach(session, actor)
+        session.may_read = self._uri_filter(actor)
+        self.subscriptions.attach(session, actor, view=self.view)
         self.status_methods.attach(session, actor)
         answer = {
             "protocolVersion": session.version,
@@ -413,15 +440,19 @@ class AllServersEndpoint:
             # The next call can change this list, so clients must not cache it.
             stamps = {"ttlMs": 0} if call.client is None else {}
             return {kind: [Raw(definition) for definition in instead], **stamps}
-        definitions, following = self.call_gate.page(
-            call.client_stream.actor, kind, self._has_server, cursor
-        )
+        definitions, following = self._page(call.client_stream.actor, kind, cursor)
         if kind is EntryKind.TOOL and call.client is not None:
             definitions = [eras.handshake_tool(definition) for definition in definitions]
         listed: dict[str, object] = {kind: [Raw(definition) for definition in definitions]}
         if following is not None:
             listed["nextCursor"] = following
         return listed
+
+    def _page(
+        self, actor: Actor, kind: EntryKind, cursor: str | None
+    ) -> tuple[list[bytes], str | None]:
+        """Return one page of the entries that an actor may use here, and the next cursor."""
+        return self.call_gate.page(actor, kind, self._has_server, cursor)
 
     def _has_server(self, server: str) -> bool:
         return self.servers.get(server) is not None
@@ -515,7 +546,7 @@ class AllServersEndpoint:
         else:
             # A client at stdio sends no headers, but a server at HTTP requires them.
             headers = self._bridge.headers_for(connections, outgoing)
-        link = connections.modern_connection()
+        link = connections.modern_connection(call.client_stream.actor)
         if outgoing.params is not UNSET and eras.EXTENSION in bytes(outgoing.params):
             publish_task_ids(call, connections.name, self.tasks)
         link.send_call(call, strip_mgp_request(outgoing), headers)
@@ -551,6 +582,10 @@ class AllServersEndpoint:
         uri = jsonrpc.decode_text(reference.get("uri"))
         return self.call_gate.find_template(call, uri), frame
 
+    def _uri_filter(self, actor: Actor) -> Callable[[str], bool]:
+        """Return a check whether an actor may read a URI here."""
+        return self.call_gate.uri_filter(actor)
+
     def server_of(self, call: Call, entry: CatalogEntry) -> UpstreamServer:
         """Return the server of an entry, and count the call in that server's metrics.
 
@@ -563,7 +598,7 @@ class AllServersEndpoint:
         return server
 
 
-async def _finish_checks(call: Call, checking: Awaitable[Outcome], go_on: GoOn) -> None:
+async def finish_checks(call: Call, checking: Awaitable[Outcome], go_on: GoOn) -> None:
     if may_be_sent(call, await checking, go_on):
         await go_on()
 

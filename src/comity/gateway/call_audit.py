@@ -293,6 +293,10 @@ class CallAudit:
         if call.permitted_by:
             # The approval that the call consumed, or the grant that answered for it.
             details = {**details, "answered_by": call.permitted_by}
+        if call.account_owner is not None:
+            details = {**details, "account": call.account_owner or "shared"}
+        if call.view:
+            details = {**details, "view": call.view}
         return AuditEvent(
             kind[0],
             actor.party,

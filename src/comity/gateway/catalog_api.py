@@ -1,15 +1,22 @@
 """The HTTP API for tools and tool search; each principal sees the tools that it may call."""
 
-from collections.abc import Mapping
-from typing import Annotated, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, NotRequired, TypedDict
 
-from msgspec import Meta
+from msgspec import Meta, Raw
 
-from comity.catalog.search.ranking import DEFAULT_RESULTS, MAX_RESULTS, SearchQuery, SearchStrategy
+from comity.catalog.search.ranking import (
+    DEFAULT_RESULTS,
+    MAX_RESULTS,
+    CategoryView,
+    SearchQuery,
+    SearchStrategy,
+)
 from comity.catalog.search.service import SearchHit, ToolSearch
+from comity.catalog.token_counter import ByteTokenCounter
 from comity.errors import INVALID_PARAMS, NOTHING_HERE, MalformedMessage
 from comity.gateway.pipeline import CallGate
-from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission, View
+from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission
 from comity.http.api_input import EmptyQuery, RequestQuery
 from comity.mcp import jsonrpc
 from comity.mcp.actors import ADMIN_READ, Actor
@@ -59,11 +66,81 @@ class ToolPageQuery(RequestQuery, frozen=True):
     search: str = ""
 
 
+class ToolSecurityView(TypedDict):
+    """The effective risk of a tool, and the permissions that it needs."""
+
+    risk_level: Risk
+    permissions_required: Sequence[str]
+
+
+class SearchHitView(TypedDict):
+    """A tool that a search found, and the parts of its score."""
+
+    name: str
+    server: str
+    tool: str
+    relevance_score: float
+    score_parts: Mapping[str, float]
+    title: str
+    description: str
+    categories: Sequence[str]
+    keywords: Sequence[str]
+    # An estimate of what the definition takes in the context of a model.
+    tokens: int
+    security: ToolSecurityView
+
+
+class SearchResultView(TypedDict):
+    """The tools that a search found, the best first."""
+
+    tools: list[SearchHitView]
+    total_available: int
+    search_strategy: SearchStrategy
+    fallback_strategy: SearchStrategy | None
+    query_time_ms: float
+
+
+class CategoryListView(TypedDict):
+    """The categories of tools."""
+
+    categories: list[CategoryView]
+
+
+class ToolSummaryView(TypedDict):
+    """A tool in a list."""
+
+    name: str
+    server: str
+    tool: str
+    title: str | None
+    description: str | None
+    annotations: Raw | None
+    risk: Risk | None
+
+
+class ToolPage(TypedDict):
+    """One page of tools."""
+
+    tools: list[ToolSummaryView]
+    next: NotRequired[str]
+
+
+class ToolView(TypedDict):
+    """A tool with its definition, as its server wrote it."""
+
+    name: str
+    server: str
+    tool: str
+    risk: Risk | None
+    definition: Mapping[str, Raw]
+
+
 class SearchApi:
     """The API routes that search for tools and list their categories."""
 
     def __init__(self, tool_search: ToolSearch) -> None:
         self._tool_search = tool_search
+        self._token_counter = ByteTokenCounter()
 
     @property
     def routes(self) -> ApiRoutes:
@@ -73,11 +150,11 @@ class SearchApi:
             ApiRoute("GET", "/api/search/categories", anyone, self._list_categories, EmptyQuery),
         )
 
-    async def _list_categories(self, request: ApiRequest[EmptyQuery]) -> View:
+    async def _list_categories(self, request: ApiRequest[EmptyQuery]) -> CategoryListView:
         found = await self._tool_search.categories(request.actor)
         return {"categories": [each.to_json() for each in found.values()]}
 
-    async def _search(self, request: ApiRequest[ToolSearchQuery]) -> View:
+    async def _search(self, request: ApiRequest[ToolSearchQuery]) -> SearchResultView:
         findings = await self._tool_search.find(request.actor, request.input.to_search())
         return {
             "tools": [self._summarize_hit(found) for found in findings.hits],
@@ -87,7 +164,7 @@ class SearchApi:
             "query_time_ms": round(findings.seconds * 1000, 1),
         }
 
-    def _summarize_hit(self, found: SearchHit) -> View:
+    def _summarize_hit(self, found: SearchHit) -> SearchHitView:
         known = self._tool_search.summarize_tool(found.entry)
         return {
             "name": found.entry.key,
@@ -99,6 +176,7 @@ class SearchApi:
             "description": known.searchable.description[:MAX_DESCRIPTION_LETTERS],
             "categories": known.searchable.categories,
             "keywords": known.keywords,
+            "tokens": self._token_counter.count(found.entry.definition),
             "security": {
                 "risk_level": known.risk,
                 "permissions_required": known.permissions,
@@ -128,7 +206,7 @@ class ToolsApi:
     def _may_see_all(self, actor: Actor) -> bool:
         return self._policy_engine.authorize(actor, ADMIN_READ, "", "").effect is Effect.ALLOW
 
-    async def _list_tools(self, request: ApiRequest[ToolPageQuery]) -> View:
+    async def _list_tools(self, request: ApiRequest[ToolPageQuery]) -> ToolPage:
         """Return one page.
 
         An empty page may have a next page, since the search filters each page.
@@ -147,9 +225,7 @@ class ToolsApi:
             definitions, following = self._call_gate.page(actor, EntryKind.TOOL, is_wanted, cursor)
         words = request.input.search.casefold().split()
         listed = [self._summarize_tool(definition) for definition in definitions]
-        found: dict[str, object] = {
-            "tools": [tool for tool in listed if _contains_words(tool, words)]
-        }
+        found: ToolPage = {"tools": [tool for tool in listed if _contains_words(tool, words)]}
         return found if following is None else {**found, "next": following}
 
     def _is_server_visible(self, actor: Actor, server: str, may_see_all: bool) -> bool:
@@ -157,7 +233,7 @@ class ToolsApi:
             may_see_all or self._call_gate.may_know_server(actor, server)
         )
 
-    def _summarize_tool(self, definition: bytes) -> dict[str, object]:
+    def _summarize_tool(self, definition: bytes) -> ToolSummaryView:
         members = jsonrpc.decode_members(definition)
         name = jsonrpc.decode_text(members.get("name")) or ""
         offer = self._catalog.find_public(EntryKind.TOOL, name)
@@ -168,9 +244,14 @@ class ToolsApi:
             "title": jsonrpc.decode_text(members.get("title")),
             "description": jsonrpc.decode_text(members.get("description")),
             "annotations": members.get("annotations"),
+            "risk": None if offer is None else self._risk_of(offer),
         }
 
-    async def _show_tool(self, request: ApiRequest[EmptyQuery]) -> View:
+    def _risk_of(self, entry: CatalogEntry) -> Risk | None:
+        review = self._call_gate.review_of(entry)
+        return None if review is None else review.risk
+
+    async def _show_tool(self, request: ApiRequest[EmptyQuery]) -> ToolView:
         name = request.path["name"]
         offer = self._find_tool(request.actor, name)
         if offer is None:
@@ -179,6 +260,7 @@ class ToolsApi:
             "name": offer.key,
             "server": offer.server,
             "tool": offer.name,
+            "risk": self._risk_of(offer),
             "definition": jsonrpc.decode_members(offer.definition),
         }
 
@@ -193,6 +275,7 @@ class ToolsApi:
         return seen[0] if len(seen) == 1 else None
 
 
-def _contains_words(tool: Mapping[str, object], words: list[str]) -> bool:
-    text = " ".join(str(tool[key] or "") for key in ("name", "title", "description")).casefold()
+def _contains_words(tool: ToolSummaryView, words: list[str]) -> bool:
+    parts = tool["name"], tool["title"], tool["description"]
+    text = " ".join(part or "" for part in parts).casefold()
     return all(word in text for word in words)

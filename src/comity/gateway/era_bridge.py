@@ -647,7 +647,7 @@ class EraBridge:
         capabilities = {
             name: jsonrpc.decode_value(terms) for name, terms in said.capabilities.items()
         }
-        link = await server.bridge_connection(capabilities, call.client_stream.actor.party)
+        link = await server.bridge_connection(capabilities, call.client_stream.actor)
         await _lower_level(link, said.level)
         ModernToLegacyCall(
             plain, call, BridgeRoute(server.name, link.send_call), said, self._parked_calls
@@ -713,7 +713,7 @@ class EraBridge:
         plain, headers = eras.modern_request(frame, said), self.headers_for(server, frame)
 
         def send(across: Call, asked: Frame) -> None:
-            server.modern_connection().send_call(across, asked, headers)
+            server.modern_connection(call.client_stream.actor).send_call(across, asked, headers)
 
         LegacyToModernCall(
             plain, call, BridgeRoute(server.name, send), session, self._parked_calls

@@ -300,7 +300,8 @@ class McpHttp:
         send: Send,
     ) -> None:
         """Begin a session, and end it again if the server refuses the handshake."""
-        session = self._sessions.begin(self._name, client_stream.actor.party)
+        actor = client_stream.actor
+        session = self._sessions.begin(self._name, actor.party, actor=actor)
         call = await self._endpoint.handle_request(session, frame, client_stream)
         await client_stream.wait_until_final()
         if not session.is_initialized:

@@ -20,6 +20,7 @@ from comity.cluster import streams
 from comity.cluster.streams import ForwardedRequest, ForwardedResponse
 from comity.errors import MalformedMessage, Unavailable
 from comity.http import asgi
+from comity.http.api import MAX_BODY_BYTES, refuse_other_sites
 from comity.http.asgi import ACTOR, PROVED, UNSHOWN, Message, Receive, Scope, Send
 from comity.identity.http_auth import AuthMember
 from comity.mcp import jsonrpc
@@ -32,8 +33,10 @@ _FORWARDED_HEADERS: Final = frozenset(
     b"mcp-protocol-version mcp-session-id mcp-method mcp-name".split()
 )
 """The headers that an MCP endpoint reads, apart from those that repeat arguments."""
-_ENDPOINT_PATTERN: Final = re.compile(r"(?:/servers/[^/]+)?/(mcp|messages)")
+_ENDPOINT_PATTERN: Final = re.compile(r"(?:/(?:servers|views)/[^/]+)?/(mcp|messages)")
 """The paths that have sessions."""
+_JOB_PATTERN: Final = re.compile(r"/api/calls/([^/]+)(?:/cancel)?")
+"""The paths of calls from the console. The id of a job names its node as that of a session does."""
 _SESSION_QUERY_FIELD: Final = "session_id"
 _EVENT_STREAM_TYPE: Final = b"text/event-stream"
 
@@ -79,7 +82,11 @@ class NodeRequestForwarder:
         if named is None or node is None:
             return False
         body, actor = b"", scope.get(ACTOR, ANONYMOUS)
-        if scope["method"] == "POST":
+        if _JOB_PATTERN.fullmatch(scope["path"]):
+            if scope["method"] != "GET":
+                refuse_other_sites(headers)
+            body = await asgi.read_body(receive, headers, MAX_BODY_BYTES)
+        elif scope["method"] == "POST":
             body = await asgi.read_body(receive, headers, self._limits.frame_bytes)
             body, actor = await self._without_credentials(body, actor, scope["path"])
         answers = await self._session_locator.forward_request(
@@ -198,7 +205,8 @@ class _ForwardedExchange:
 def _session_id(scope: Scope, headers: dict[bytes, bytes]) -> str | None:
     endpoint = _ENDPOINT_PATTERN.fullmatch(scope["path"])
     if endpoint is None:
-        return None
+        job = _JOB_PATTERN.fullmatch(scope["path"])
+        return None if job is None else job[1]
     if endpoint[1] == "mcp":
         named = headers.get(SESSION_HEADER)
         return None if named is None else named.strip().decode("latin-1")
@@ -223,6 +231,8 @@ def _encode_head(scope: Scope, actor: Actor, session_id: str) -> bytes:
     client = scope.get("client")
     is_named = scope["path"].endswith("/mcp")
     query = b"" if is_named else urlencode({_SESSION_QUERY_FIELD: session_id}).encode()
+    if _JOB_PATTERN.fullmatch(scope["path"]):
+        query = scope["query_string"]
     return streams.encode_message(
         ForwardedRequest(
             scope["method"],

@@ -118,7 +118,7 @@ class ServerEndpoint:
         return self._handle_other_request(session, call, frame)
 
     async def _handle_other_request(self, session: Session, call: Call, frame: Frame) -> Call:
-        if self._call_gate.refuse_over_limit(call):
+        if await self._call_gate.is_over_limit(call):
             return call
         try:
             if call.method in eras.METHODS and self._call_gate.pipeline.answers_task(call, frame):
@@ -167,7 +167,7 @@ class ServerEndpoint:
     async def _handle_other_modern_request(
         self, call: Call, frame: Frame, headers: Headers
     ) -> Call:
-        if self._call_gate.refuse_over_limit(call):
+        if await self._call_gate.is_over_limit(call):
             return call
         try:
             if call.method in eras.METHODS and self._call_gate.pipeline.answers_task(call, frame):
@@ -184,22 +184,37 @@ class ServerEndpoint:
                         self._call_gate.uri_filter(call.client_stream.actor, self._server.name),
                     )
                 self._filter_list_result(call)
-                self._server.connections.modern_connection().send_call(call, frame, headers)
+                self._server.connections.modern_connection(call.client_stream.actor).send_call(
+                    call, frame, headers
+                )
         except (Unavailable, MalformedMessage) as error:
             call.fail(error)
         return call
 
+    async def _start_counted_call(
+        self, refused: Awaitable[bool], call: Call, frame: Frame, context: Session | Headers
+    ) -> Call:
+        """Start a tool call after the store has counted the request of its key."""
+        if not await refused:
+            started = self._start_tool_call(call, frame, context, is_counted=True)
+            return started if isinstance(started, Call) else await started
+        return call
+
     def _start_tool_call(
-        self, call: Call, frame: Frame, context: Session | Headers
+        self, call: Call, frame: Frame, context: Session | Headers, *, is_counted: bool = False
     ) -> Call | Coroutine[Any, Any, Call]:
         """Check a tool call and send it, at once if no check and no connection must wait."""
         gate, tool, actor = self._call_gate, frame.tool, call.client_stream.actor
-        if (
+        if not is_counted and (
             call.exceeded_shares is not None
             or actor.requests_per_minute is not None
             or actor.requests_per_hour is not None
-        ) and gate.refuse_over_limit(call):
-            return call
+        ):
+            refused = gate.refuse_over_limit(call)
+            if not isinstance(refused, bool):
+                return self._start_counted_call(refused, call, frame, context)
+            if refused:
+                return call
         try:
             if call.client is None and tool is None:
                 frame = gate.pipeline.strip_gateway_parts(call, frame)
@@ -208,6 +223,8 @@ class ServerEndpoint:
             outcome = gate.pipeline.run(call, plan, frame)
             if outcome is not None:
                 return self._apply_outcome(outcome, call, plan, frame, context)
+            if call.sign_in is not None:
+                call.sign_in.go_on = lambda: self._send(call, frame, context)
             if gate.retries.is_enabled:
                 self._register_retries(gate.retries, call, plan, frame, context)
             waiting = self._forward(call, frame, context)
@@ -280,7 +297,9 @@ class ServerEndpoint:
             return None
         if self._server.connections.own_modern_connection is None:
             return self._send_to_legacy(call, frame, context)
-        self._server.connections.modern_connection().send_call(call, frame, context)
+        self._server.connections.modern_connection(call.client_stream.actor).send_call(
+            call, frame, context
+        )
         return None
 
     def is_visible_to(self, actor: Actor) -> bool:
@@ -343,7 +362,9 @@ class ServerEndpoint:
             # A client that returns for a parked call needs no running server to get the outcome.
             self._server.require_usable()
         if self._server.connections.own_modern_connection is not None:
-            self._server.connections.modern_connection().send_call(call, frame, headers)
+            self._server.connections.modern_connection(call.client_stream.actor).send_call(
+                call, frame, headers
+            )
         elif call.method == protocol.DISCOVER:
             found = eras.discover_result(self._server.connections.initialize_result)
             call.deliver_answer(jsonrpc.make_result(call.client_request_id, found))

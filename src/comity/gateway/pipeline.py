@@ -3,21 +3,27 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
+from comity.accounts.model import AccountKey
+from comity.accounts.sign_in import Proceed
+from comity.approvals.model import ApprovalDecision
 from comity.approvals.pending_calls import CallHold, CallIntentRecorder, GoOn
+from comity.approvals.prompt_messages import PromptReply
 from comity.catalog.access import CatalogAccess, ToolReviewSource, ToolReviewStatus
 from comity.catalog.catalog import Catalog
 from comity.catalog.definitions import UNLISTED_DEFINITION
-from comity.errors import APPROVAL_REQUIRED
+from comity.errors import APPROVAL_REQUIRED, DECLINED, SIGN_IN_REQUIRED
 from comity.gateway.retries import RetryService
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.protocol import CALL_TOOL
 from comity.mcp.refusals import Refusal
+from comity.policy.call_limiter import CallLimiter, CountOutcome
 from comity.policy.grants import Decision, Effect, Grant, TargetSpecificity
-from comity.policy.limits import CallLimiter
 from comity.policy.snapshot import PolicyEngine, PolicyGeneration
-from comity.sessions.calls import Call
+from comity.sessions.calls import Call, CallSignIn
+from comity.views.service import ServedView
+from comity.views.tools import ViewTool
 
 type Outcome = Refusal | CallHold | None
 """The result of the checks: a refusal, a hold until a person decides, or None to continue."""
@@ -91,6 +97,31 @@ class CallScopeChecker[Beyond](Protocol):
     ) -> CallHold | Refusal: ...
 
 
+class PipelineSignIn(Protocol):
+    """Gives calls the account of their principal at a server, or holds them for a sign-in."""
+
+    def applies_to(self, server: str) -> bool: ...
+    def check(
+        self, call: Call, entry: CatalogEntry
+    ) -> Refusal | AccountKey | Awaitable[Refusal | AccountKey | None] | None:
+        """Return None if the call has its account, or the account that must be connected."""
+        ...
+
+    def hold(
+        self,
+        call: Call,
+        entry: CatalogEntry,
+        review: ToolReviewStatus,
+        frame: Frame,
+        key: AccountKey,
+        proceed: Proceed,
+    ) -> CallHold: ...
+
+    def retry_for(
+        self, call: Call, entry: CatalogEntry, review: ToolReviewStatus, frame: Frame
+    ) -> CallSignIn: ...
+
+
 class OwnTasks(Protocol):
     """Answers requests about tasks that the gateway itself holds while they wait for approval."""
 
@@ -103,7 +134,16 @@ class CallPlan:
     Calls of one tool by one principal share it until the generation of the policy grows.
     """
 
-    __slots__ = ("check", "decision", "entry", "generation", "review", "stages", "target")
+    __slots__ = (
+        "check",
+        "decision",
+        "entry",
+        "generation",
+        "review",
+        "stages",
+        "target",
+        "view_tool",
+    )
 
     def __init__(
         self,
@@ -119,6 +159,8 @@ class CallPlan:
         self.target = (entry.server, entry.name)
         self.stages: tuple[Stage, ...] = ()
         self.generation = -1
+        # The tool as a view shows it, for calls at the endpoint of a view.
+        self.view_tool: ViewTool | None = None
 
 
 type Stage = Callable[[Call, CallPlan, Frame], Outcome | Awaitable[Outcome]]
@@ -139,7 +181,9 @@ class CallPipeline:
         scope_checker: CallScopeChecker[Any] | None = None,
         own_tasks: OwnTasks | None = None,
         intent_recorder: CallIntentRecorder | None = None,
+        sign_in: PipelineSignIn | None = None,
     ) -> None:
+        self.sign_in = sign_in
         self.tools = tools
         self.limits = limits
         self.argument_checker = argument_checker
@@ -183,6 +227,7 @@ class CallPipeline:
             (self._review, review is not None and review.refusal is not None),
             (self._count, self.limits is not None and self.limits.has_limits),
             (self._validate, plan.check is not None),
+            (self._sign_in, self.sign_in is not None and self.sign_in.applies_to(plan.target[0])),
             (self._approve, asks or (scopes is not None and scopes.applies_to(plan.entry))),
             (self._record, self.intent_recorder is not None and review is not None),
         )
@@ -225,22 +270,28 @@ class CallPipeline:
         plan = self.make_plan(plan.entry, plan.decision)
         if plan.review is not None and plan.review.refusal is not None:
             return plan.review.refusal
+        return await self._run_after(stage, call, plan, frame)
+
+    async def _run_after(self, stage: Stage, call: Call, plan: CallPlan, frame: Frame) -> Outcome:
+        """Run the stages that come after one, in the order of `_stages_of`."""
+        order = (self._count, self._validate, self._sign_in, self._approve, self._record)
+        left = order[order.index(stage) + 1 :]
         for later in self._stages_for(call, plan):
-            # Only the check of the arguments comes here. The stages before it ran already.
-            if later not in (self._approve, self._record):
+            if later not in left:
                 continue
             found = later(call, plan, frame)
-            outcome = await found if isinstance(found, Awaitable) else found
-            if outcome is not None:
-                return outcome
+            if isinstance(found, Awaitable):
+                return await self._finish(found, later, call, plan, frame)
+            if found is not None:
+                return found
         return None
 
     def _review(self, call: Call, plan: CallPlan, frame: Frame) -> Refusal | None:
         """Refuse a tool that no actor can call: its definition changed, or it lacks permissions."""
         return None if plan.review is None else plan.review.refusal
 
-    def _count(self, call: Call, plan: CallPlan, frame: Frame) -> Refusal | None:
-        """Apply the rate limits and quotas."""
+    def _count(self, call: Call, plan: CallPlan, frame: Frame) -> CountOutcome:
+        """Apply the rate limits and quotas. Waits only for a share of a limit from the store."""
         if self.limits is None:
             return None
         cost = 1 if plan.review is None else plan.review.cost
@@ -251,6 +302,47 @@ class CallPipeline:
     ) -> Refusal | Awaitable[Refusal | None] | None:
         """Check the arguments by the schema and the validators of the tool."""
         return None if plan.check is None else plan.check(frame.arguments)
+
+    def _sign_in(self, call: Call, plan: CallPlan, frame: Frame) -> Outcome | Awaitable[Outcome]:
+        """Give the call the account of its principal, or hold it until a person signs in."""
+        if self.sign_in is None:
+            return None
+        reply = call.prompt_reply
+        if isinstance(reply, PromptReply) and reply.is_sign_in:
+            if reply.verdict in (ApprovalDecision.DECLINE, ApprovalDecision.CANCEL):
+                return _SIGN_IN_DECLINED_REFUSAL
+            # The account says whether the person has signed in. The later stages need no reply.
+            call.prompt_reply = None
+        if plan.review is not None:
+            call.sign_in = self.sign_in.retry_for(call, plan.entry, plan.review, frame)
+        found = self.sign_in.check(call, plan.entry)
+        if isinstance(found, Awaitable):
+            return self._await_sign_in(found, call, plan, frame)
+        return self._sign_in_outcome(found, call, plan, frame)
+
+    async def _await_sign_in(
+        self,
+        waiting: Awaitable[Refusal | AccountKey | None],
+        call: Call,
+        plan: CallPlan,
+        frame: Frame,
+    ) -> Outcome:
+        return self._sign_in_outcome(await waiting, call, plan, frame)
+
+    def _sign_in_outcome(
+        self, found: Refusal | AccountKey | None, call: Call, plan: CallPlan, frame: Frame
+    ) -> Outcome:
+        if found is None or isinstance(found, Refusal):
+            return found
+        if self.sign_in is None or plan.review is None or call.is_bridged:
+            return _NO_SIGN_IN_REFUSAL
+
+        async def proceed(go_on: GoOn) -> None:
+            later = self.make_plan(plan.entry, plan.decision)
+            if may_be_sent(call, await self._run_after(self._sign_in, call, later, frame), go_on):
+                await go_on()
+
+        return self.sign_in.hold(call, plan.entry, plan.review, frame, found, proceed)
 
     def _approve(self, call: Call, plan: CallPlan, frame: Frame) -> Outcome:
         """Check the scope, and ask a person about a call that needs it."""
@@ -316,6 +408,21 @@ _NO_APPROVER_REFUSAL: Final = Refusal(
 )
 
 
+_SIGN_IN_DECLINED_REFUSAL: Final = Refusal(
+    DECLINED, "the sign-in that this call needs was declined; nothing was done"
+)
+_NO_SIGN_IN_REFUSAL: Final = Refusal(
+    SIGN_IN_REQUIRED, "this call needs an account at its server; sign in there first"
+)
+
+
+async def _refuse_later(call: Call, counting: Awaitable[Refusal | None]) -> bool:
+    refusal = await counting
+    if refusal is not None:
+        call.refuse_with(refusal)
+    return refusal is not None
+
+
 def may_be_sent(call: Call, outcome: Outcome, go_on: GoOn) -> bool:
     """Apply the outcome of the checks and return whether the call may be sent now.
 
@@ -325,34 +432,43 @@ def may_be_sent(call: Call, outcome: Outcome, go_on: GoOn) -> bool:
         call.refuse_with(outcome)
     elif outcome is not None:
         outcome.start(go_on)
+    elif call.sign_in is not None:
+        call.sign_in.go_on = go_on
     return outcome is None
 
 
 MAX_PLANS: Final = 10_000
 MAX_PLANNED_NAME_LENGTH: Final = 256
 
-type PlanKey = tuple[str, tuple[tuple[str, str], ...] | None, tuple[str, ...], str, str | None]
-"""The key of a plan: the relevant fields of the actor, the server and the called name."""
+type PlanKey = tuple[
+    str,
+    tuple[str, ...],
+    tuple[tuple[str, str], ...] | None,
+    tuple[str, ...],
+    str,
+    str | None,
+]
+"""The key of a plan: the relevant fields of the actor, the server or view, and the called name."""
 
 
 class PlanCache:
     """The plans of recent calls, each until the generation of the policy grows."""
 
     def __init__(
-        self, generation: PolicyGeneration, is_lasting: Callable[[Actor, CatalogEntry], bool]
+        self, generation: PolicyGeneration, is_lasting: Callable[[Actor, CatalogEntry, str], bool]
     ) -> None:
         self.generation = generation
         self.plans: dict[PlanKey, CallPlan] = {}
         # Whether only a change can end what was decided about this tool, and not a point in time.
         self._is_lasting = is_lasting
 
-    def put(self, key: PlanKey, actor: Actor, plan: CallPlan) -> None:
+    def put(self, key: PlanKey, actor: Actor, plan: CallPlan, view: str = "") -> None:
         """Keep a plan, unless time can change it or any caller could have invented its name."""
         entry = plan.entry
         if (
             entry.definition is UNLISTED_DEFINITION
             or len(entry.name) > MAX_PLANNED_NAME_LENGTH
-            or not self._is_lasting(actor, entry)
+            or not self._is_lasting(actor, entry, view)
         ):
             return
         if len(self.plans) >= MAX_PLANS:
@@ -377,6 +493,7 @@ class CallGate(CatalogAccess):
         intent_recorder: CallIntentRecorder | None = None,
         retries: RetryService | None = None,
         plan_cache: PlanCache | None = None,
+        sign_in: PipelineSignIn | None = None,
     ) -> None:
         super().__init__(catalog, policy_engine, tools)
         self._limits = limits
@@ -390,6 +507,7 @@ class CallGate(CatalogAccess):
             scope_checker=scope_checker,
             own_tasks=own_tasks,
             intent_recorder=intent_recorder,
+            sign_in=sign_in,
         )
         self.retries = RetryService(is_enabled=False) if retries is None else retries
         # Without a cache, each call gets a plan of its own.
@@ -402,7 +520,7 @@ class CallGate(CatalogAccess):
         Raises MalformedMessage if the actor may not call it.
         """
         actor, cache = call.client_stream.actor, self.plan_cache
-        key = (actor.party, actor.permissions, actor.excluded, server, name)
+        key = (actor.party, actor.groups, actor.permissions, actor.excluded, server, name)
         if cache is not None:
             plan = cache.plans.get(key)
             if plan is not None and plan.generation == cache.generation.number:
@@ -426,23 +544,54 @@ class CallGate(CatalogAccess):
             cache.put(key, actor, plan)
         return plan
 
-    def refuse_over_limit(self, call: Call) -> bool:
+    def view_plan_for(self, call: Call, view: ServedView, name: str | None) -> CallPlan:
+        """Return the plan for a call at the endpoint of a view, as `plan_for` does.
+
+        Raises MalformedMessage if the view has no such tool for this actor.
+        """
+        actor, cache = call.client_stream.actor, self.plan_cache
+        key = (actor.party, actor.groups, actor.permissions, actor.excluded, view.target, name)
+        if cache is not None:
+            plan = cache.plans.get(key)
+            if plan is not None and plan.generation == cache.generation.number:
+                self._policy_engine.require_fresh()
+                call.decision = plan.decision
+                return plan
+        # A change while the plan is made voids it, so the number is read first.
+        number = 0 if cache is None else cache.generation.number
+        tool = None if name is None else view.find(name)
+        entry = None if tool is None else tool.entry
+        entry = self.find_in_view(call, EntryKind.TOOL, entry, name)
+        plan = self.pipeline.make_plan(entry, call.decision)
+        plan.generation, plan.view_tool = number, tool
+        if cache is not None:
+            cache.put(key, actor, plan, view.name)
+        return plan
+
+    def refuse_over_limit(self, call: Call) -> bool | Awaitable[bool]:
         """Refuse a request that exceeds the limits of its principal or its API key.
 
-        Returns whether the request was refused, and so is answered.
+        Returns whether the request was refused, and so is answered. The result is an awaitable
+        only if the store must be asked.
         """
         actor, refusal = call.client_stream.actor, None
         if call.exceeded_shares is not None:
             refusal = call.exceeded_shares.refusal()
         elif actor.has_rate_limit and self._limits is not None:
             refusal = self._limits.count_request(actor)
-        if refusal is not None:
-            call.refuse_with(refusal)
-        return refusal is not None
+        if refusal is None:
+            return False
+        if not isinstance(refusal, Refusal):
+            return _refuse_later(call, refusal)
+        call.refuse_with(refusal)
+        return True
 
-    def check(
-        self, call: Call, entry: CatalogEntry, frame: Frame
-    ) -> Refusal | Awaitable[Refusal | None] | None:
+    async def is_over_limit(self, call: Call) -> bool:
+        """Refuse a request as `refuse_over_limit` does, after the store was asked."""
+        refused = self.refuse_over_limit(call)
+        return refused if isinstance(refused, bool) else await refused
+
+    async def check(self, call: Call, entry: CatalogEntry, frame: Frame) -> Refusal | None:
         """Return why a call with these arguments would be refused, or None; send nothing.
 
         The check counts as one call for the rate limits.
@@ -450,7 +599,10 @@ class CallGate(CatalogAccess):
         actor, outcome = call.client_stream.actor, None
         if self._limits is not None:
             outcome = self._limits.count_call(actor, entry.server, entry.name, 1)
-        return self.check_arguments(entry, frame.arguments) if outcome is None else outcome
+            outcome = await outcome if isinstance(outcome, Awaitable) else outcome
+        if outcome is None:
+            outcome = self.check_arguments(entry, frame.arguments)
+        return await outcome if isinstance(outcome, Awaitable) else outcome
 
     def check_arguments(
         self, entry: CatalogEntry, arguments: object

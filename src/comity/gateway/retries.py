@@ -179,6 +179,8 @@ class RetryActions:
     retry: Callable[[], Coroutine[Any, Any, None]]
     call_fallback: Callable[[Call, Frame], Awaitable[None]]
     is_for_all_servers: bool
+    # A view has other names, and its fixed arguments do not suit another tool.
+    has_fallback: bool = True
 
 
 class RetryService:
@@ -310,6 +312,8 @@ class RetryState:
     def _fallback_name(self) -> str:
         """The fallback tool by its name at this endpoint, or empty if the endpoint lacks it."""
         named, server = self._plan.fallback_tool, self._entry.server
+        if not self._actions.has_fallback:
+            return ""
         own = named.removeprefix(f"{server}{SEPARATOR}")
         if not named or SEPARATOR in own:
             return named if self._actions.is_for_all_servers else ""

@@ -68,11 +68,6 @@ class LimitSettings:
     rates: tuple[LimitRule, ...] = setting(
         (), "Rate limits and quotas of calls, by principal and tool.", RATES_TYPE, is_live=True
     )
-    counters_file: str = setting(
-        "",
-        "The file in which gateways of one machine count calls together; "
-        "unset, each counts for itself.",
-    )
     rate_cost_moderate: int = setting(
         1, "The number of calls that one call of moderate risk counts as, for rates.", _COST
     )

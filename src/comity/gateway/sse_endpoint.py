@@ -21,7 +21,7 @@ from comity.http import asgi
 from comity.http.asgi import ACTOR, UNSHOWN, HttpEndpoint, Receive, Scope, Send
 from comity.identity.http_auth import AuthMember
 from comity.mcp import jsonrpc, protocol
-from comity.mcp.actors import ANONYMOUS
+from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.framing import encode_event
 from comity.mcp.jsonrpc import UNSET, Frame, FrameLimits
 from comity.sessions.sessions import Session, SessionStore
@@ -68,9 +68,10 @@ class McpSse:
             return
         if not _accepts_streams(headers.get(b"accept", b"*/*")):
             raise MalformedMessage("accept text/event-stream to open a stream", NOT_ACCEPTABLE)
-        party = scope.get(ACTOR, ANONYMOUS).party
-        with self._sessions.streams.hold(party):
-            await self._stream(self._sessions.begin(self._endpoint_name, party), receive, send)
+        actor: Actor = scope.get(ACTOR, ANONYMOUS)
+        with self._sessions.streams.hold(actor.party):
+            session = self._sessions.begin(self._endpoint_name, actor.party, actor=actor)
+            await self._stream(session, receive, send)
 
     async def _stream(self, session: Session, receive: Receive, send: Send) -> None:
         funnel = self._multiplexer_by_session[session.id] = StreamMultiplexer(session.standalone)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from comity.http import asgi
 from comity.http.asgi import STREAM_HEADERS, Message, Receive, Send
 from comity.mcp.framing import encode_comment, encode_event
 from comity.sessions.client_streams import ClientStream, ResumableStream
@@ -85,16 +86,11 @@ SEND_TIMEOUT_SECONDS: Final = 30.0
 _KEEP_ALIVE_COMMENT: Final = encode_comment("still here")
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 class DisconnectWatcher:
     """Detects that the client disconnected, and then wakes the reader of the stream."""
 
     def __init__(self, receive: Receive, client_stream: ClientStream) -> None:
-        self._task = asyncio.ensure_future(_wait_for_disconnect(receive))
+        self._task = asyncio.ensure_future(asgi.wait_for_disconnect(receive))
         self._task.add_done_callback(lambda _: client_stream.wake_reader())
 
     @property

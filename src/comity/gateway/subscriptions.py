@@ -17,7 +17,7 @@ from comity.events.audit_feed import AuditFeed
 from comity.events.methods import EventMethods
 from comity.events.model import LISTENED
 from comity.mcp import jsonrpc, protocol
-from comity.mcp.actors import Actor
+from comity.mcp.actors import GROUP_PREFIX, Actor
 from comity.mcp.conversation import Conversation
 from comity.mcp.entries import EntryKind
 from comity.mcp.jsonrpc import UNSET, Frame, Id
@@ -32,6 +32,7 @@ from comity.sessions.sessions import Session
 from comity.sessions.upstream import UpstreamConnection
 from comity.toolkit.background import draw_delay
 from comity.toolkit.resilience import RetrySchedule
+from comity.views.service import ServedView
 
 log = logging.getLogger(__name__)
 
@@ -263,10 +264,15 @@ METHOD_BY_FILTER: Final = {
 
 
 class ListenScope(NamedTuple):
-    """The actor that listens, and the server of the endpoint; None means all servers."""
+    """The actor that listens, and the server or the view of the endpoint; None means all."""
 
     actor: Actor
     server: str | None = None
+    view: ServedView | None = None
+
+    @property
+    def is_for_all_servers(self) -> bool:
+        return self.server is None and self.view is None
 
 
 _strings = msgspec.json.Decoder(list[str])
@@ -334,9 +340,15 @@ class ListSubscriptions:
     def __len__(self) -> int:
         return len(self._listeners)
 
-    def attach(self, session: Session, actor: Actor, server: str | None = None) -> None:
-        """Send a session the list changes of one server, or of all servers."""
-        self._sessions[session] = ListenScope(actor, server)
+    def attach(
+        self,
+        session: Session,
+        actor: Actor,
+        server: str | None = None,
+        view: ServedView | None = None,
+    ) -> None:
+        """Send a session the list changes of one server, of a view, or of all servers."""
+        self._sessions[session] = ListenScope(actor, server, view)
         self._subscribers_by_principal.setdefault(actor.party, {})[session] = None
         session.on_close[self] = lambda: self._detach(session)
 
@@ -351,12 +363,21 @@ class ListSubscriptions:
         if not present:
             self._subscribers_by_principal.pop(party, None)
 
-    async def listen(self, call: Call, frame: Frame, server: str | None = None) -> None:
+    async def listen(
+        self,
+        call: Call,
+        frame: Frame,
+        server: str | None = None,
+        view: ServedView | None = None,
+    ) -> None:
         """Acknowledge a listen request, then send notifications until the client closes the stream.
 
         Raises MalformedMessage if the request is invalid.
         """
-        wanted = _requested_notifications(frame)
+        wanted, scope = (
+            _requested_notifications(frame),
+            ListenScope(call.client_stream.actor, server, view),
+        )
         honoured: dict[str, object] = {
             name: True
             for name in METHOD_BY_FILTER
@@ -366,18 +387,16 @@ class ListSubscriptions:
         methods = frozenset(METHOD_BY_FILTER[name] for name in honoured)
         if uris:
             honoured["resourceSubscriptions"] = uris
-        if self.events is not None and server is None:
+        if self.events is not None and scope.is_for_all_servers:
             honoured |= await self.events.listen(call, frame, wanted.get(LISTENED))
             if call.client_stream.is_final:
                 # The client disconnected during the await.
                 self.events.forget(call)
                 return
-        if self.audit_feed is not None and server is None:
+        if self.audit_feed is not None and scope.is_for_all_servers:
             honoured |= self.audit_feed.listen(call, frame)
-        actor = call.client_stream.actor
-        listener = SubscriptionListener(
-            methods, lambda: self._remove_listener(call), ListenScope(actor, server)
-        )
+        actor = scope.actor
+        listener = SubscriptionListener(methods, lambda: self._remove_listener(call), scope)
         call.connection = self._listeners[call] = listener
         self._subscribers_by_principal.setdefault(actor.party, {})[call] = None
         call.client_stream.stream()
@@ -386,9 +405,9 @@ class ListSubscriptions:
                 protocol.ACKNOWLEDGED, call.client_request_id, {"notifications": honoured}
             )
         )
-        reads = self._catalog_access.uri_filter(actor, server)
+        reads = self._uri_filter(scope)
         readable = [uri for uri in uris if reads(uri)]
-        by_server = self._uris_by_server(actor, readable) if server is None else {server: readable}
+        by_server = self._uris_by_server(scope, readable) if server is None else {server: readable}
         for name, named in by_server.items():
             if named:
                 listener.follow(
@@ -438,7 +457,7 @@ class ListSubscriptions:
             place = listener.scope if listener is not None else place
             if place is None:
                 continue
-            is_regranted = not regranted.isdisjoint((place.actor.party, ANY_SUBJECT))
+            is_regranted = not regranted.isdisjoint((*place.actor.subjects, ANY_SUBJECT))
             for method in (
                 protocol.LIST_CHANGES if is_regranted else self._methods_for(place, changed)
             ):
@@ -446,7 +465,7 @@ class ListSubscriptions:
                     _notify(who, listener, method)
 
     def _is_list_changed(self, subscriber: Session | Call, scope: ListenScope) -> bool:
-        if self._has_other_list is None or scope.server is not None:
+        if self._has_other_list is None or not scope.is_for_all_servers:
             return True
         return self._has_other_list(
             scope.actor, subscriber if isinstance(subscriber, Session) else None
@@ -463,18 +482,29 @@ class ListSubscriptions:
             return
         for who in list(self._subscribers_by_principal.get(actor.party, ())):
             listener = self._listeners.get(who) if isinstance(who, Call) else None
-            if listener is not None and listener.scope.server is None:
+            if listener is not None and listener.scope.is_for_all_servers:
                 _notify(who, listener, protocol.TOOLS_CHANGED)
 
     def _affected_subscribers(
         self, is_changed: bool, regranted: set[str]
     ) -> Iterable[Session | Call]:
-        if is_changed or ANY_SUBJECT in regranted:
+        is_for_group = any(subject.startswith(GROUP_PREFIX) for subject in regranted)
+        if is_changed or is_for_group or ANY_SUBJECT in regranted:
             return [*self._sessions, *self._listeners]
         return [who for party in regranted for who in self._subscribers_by_principal.get(party, ())]
 
     def _methods_for(self, scope: ListenScope, changed: set[tuple[str, str]]) -> list[str]:
         told: set[str] = set()
+        view = scope.view
+        if view is not None:
+            # The list of a view changes with its settings too, whose changes bear its target.
+            return sorted(
+                {
+                    method
+                    for server, method in changed
+                    if server == view.target or view.concerns(server)
+                }
+            )
         for server, method in changed:
             if method not in told and scope.server in (None, server):
                 told |= (
@@ -482,15 +512,39 @@ class ListSubscriptions:
                 )
         return sorted(told)
 
-    def _uris_by_server(self, actor: Actor, uris: list[str]) -> dict[str, list[str]]:
+    def on_view_changed(self, view: ServedView) -> None:
+        """Announce that the settings of a view have changed."""
+        self._schedule_batch()
+        self._changed.update((view.target, method) for method in protocol.LIST_CHANGES)
+
+    def end_view_streams(self, view: ServedView) -> None:
+        """End the streams at the endpoint of a view that was removed."""
+        for call, listener in list(self._listeners.items()):
+            if listener.scope.view is view:
+                call.withdraw(None)
+
+    def _uri_filter(self, scope: ListenScope) -> Callable[[str], bool]:
+        if scope.view is None:
+            return self._catalog_access.uri_filter(scope.actor, scope.server)
+        return lambda uri: bool(self._uris_by_server(scope, [uri]))
+
+    def _uris_by_server(self, scope: ListenScope, uris: list[str]) -> dict[str, list[str]]:
         """Assign each resource to the first server at which the actor may read it."""
         found: dict[str, list[str]] = {}
         for uri in uris:
             for offer in self._catalog_access.catalog.find_resources(uri):
-                if self._catalog_access.uri_filter(actor, offer.server)(uri):
+                if self._may_read(scope, offer.server, uri):
                     found.setdefault(offer.server, []).append(uri)
                     break
         return found
+
+    def _may_read(self, scope: ListenScope, server: str, uri: str) -> bool:
+        if scope.view is None:
+            return self._catalog_access.may_read(scope.actor, server, uri)
+        is_served = scope.view.serves_resource(server, uri)
+        return is_served and self._catalog_access.may_read(
+            scope.actor, server, uri, scope.view.name
+        )
 
 
 def _notify(subscriber: Session | Call, listener: SubscriptionListener | None, method: str) -> None:

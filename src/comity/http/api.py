@@ -23,7 +23,7 @@ from comity.errors import (
 )
 from comity.http import asgi
 from comity.http.api_input import RequestBody, RequestQuery, decode_body, decode_query
-from comity.http.asgi import ACTOR, PARTICIPANTS, Receive, Scope, Send
+from comity.http.asgi import ACTOR, PARTICIPANTS, HttpEndpoint, Receive, Scope, Send
 from comity.mcp import actors, jsonrpc
 from comity.mcp.actors import ANONYMOUS, Actor
 
@@ -107,6 +107,16 @@ class ApiRoute[Input: RequestBody | RequestQuery]:
 type ApiRoutes = tuple[ApiRoute[Any], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StreamRoute:
+    """A GET that answers with an event stream. `event` is the type of its messages."""
+
+    path: str
+    permission: Permission
+    serve: HttpEndpoint
+    event: type
+
+
 def _compile(path: str) -> re.Pattern[str]:
     pattern = re.sub(r"\\\{(\w+):path\\\}", r"(?P<\1>.+)", re.escape(path))
     return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", pattern), re.DOTALL)
@@ -118,11 +128,20 @@ class ApiRouter:
     def __init__(self, authorize: Authorize, routes: Iterable[ApiRoute[Any]] = ()) -> None:
         self._authorize = authorize
         self._routes: dict[tuple[str, str], ApiRoute[Any]] = {}
+        self._streams: dict[str, StreamRoute] = {}
         self.add(routes)
 
     @property
     def routes(self) -> ApiRoutes:
         return tuple(self._routes.values())
+
+    @property
+    def streams(self) -> tuple[StreamRoute, ...]:
+        return tuple(self._streams.values())
+
+    def add_stream(self, route: StreamRoute) -> None:
+        """Serve this event stream from now on."""
+        self._streams[route.path] = route
 
     def add(self, routes: Iterable[ApiRoute[Any]]) -> None:
         """Serve these routes from now on."""
@@ -135,12 +154,17 @@ class ApiRouter:
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
         method, path, actor = scope["method"], scope["path"], scope.get(ACTOR, ANONYMOUS)
+        stream = self._streams.get(path) if method == "GET" else None
+        if stream is not None:
+            self._demand(stream.permission, {}, actor)
+            await stream.serve(scope, headers, receive, send)
+            return
         found = self._find(method, path)
         if found is None:
             await self._refuse(method, path, actor, send)
             return
         route, parameters = found
-        self._demand(route, parameters, actor)
+        self._demand(route.permission, parameters, actor)
         given: Mapping[str, object] = {}
         if method == "GET":
             given = query_of(scope.get("query_string", b""))
@@ -158,7 +182,7 @@ class ApiRouter:
         found = self._find(method, path)
         if found is None:
             raise _no_such_address()
-        self._demand(*found, actor)
+        self._demand(found[0].permission, found[1], actor)
         return await _answer(*found, given, actor)
 
     def _find(self, method: str, path: str) -> tuple[ApiRoute[Any], Mapping[str, str]] | None:
@@ -170,11 +194,11 @@ class ApiRouter:
                 return route, matched.groupdict()
         return None
 
-    def _demand(self, route: ApiRoute[Any], path: Mapping[str, str], actor: Actor) -> None:
+    def _demand(self, permission: Permission, path: Mapping[str, str], actor: Actor) -> None:
         if not actor.party:
             raise MalformedMessage("this is for authenticated principals", UNAUTHENTICATED)
-        if route.permission.verb:
-            self._authorize(actor, route.permission.verb, route.permission.target_in(path))
+        if permission.verb:
+            self._authorize(actor, permission.verb, permission.target_in(path))
 
     async def _refuse(self, method: str, path: str, actor: Actor, send: Send) -> None:
         """Refuse an address without a route. Only operators learn which addresses have a route."""

@@ -1,14 +1,18 @@
-"""The operator API as an OpenAPI 3.1 document, made from its routes and their input types."""
+"""The operator API as an OpenAPI 3.1 document, made from its routes.
+
+The input type of a route gives its parameters or its body. The return annotation of its handler, a
+`TypedDict`, gives the answer.
+"""
 
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, TypedDict, cast, get_type_hints, is_typeddict
 
 import msgspec
 
-from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission
+from comity.http.api import ApiRequest, ApiRoute, ApiRouter, ApiRoutes, Permission, StreamRoute
 from comity.http.api_input import EmptyQuery
 
 PATH: Final = "/api/openapi.json"
@@ -47,32 +51,54 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "403": "The principal lacks the permission.",
     "404": "The record does not exist, or the principal may not see it.",
 }
+_REFUSAL_REFERENCES: Final = {
+    status: {"$ref": f"#/components/responses/Status{status}"} for status in _REFUSALS
+}
 
 type Document = dict[str, object]
 
 
-def openapi_routes(routes: Callable[[], ApiRoutes]) -> ApiRoutes:
+class OpenapiDocument(TypedDict):
+    """An OpenAPI 3.1 document."""
+
+    openapi: str
+    info: Document
+    servers: list[Document]
+    security: list[Document]
+    paths: Document
+    components: Document
+
+
+def openapi_routes(router: ApiRouter) -> ApiRoutes:
     """Return the route that answers with the document of all routes."""
 
-    async def read_openapi(request: ApiRequest[EmptyQuery]) -> Document:
+    async def read_openapi(request: ApiRequest[EmptyQuery]) -> OpenapiDocument:
         """Return this document."""
         del request
-        return describe_routes(routes())
+        return describe_routes(router.routes, router.streams)
 
     return (ApiRoute("GET", PATH, Permission.ADMIN_READ, read_openapi, EmptyQuery),)
 
 
-def describe_routes(routes: Iterable[ApiRoute[Any]]) -> Document:
+def describe_routes(
+    routes: Iterable[ApiRoute[Any]], streams: Iterable[StreamRoute] = ()
+) -> OpenapiDocument:
     """Return the OpenAPI document of these routes."""
     listed = sorted(routes, key=lambda route: (route.path, route.method))
+    streamed = list(streams)
+    kinds = [kind for route in listed for kind in (route.input, answer_type(route))]
+    kinds += [stream.event for stream in streamed]
     schemas, components = msgspec.json.schema_components(
-        [route.input for route in listed], schema_hook=_schema_of, ref_template=_REFERENCE
+        kinds, schema_hook=_schema_of, ref_template=_REFERENCE
     )
-    paths: dict[str, dict[str, object]] = {}
-    for route, schema in zip(listed, schemas, strict=True):
-        input_schema = _resolve(schema, components)
-        operations = paths.setdefault(_PARAMETER.sub(r"{\1}", route.path), {})
-        operations[route.method.lower()] = _operation(route, input_schema)
+    paths: Document = {}
+    for place, route in enumerate(listed):
+        input_schema = _resolve(schemas[2 * place], components)
+        answer_schema = schemas[2 * place + 1]
+        operations = cast("Document", paths.setdefault(_PARAMETER.sub(r"{\1}", route.path), {}))
+        operations[route.method.lower()] = _operation(route, input_schema, answer_schema)
+    for stream, schema in zip(streamed, schemas[2 * len(listed) :], strict=True):
+        paths[stream.path] = {"get": _stream_operation(stream, schema)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -85,6 +111,7 @@ def describe_routes(routes: Iterable[ApiRoute[Any]]) -> Document:
         "paths": paths,
         "components": {
             "schemas": {**components, "Error": _ERROR},
+            "responses": _describe_refusals(),
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -93,13 +120,22 @@ def describe_routes(routes: Iterable[ApiRoute[Any]]) -> Document:
     }
 
 
-def _operation(route: ApiRoute[Any], schema: Mapping[str, Any]) -> Document:
-    summary = (inspect.getdoc(route.handler) or "").partition("\n\n")[0].replace("\n", " ")
+def answer_type(route: ApiRoute[Any]) -> Any:
+    """Return the `TypedDict` of the answer. Raises TypeError if the handler declares none."""
+    kind = get_type_hints(route.handler).get("return")
+    if not is_typeddict(kind):
+        raise TypeError(f"{route.method} {route.path} must declare the TypedDict that it answers")
+    return kind
+
+
+def _operation(
+    route: ApiRoute[Any], schema: Mapping[str, Any], answer: Mapping[str, Any]
+) -> Document:
     parameters = [_path_parameter(*found) for found in _PARAMETER.findall(route.path)]
     operation: Document = {
         "operationId": _operation_id(route),
-        "description": f"{summary}\n\nNeeds {_PERMISSIONS[route.permission]}.".strip(),
-        "responses": {"200": _OK, **_refusals()},
+        "description": _description(route.handler, route.permission),
+        "responses": {"200": _describe_answer(answer), **_REFUSAL_REFERENCES},
     }
     if route.method == "GET":
         required = schema.get("required", ())
@@ -115,16 +151,31 @@ def _operation(route: ApiRoute[Any], schema: Mapping[str, Any]) -> Document:
     return {**operation, "parameters": parameters} if parameters else operation
 
 
-_OK: Final[Mapping[str, object]] = {
-    "description": "The answer.",
-    "content": {"application/json": {"schema": {"type": "object"}}},
-}
+def _stream_operation(stream: StreamRoute, schema: Mapping[str, Any]) -> Document:
+    content = {"text/event-stream": {"schema": schema}}
+    return {
+        "operationId": "_".join(("get", *re.findall(r"\w+", stream.path))),
+        "description": _description(stream.serve, stream.permission),
+        "responses": {
+            "200": {"description": "Events, each with this data.", "content": content},
+            **_REFUSAL_REFERENCES,
+        },
+    }
 
 
-def _refusals() -> Document:
+def _description(handler: Callable[..., object], permission: Permission) -> str:
+    summary = (inspect.getdoc(handler) or "").partition("\n\n")[0].replace("\n", " ")
+    return f"{summary}\n\nNeeds {_PERMISSIONS[permission]}.".strip()
+
+
+def _describe_answer(schema: Mapping[str, Any]) -> Document:
+    return {"description": "The answer.", "content": {"application/json": {"schema": schema}}}
+
+
+def _describe_refusals() -> Document:
     content = {"application/json": {"schema": {"$ref": _REFERENCE.format(name="Error")}}}
     return {
-        status: {"description": description, "content": content}
+        f"Status{status}": {"description": description, "content": content}
         for status, description in _REFUSALS.items()
     }
 

@@ -143,12 +143,13 @@ def refuse_repeated(headers: HeaderList) -> None:
     names = [name for name, _ in headers]
     if any(names.count(name) > 1 for name in _SINGLE_HEADERS):
         raise MalformedMessage(
-            "Host, Origin, Authorization and X-API-Key may appear only once", INVALID_REQUEST
+            "Host, Origin, Authorization, X-API-Key and Cookie may appear only once",
+            INVALID_REQUEST,
         )
 
 
 API_KEY_HEADER: Final = b"x-api-key"
-_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", API_KEY_HEADER)
+_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", API_KEY_HEADER, b"cookie")
 
 
 def bearer_of(headers: Mapping[bytes, bytes]) -> bytes | None:
@@ -187,6 +188,13 @@ def is_loopback_name(host: bytes) -> bool:
 
 def _origin(header: bytes) -> str:
     return header.decode("latin-1").strip().lower().rstrip("/")
+
+
+def wants_page(scope: Scope) -> bool:
+    """Return whether a browser navigates to this address."""
+    if scope["method"] not in ("GET", "HEAD"):
+        return False
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
 def not_found_error() -> MalformedMessage:
@@ -234,6 +242,12 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
             return await _gather(message or await first, receive, limit)
     except TimeoutError:
         raise MalformedMessage("the body did not arrive in time", BODY_TOO_SLOW) from None
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return once the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def demand_json(content_type: bytes) -> None:
@@ -413,6 +427,12 @@ HOOKS: Final = "/hooks/"
 
 
 """The path for incoming webhooks. The signature authenticates their sender."""
+
+
+NOTIFIERS: Final = "/notifiers/"
+
+
+"""The path for buttons of messages, such as those of Slack. The signature authenticates them."""
 
 
 UNSHOWN: Final = Actor("", PrincipalKind.SYSTEM, "unshown")

@@ -7,15 +7,19 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 from comity.errors import RATE_LIMITED, UNAUTHENTICATED, MalformedMessage, Unavailable
 from comity.identity import keys
 from comity.identity.keys import KeyUsage
-from comity.identity.principals import ApiKey, Principal
+from comity.identity.login import rules
+from comity.identity.login.model import BrowserSession, SignInMethod
+from comity.identity.login.rules import SESSION_COOKIE
+from comity.identity.login.sessions import ENDED_SESSION, BrowserSessions
+from comity.identity.principals import MAX_GROUPS, ApiKey, Principal, checked_groups
 from comity.mcp.actors import LOCAL, LOCAL_OPERATOR, Actor, PrincipalKind
 from comity.toolkit.resilience import RateLimit, RateLimiter
 
@@ -106,18 +110,73 @@ class TokenVerifier(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TokenIssuer:
-    """An authorization server whose tokens Comity accepts, as the operator configured it."""
+    """An authorization server, as the operator configured it.
+
+    With an `audience`, Comity accepts its access tokens. With a `client_id`, people sign in there.
+    """
 
     issuer: str
-    audience: str
+    audience: str = ""
     jwks_url: str = ""
     required_scopes: tuple[str, ...] = ()
     principal_claim: str = "sub"
     principal_prefix: str = ""
     algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
     kind: PrincipalKind = PrincipalKind.PERSON
+    name: str = ""
+    client_id: str = ""
+    client_secret_file: str = ""
+    client_secret_env: str = ""
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    groups_claim: str = ""
+
+    def __repr__(self) -> str:
+        return f"TokenIssuer({self.issuer!r})"
+
+
+def claimed_groups(issuer: TokenIssuer, claims: Mapping[str, object]) -> tuple[str, ...] | None:
+    """Return the groups that verified claims name, or None without the claim of groups.
+
+    Raises MalformedMessage for a malformed claim, because a group can also be denied something.
+    The issuer of a member of very many groups leaves them out and refers to another address
+    instead. That is refused for the same reason.
+    """
+    named = issuer.groups_claim
+    indirect = claims.get("_claim_names")
+    if isinstance(indirect, dict) and named in indirect:
+        raise _bad_groups(named, "names too many groups; let the issuer send fewer")
+    value = claims[named] if named in claims else _nested_claim(claims, named)
+    if value is None:
+        return None
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, list):
+        raise _bad_groups(named, "must be a list of names")
+    names = cast("list[object]", several)
+    if len(names) > MAX_GROUPS:
+        raise _bad_groups(named, f"names more than {MAX_GROUPS} groups")
+    if not all(isinstance(name, str) for name in names):
+        raise _bad_groups(named, "must be a list of names")
+    try:
+        return checked_groups(cast("list[str]", names))
+    except MalformedMessage as error:
+        raise _bad_groups(named, str(error)) from None
+
+
+def _nested_claim(found: object, named: str) -> object:
+    """Return the claim that a name with dots means, as `realm_access.roles`, or None."""
+    for member in named.split("."):
+        if not isinstance(found, dict):
+            raise _bad_groups(named, "must be a list of names")
+        found = cast("dict[str, object]", found).get(member)
+        if found is None:
+            return None
+    return found
+
+
+def _bad_groups(claim: str, reason: str) -> MalformedMessage:
+    return MalformedMessage(f"the claim {claim} of this token {reason}", UNAUTHENTICATED)
 
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
@@ -152,6 +211,10 @@ PROOF_LIFETIME: Final = timedelta(seconds=60)
 MAX_LENGTH: Final = 16 * 1024
 _BEARER: Final = b"bearer "
 _KEY: Final = "key"
+_SESSION: Final = rules.CREDENTIAL_PREFIX.removesuffix(":")
+SESSION_PATHS: Final = ("/api/", "/approvals/", "/accounts/")
+"""The only paths at which Comity accepts a session cookie: a page may not call tools with it."""
+
 _PASSED_ON: Final = frozenset(
     {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 )
@@ -190,11 +253,13 @@ class Authenticator:
         directory: IdentityDirectory,
         tokens: TokenVerifier | None = None,
         *,
+        sessions: BrowserSessions | None = None,
         is_local: bool = False,
         operator_token: str = "",
         clock: Clock = lambda: datetime.now(UTC),
     ) -> None:
         self.is_local = is_local
+        self.sessions = sessions
         self._operator_token = operator_token.encode()
         self.key_usage = KeyUsage()
         self.login_throttle = LoginThrottle()
@@ -231,7 +296,8 @@ class Authenticator:
         """
         shown = credentials.headers.get(b"authorization")
         if shown is None:
-            return self.local(credentials)
+            signed_in = await self.identify_browser(credentials)
+            return self.local(credentials) if signed_in is None else signed_in
         if shown[:7].lower() != _BEARER:
             raise MalformedMessage(WHERE_TO_SHOW, UNAUTHENTICATED)
         if self._is_operator_token(shown):
@@ -244,6 +310,57 @@ class Authenticator:
             if error.fault is UNAUTHENTICATED:
                 self.login_throttle.count_failure(credentials.peer)
             raise
+
+    async def identify_browser(self, credentials: RequestCredentials) -> Actor | None:
+        """Return the person whose browser sent a request, or None without a session cookie.
+
+        Raises MalformedMessage if the session has ended.
+        """
+        if self.sessions is None or not credentials.path.startswith(SESSION_PATHS):
+            return None
+        cookie = rules.cookie_of(credentials.headers, SESSION_COOKIE)
+        if not cookie:
+            return None
+        try:
+            session = await self.sessions.recognise(cookie)
+        except MalformedMessage as error:
+            if error.fault is UNAUTHENTICATED:
+                self.login_throttle.count_failure(credentials.peer)
+            raise
+        if session.method is SignInMethod.LINK:
+            self.local(credentials)
+        actor = self._actor_of_session(session)
+        if actor is None:
+            raise MalformedMessage(ENDED_SESSION, UNAUTHENTICATED)
+        return actor
+
+    async def renew_session(self, actor: Actor, headers: Mapping[bytes, bytes]) -> bytes | None:
+        """Return the Set-Cookie header of a session that gets another secret now, or None."""
+        kind, _, id = actor.credential.partition(":")
+        if kind != _SESSION or self.sessions is None:
+            return None
+        session = self.sessions.current(id)
+        if session is None:
+            return None
+        return await self.sessions.renew(session, rules.cookie_of(headers, SESSION_COOKIE))
+
+    def _actor_of_session(self, session: BrowserSession) -> Actor | None:
+        """Return the person of a session, or None if its key or its principal has ended."""
+        credential, ends = f"{_SESSION}:{session.id}", session.expires_at
+        if session.method is SignInMethod.LINK:
+            local = replace(LOCAL_OPERATOR, credential=credential, expires_at=ends)
+            return local if self.is_local else None
+        actor = self.find_actor(session.party, session.key)
+        if actor is None or actor.is_local:
+            return None
+        return replace(actor, credential=credential, expires_at=ends)
+
+    def _find_browser(self, party: str, id: str) -> Actor | None:
+        """Return the person of a session that was recognised before, or None if it has ended."""
+        session = None if self.sessions is None else self.sessions.current(id)
+        if session is None or session.party != party:
+            return None
+        return self._actor_of_session(session)
 
     async def authenticate(self, credential: bytes, path: str = "") -> Actor:
         """Return the holder of a key or a token. Raises MalformedMessage."""
@@ -265,7 +382,7 @@ class Authenticator:
         if known is None or known.disabled:
             return None
         if not key:
-            return Actor(party, known.kind, "link")
+            return Actor(party, known.kind, "link", groups=known.groups)
         held = self._register.keys.get(key)
         if held is None or held.party != party or not keys.is_key_active(held, self._clock()):
             return None
@@ -275,10 +392,12 @@ class Authenticator:
         """Whether the credentials that identified an actor earlier are still valid."""
         if actor.is_local:
             return self.is_local
+        kind, _, id = actor.credential.partition(":")
+        if kind == _SESSION:
+            return self._find_browser(actor.party, id) is not None
         party = self._register.parties.get(actor.party)
         if party is not None and party.disabled:
             return False
-        kind, _, id = actor.credential.partition(":")
         if kind != _KEY:
             return actor.expires_at is None or actor.expires_at > self._clock()
         held = self._register.keys.get(id)
@@ -317,7 +436,11 @@ class Authenticator:
         if not self.stands(actor):
             return None
         kind, _, id = actor.credential.partition(":")
-        return self.find_actor(actor.party, id) if kind == _KEY else actor
+        if kind == _SESSION:
+            return self._find_browser(actor.party, id)
+        if kind == _KEY:
+            return self.find_actor(actor.party, id)
+        return _with_groups(actor, self._register.parties.get(actor.party))
 
     def local(self, credentials: RequestCredentials) -> Actor:
         """Return the local user for a request without credentials.
@@ -390,7 +513,15 @@ class Authenticator:
             raise MalformedMessage(
                 "this token is for another address of this gateway", UNAUTHENTICATED
             )
-        return proof.actor
+        return _with_groups(proof.actor, party)
+
+
+def _with_groups(actor: Actor, party: Principal | None) -> Actor:
+    """Return an actor with the groups of its record, unless its token names them."""
+    groups = () if party is None else party.groups
+    if actor.has_claimed_groups or actor.groups == groups:
+        return actor
+    return replace(actor, groups=groups)
 
 
 def _actor(key: ApiKey, party: Principal) -> Actor:
@@ -402,6 +533,7 @@ def _actor(key: ApiKey, party: Principal) -> Actor:
         requests_per_minute=key.requests_per_minute,
         requests_per_hour=key.requests_per_hour,
         expires_at=key.expires_at,
+        groups=party.groups,
     )
 
 

@@ -1,4 +1,4 @@
-"""`comity keys` and `comity principals`."""
+"""`comity keys`, `comity principals` and `comity groups`."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -231,6 +231,7 @@ def principals_command() -> None:
     Examples:
       comity principals
       comity principals create agent:ci --label "build server"
+      comity principals groups person:ana@example.org --add sre
       comity principals disable agent:ci
     """
 
@@ -264,14 +265,15 @@ def _print_principals(found: list[Answer]) -> None:
             each["id"],
             each["kind"],
             _principal_status(each),
+            ", ".join(each["groups"]),
             describe_age(each["created_at"]),
             each["created_by"],
             each["label"],
         )
         for each in found
     ]
-    columns = ("PRINCIPAL", "KIND", "STATUS", "AGE", "CREATED BY", "LABEL")
-    show_output(build_table(columns, rows, extra=("CREATED BY", "AGE", "LABEL")))
+    columns = ("PRINCIPAL", "KIND", "STATUS", "GROUPS", "AGE", "CREATED BY", "LABEL")
+    show_output(build_table(columns, rows, extra=("CREATED BY", "AGE", "LABEL", "GROUPS")))
 
 
 def _principal_status(principal: Answer) -> Text:
@@ -334,6 +336,44 @@ def create_principal(principal: str, kind: str | None, label: str | None) -> Non
     _show_done(added, "Created")
 
 
+@principals_command.command("groups")
+@click.argument("principal")
+@click.option("--add", metavar="GROUP", multiple=True, help="Add to this group. Repeatable.")
+@click.option("--remove", metavar="GROUP", multiple=True, help="Remove from it. Repeatable.")
+@store_options
+def change_groups(principal: str, add: tuple[str, ...], remove: tuple[str, ...]) -> None:
+    """Show or change the groups of a principal.
+
+    A grant names a group as group:NAME. Provisioning by SCIM and sign-in by an issuer with
+    `groups_claim` change these groups too.
+
+    \b
+    Examples:
+      comity principals groups person:ana@example.org
+      comity principals groups person:ana@example.org --add sre --remove interns
+    """
+    changed = AdminClient().post("principals", principal, "groups", add=add, remove=remove)
+    names = ", ".join(changed["groups"])
+    said = f"Groups of {principal}: {names}" if names else f"{principal} is in no group."
+    show_document(changed, lambda: show_output(line_text(said)), changed["groups"])
+
+
+@principals_command.command("delete")
+@click.argument("principal")
+@store_options
+def delete_principal(principal: str) -> None:
+    """Delete a principal and its keys.
+
+    Its grants remain stored without effect. An access token of an issuer needs no principal here:
+    disable the principal to refuse its tokens too.
+
+    \b
+    Examples:
+      comity principals delete agent:ci
+    """
+    _show_done(AdminClient().post("principals", principal, "delete"), "Deleted")
+
+
 def _make_switch(action: str, done: str, help_text: str) -> None:
     """Make the command that enables or disables a principal."""
 
@@ -355,3 +395,45 @@ _make_switch(
     "disable", "Disabled", "Refuse all requests of a principal. Its grants and keys remain stored."
 )
 _make_switch("enable", "Enabled", "Accept requests of a principal again.")
+
+
+@click.group("groups", cls=DefaultListGroup)
+def groups_command() -> None:
+    """List groups of principals.
+
+    A grant can name a group, such as group:sre. A group exists as long as a principal is in it.
+
+    \b
+    Examples:
+      comity groups
+      comity grants create group:sre files/read
+    """
+
+
+@groups_command.command("list")
+@store_options
+def list_groups() -> None:
+    """List groups and their members.
+
+    \b
+    Examples:
+      comity groups list
+      comity groups list -o json
+    """
+    found = AdminClient().get("groups")["groups"]
+
+    def print_table() -> None:
+        if not found:
+            show_output(line_text("There are no groups."))
+            show_hint("`comity principals groups PRINCIPAL --add GROUP` makes one.")
+            return
+        rows = [(each["name"], str(each["member_count"]), _members_text(each)) for each in found]
+        show_output(build_table(("GROUP", "COUNT", "MEMBERS"), rows))
+
+    show_document({"groups": found}, print_table, [each["name"] for each in found])
+
+
+def _members_text(group: Answer) -> str:
+    shown: list[str] = group["members"][:10]
+    more = group["member_count"] - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -21,8 +21,23 @@ from comity.errors import (
     MalformedMessage,
     Unavailable,
 )
-from comity.identity.principals import ApiKey, KeyStore, Principal, PrincipalStore
-from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, CALL, LIST, READ, PrincipalKind, kind_of
+from comity.identity.principals import (
+    ApiKey,
+    KeyStore,
+    Principal,
+    PrincipalStore,
+    checked_groups,
+)
+from comity.mcp.actors import (
+    ADMIN_READ,
+    ADMIN_WRITE,
+    CALL,
+    GROUP_PREFIX,
+    LIST,
+    READ,
+    PrincipalKind,
+    kind_of,
+)
 from comity.storage.changes import PAGE
 from comity.toolkit.text import format_timestamp
 
@@ -307,15 +322,60 @@ class KeyAdmin:
 
         Raises MalformedMessage if the principal does not exist.
         """
-        party = await self._stores.parties.get(party_id)
-        if party is None:
-            raise MalformedMessage(f"there is no principal {party_id!r:.80}", NOTHING_HERE)
-        changed = replace(party, disabled=disabled)
-        await self._stores.parties.put(changed)
-        await self._refresh()
+        changed = await self._change(party_id, lambda party: replace(party, disabled=disabled))
         change = "disabled" if disabled else "enabled"
         self._record_change(by, changed, change)
         log.info("%s: %s principal %s", by, change, party_id)
+        return changed
+
+    async def change_groups(
+        self, by: str, party_id: str, add: Iterable[str], remove: Iterable[str]
+    ) -> Principal:
+        """Add a principal to groups, and remove it from others.
+
+        Raises MalformedMessage if the principal does not exist, or if a group is invalid.
+        """
+        added, removed = checked_groups(add), checked_groups(remove)
+
+        def with_groups(party: Principal) -> Principal:
+            return replace(party, groups=(*(set(party.groups) - set(removed)), *added))
+
+        changed = await self._change(party_id, with_groups)
+        self._record_change(by, changed, "groups changed", groups=list(changed.groups))
+        log.info("%s: changed the groups of principal %s", by, party_id)
+        return changed
+
+    async def delete(self, by: str, party_id: str) -> Principal:
+        """Delete a principal and its keys. Its grants remain without effect.
+
+        Raises MalformedMessage if the principal does not exist.
+        """
+        party = await self._stores.parties.get(party_id)
+        if party is None or not await self._stores.parties.remove(party_id):
+            raise _no_principal(party_id)
+        await self._refresh()
+        self._record_change(by, party, "deleted")
+        log.info("%s: deleted principal %s", by, party_id)
+        return party
+
+    async def groups(self) -> Mapping[str, Sequence[str]]:
+        """Return the members of each group, from the records of the principals."""
+        members: dict[str, list[str]] = {}
+        after = ""
+        while page := await self._stores.parties.page(after):
+            for party in page:
+                for group in party.groups:
+                    members.setdefault(group, []).append(party.id)
+            after = page[-1].id
+        return dict(sorted(members.items()))
+
+    async def _change(self, party_id: str, change: Callable[[Principal], Principal]) -> Principal:
+        changed = await self._stores.parties.change(
+            party_id, lambda known: None if known is None else change(known)
+        )
+        if changed is None:
+            raise _no_principal(party_id)
+        await self._refresh()
         return changed
 
     async def parties(self, after: str = "", limit: int = PAGE) -> Sequence[Principal]:
@@ -356,9 +416,9 @@ class KeyAdmin:
                 details["counts_until"] = format_timestamp(valid_until)
             self.audit.record(AuditType.KEY_REVOKED, by, details=details)
 
-    def _record_change(self, by: str, party: Principal, change: str) -> None:
+    def _record_change(self, by: str, party: Principal, change: str, **more: object) -> None:
         if self.audit is not None:
-            details = {"principal": party.id, "kind": party.kind, "change": change}
+            details = {"principal": party.id, "kind": party.kind, "change": change, **more}
             self.audit.record(AuditType.PRINCIPAL_CHANGED, by, details=details)
 
     async def _get(self, key_id: str) -> ApiKey:
@@ -374,12 +434,16 @@ PERMISSION_RULE: Final = (
 )
 
 
+def _no_principal(party_id: str) -> MalformedMessage:
+    return MalformedMessage(f"there is no principal {party_id!r:.80}", NOTHING_HERE)
+
+
 def _party_id(text: str) -> str:
     """Check the id of a principal. Raises MalformedMessage."""
     if (
         not _PRINCIPAL_ID.fullmatch(text)
         or text != text.strip()
-        or text.startswith(f"{PrincipalKind.SYSTEM}:")
+        or text.startswith((f"{PrincipalKind.SYSTEM}:", GROUP_PREFIX))
     ):
         raise MalformedMessage(f"{text!r:.80} cannot have a key", INVALID_PARAMS)
     return text

@@ -5,7 +5,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import MappingProxyType
@@ -26,9 +26,15 @@ from comity.errors import (
 )
 from comity.http.client.client import fetch_json
 from comity.http.client.proxies import ProxySettings
-from comity.identity.authentication import TokenClaims, TokenIssuer, TokenVerifier, paths_for
+from comity.identity.authentication import (
+    TokenClaims,
+    TokenIssuer,
+    TokenVerifier,
+    claimed_groups,
+    paths_for,
+)
 from comity.identity.keys import UNKNOWN
-from comity.mcp.actors import GATEWAY, LOCAL, Actor
+from comity.mcp.actors import GATEWAY, GROUP_PREFIX, LOCAL, Actor
 
 log = logging.getLogger(__name__)
 
@@ -209,41 +215,50 @@ class OAuthTokens:
         self._skew = skew
 
     async def prove(self, token: str) -> TokenClaims:
-        header, named = _unverified_claims(token)
+        header, named = unverified_claims(token, _TYPES)
         known = self._issuers.get(named)
         if known is None:
             raise MalformedMessage(UNKNOWN, UNAUTHENTICATED)
         issuer, keys = known
-        algorithm, kid = header.get("alg"), header.get("kid")
-        if algorithm not in issuer.algorithms or not isinstance(kid, str | None):
-            raise MalformedMessage(UNKNOWN, UNAUTHENTICATED)
-        key = await keys.find(kid, str(algorithm))
-        if key is None:
-            raise MalformedMessage(UNKNOWN, UNAUTHENTICATED)
-        return _proof(issuer, self._claims(token, key, issuer))
-
-    def _claims(self, token: str, key: jwt.PyJWK, issuer: TokenIssuer) -> dict[str, Any]:
-        try:
-            return jwt.decode(
-                token,
-                key,
-                algorithms=[key.algorithm_name],
-                issuer=issuer.issuer,
-                leeway=self._skew,
-                # The audience is checked by `paths_for`, which also accepts parts of an address.
-                options={"require": ["exp", "iss", "aud"], "verify_aud": False},
-            )
-        except ExpiredSignatureError:
-            raise MalformedMessage(
-                "this token has expired; get another", CREDENTIAL_EXPIRED
-            ) from None
-        except (PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
-            # The reason is not disclosed, since it would only help an attacker.
-            raise MalformedMessage(UNKNOWN, UNAUTHENTICATED) from None
+        claims = await verify_token(token, header, issuer, keys, self._skew)
+        return _proof(issuer, claims)
 
 
-def _unverified_claims(token: str) -> tuple[Mapping[str, Any], str]:
-    """Return the unverified claims of a token, only to select the issuer that verifies it."""
+async def verify_token(
+    token: str, header: Mapping[str, Any], issuer: TokenIssuer, keys: KeySet, skew: timedelta
+) -> dict[str, Any]:
+    """Return the claims of a token of this issuer. The caller checks its audience.
+
+    Raises MalformedMessage if the signature, the issuer or a time is wrong.
+    """
+    algorithm, kid = header.get("alg"), header.get("kid")
+    if algorithm not in issuer.algorithms or not isinstance(kid, str | None):
+        raise MalformedMessage(UNKNOWN, UNAUTHENTICATED)
+    key = await keys.find(kid, str(algorithm))
+    if key is None:
+        raise MalformedMessage(UNKNOWN, UNAUTHENTICATED)
+    try:
+        return jwt.decode(
+            token,
+            key,
+            algorithms=[key.algorithm_name],
+            issuer=issuer.issuer,
+            leeway=skew,
+            # The audience is checked by `paths_for`, which also accepts parts of an address.
+            options={"require": ["exp", "iss", "aud"], "verify_aud": False},
+        )
+    except ExpiredSignatureError:
+        raise MalformedMessage("this token has expired; get another", CREDENTIAL_EXPIRED) from None
+    except (PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
+        # The reason is not disclosed, since it would only help an attacker.
+        raise MalformedMessage(UNKNOWN, UNAUTHENTICATED) from None
+
+
+def unverified_claims(token: str, types: Collection[str]) -> tuple[Mapping[str, Any], str]:
+    """Return the header and the issuer of a token, only to select what verifies it.
+
+    Raises MalformedMessage if it is of none of these types.
+    """
     try:
         if not _SEGMENTS.fullmatch(token):
             raise MalformedMessage(UNKNOWN, UNAUTHENTICATED)
@@ -252,14 +267,14 @@ def _unverified_claims(token: str) -> tuple[Mapping[str, Any], str]:
     except (PyJWTError, ValueError, TypeError, RecursionError):
         raise MalformedMessage(UNKNOWN, UNAUTHENTICATED) from None
     kind: object = header.get("typ", "JWT")
-    if not isinstance(kind, str) or kind.lower() not in _TYPES or "crit" in header:
+    if not isinstance(kind, str) or kind.lower() not in types or "crit" in header:
         raise MalformedMessage(UNKNOWN, UNAUTHENTICATED)
     issuer: object = claims.get("iss")
     return header, issuer if isinstance(issuer, str) else ""
 
 
-def _proof(issuer: TokenIssuer, claims: Mapping[str, Any]) -> TokenClaims:
-    paths = paths_for(_texts(claims["aud"]), issuer.audience)
+def _proof(issuer: TokenIssuer, claims: dict[str, Any]) -> TokenClaims:
+    paths = paths_for(texts_in(claims["aud"]), issuer.audience)
     if not paths:
         raise MalformedMessage("this token is for another audience", UNAUTHENTICATED)
     held = _scopes(claims)
@@ -269,16 +284,19 @@ def _proof(issuer: TokenIssuer, claims: Mapping[str, Any]) -> TokenClaims:
     told = {name: claims[name] for name in _LOGGED_CLAIMS if name in claims}
     ends = datetime.fromtimestamp(min(int(claims["exp"]), _FAR_AWAY), UTC)
     actor = Actor(
-        _party(issuer, claims),
+        party_of(issuer, claims),
         issuer.kind,
         f"token:{issuer.issuer}",
         claims=MappingProxyType(told),
         expires_at=ends,
+        groups=(claimed_groups(issuer, claims) or ()) if issuer.groups_claim else (),
+        has_claimed_groups=bool(issuer.groups_claim),
     )
     return TokenClaims(actor, ends, paths)
 
 
-def _party(issuer: TokenIssuer, claims: Mapping[str, Any]) -> str:
+def party_of(issuer: TokenIssuer, claims: Mapping[str, Any]) -> str:
+    """Return the principal that verified claims name. Raises MalformedMessage."""
     named: object = claims.get(issuer.principal_claim)
     is_doubtful = issuer.principal_claim == "email" and claims.get("email_verified") is False
     if not isinstance(named, str) or not _NAME.fullmatch(named) or is_doubtful:
@@ -287,17 +305,18 @@ def _party(issuer: TokenIssuer, claims: Mapping[str, Any]) -> str:
             UNAUTHENTICATED,
         )
     party = f"{issuer.principal_prefix}{named}"
-    if party in _RESERVED_PARTIES or party.startswith("system:"):
+    if party in _RESERVED_PARTIES or party.startswith(("system:", GROUP_PREFIX)):
         raise MalformedMessage("this token names one whom no token can prove", UNAUTHENTICATED)
     return party
 
 
 def _scopes(claims: Mapping[str, Any]) -> set[str]:
     """Read the scopes of `scope`, or of `scp`, which some issuers use instead."""
-    said = [*_texts(claims.get("scope")), *_texts(claims.get("scp"))]
+    said = [*texts_in(claims.get("scope")), *texts_in(claims.get("scp"))]
     return {scope for each in said for scope in each.split()}
 
 
-def _texts(value: object) -> list[str]:
+def texts_in(value: object) -> list[str]:
+    """Return the texts of a claim that is one text or a list of them."""
     several = cast("list[object]", value) if isinstance(value, list) else [value]
     return [each for each in several if isinstance(each, str)]

@@ -1,12 +1,13 @@
 """Principals and API keys, and the stores that hold them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol
 
 from comity.errors import Misconfigured
-from comity.mcp.actors import PrincipalKind
+from comity.mcp.actors import GROUP_PREFIX, PrincipalKind
 from comity.storage.changes import PAGE
 from comity.storage.values import (
     MAX_STORED_NUMBER,
@@ -27,6 +28,7 @@ class Principal:
     disabled: bool = False
     created_by: str = ""
     created_at: datetime | None = None
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,8 +61,17 @@ class PrincipalStore(Protocol):
         """Return principals in a stable order, beginning after the id `after`."""
         ...
 
+    async def change(
+        self, party: str, change: Callable[[Principal | None], Principal | None]
+    ) -> Principal | None:
+        """Replace a principal by what `change` makes of it, in one transaction.
+
+        Without a principal from `change`, nothing is written. Returns what is stored afterwards.
+        """
+        ...
+
     async def remove(self, party: str) -> bool:
-        """Delete a principal and its keys. Its grants remain without effect."""
+        """Delete a principal, its keys and its sessions. Its grants remain without effect."""
         ...
 
 
@@ -99,13 +110,47 @@ ACTIVE_KEYS: Final = 2
 """One key and its successor, so that a rotation never needs a third."""
 
 
+MAX_GROUPS: Final = 200
+MAX_GROUP_LENGTH: Final = 200
+
+
+def checked_groups(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the groups of a principal, sorted and without duplicates. Raises MalformedMessage.
+
+    Two forms of the same character count as one, so that a grant finds its group. Names that only
+    look alike, and names in another case, are different groups.
+    """
+    found = {checked_group(name) for name in names}
+    if len(found) > MAX_GROUPS:
+        raise refused_value(f"a principal has at most {MAX_GROUPS} groups")
+    return tuple(sorted(found))
+
+
+def checked_group(name: str) -> str:
+    """Return the name of a group in its stored form. Raises MalformedMessage."""
+    if len(name) <= MAX_GROUP_LENGTH:
+        check_name(name, "a group's name")
+        normal = unicodedata.normalize("NFC", name)
+        if normal == normal.strip() and _LINE_BREAKS.isdisjoint(normal):
+            return normal
+    raise refused_value(
+        f"a group's name has 1 to {MAX_GROUP_LENGTH} characters, without blanks around them"
+    )
+
+
+_LINE_BREAKS: Final = frozenset("\u2028\u2029")
+
+
 def checked_principal(found: Principal) -> Principal:
     check_name(found.id, "a principal's id")
+    if found.id.startswith(GROUP_PREFIX):
+        raise refused_value(f"a principal's id cannot begin with {GROUP_PREFIX}")
     return replace(
         found,
         label=clean_words(found.label),
         created_by=clean_words(found.created_by),
         created_at=to_optional_utc(found.created_at),
+        groups=checked_groups(found.groups),
     )
 
 

@@ -1,6 +1,7 @@
 """The settings `[identity]` and the authorization servers of `[[identity.issuers]]`."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -12,12 +13,13 @@ from comity.config.fields import (
     Members,
     members_of,
     one_of,
+    pattern_type,
     setting,
     table_of,
     text_list_type,
 )
 from comity.identity.authentication import TokenIssuer
-from comity.mcp.actors import PrincipalKind
+from comity.mcp.actors import GROUP_PREFIX, PrincipalKind
 
 type IdentityMode = Literal["local", "required"]
 
@@ -48,9 +50,21 @@ def _claim(value: ConfigValue) -> str:
     return value.text()
 
 
+def _prefix(value: ConfigValue) -> str:
+    if value.text().startswith(GROUP_PREFIX):
+        raise value.wrong(f"must not begin with {GROUP_PREFIX}, which names groups in grants")
+    return value.text()
+
+
 def _audience(value: ConfigValue) -> str:
     if not re.fullmatch(r"\S{1,500}", value.text()):
         raise value.wrong("must name this gateway, as https://gateway.example.org")
+    return value.text()
+
+
+def _client(value: ConfigValue) -> str:
+    if not re.fullmatch(r"[\x21-\x7e]{1,500}", value.text()):
+        raise value.wrong("must be the client id that the provider shows")
     return value.text()
 
 
@@ -66,6 +80,7 @@ PUBLIC_URL: Final = FieldType(
     {"type": "string", "pattern": rf"^$|{_URL}"},
 )
 _WHOLE_URL: Final = FieldType(_url, {"type": "string", "pattern": _URL})
+_VARIABLE: Final = pattern_type(r"[A-Za-z_][A-Za-z0-9_]*", "OIDC_SECRET")
 _SCOPES: Final = text_list_type(r"[\x21\x23-\x5b\x5d-\x7e]+", "a scope, as tools")
 
 _MEMBERS: Final[Members] = {
@@ -80,7 +95,14 @@ _MEMBERS: Final[Members] = {
         FieldType(_claim, TEXT.schema),
         "the claim with the name of the principal; default: sub",
     ),
-    "principal_prefix": (TEXT, "the prefix of that name in the name of the principal"),
+    "principal_prefix": (
+        FieldType(_prefix, TEXT.schema),
+        "the prefix of that name in the name of the principal",
+    ),
+    "groups_claim": (
+        FieldType(_claim, TEXT.schema),
+        "the claim with the groups of the principal; default: the groups of its record",
+    ),
     "algorithms": (
         FieldType(
             _algorithms, {"type": "array", "items": {"enum": list(ALGORITHMS)}, "minItems": 1}
@@ -88,14 +110,42 @@ _MEMBERS: Final[Members] = {
         "the algorithms that may sign its tokens",
     ),
     "kind": (one_of("agent", "person"), "the kind of its principals; default: person"),
+    "client_id": (
+        FieldType(_client, TEXT.schema),
+        "the id of Comity there; with it, people sign in to the console there",
+    ),
+    "client_secret_file": (TEXT, "the file of the secret of Comity there"),
+    "client_secret_env": (_VARIABLE, "the environment variable of the secret of Comity there"),
+    "scopes": (_SCOPES, "the scopes of a sign-in; default: openid, profile, email"),
+    "name": (TEXT, "its name on the sign-in page; default: its host"),
 }
 
 
 def _issuer(entry: ConfigValue) -> TokenIssuer:
-    said: dict[str, Any] = members_of(entry, _MEMBERS, ("issuer", "audience"))
+    said: dict[str, Any] = members_of(entry, _MEMBERS, ("issuer",))
     kind = PrincipalKind(said.pop("kind", PrincipalKind.PERSON))
     prefix = said.pop("principal_prefix", f"{kind}:")
-    return TokenIssuer(**said, kind=kind, principal_prefix=prefix)
+    found = TokenIssuer(**said, kind=kind, principal_prefix=prefix)
+    if reason := _conflict_in(found):
+        raise entry.wrong(reason)
+    return found
+
+
+def _conflict_in(issuer: TokenIssuer) -> str:
+    """Return why the members of an issuer do not fit together, or an empty text."""
+    if not (issuer.audience or issuer.client_id):
+        return "needs its audience for access tokens, or its client_id for the sign-in of people"
+    if issuer.client_secret_file and issuer.client_secret_env:
+        return "names a client_secret_file and a client_secret_env; keep one"
+    if not issuer.client_id:
+        has_secret = issuer.client_secret_file or issuer.client_secret_env
+        return "has a secret, but no client_id" if has_secret else ""
+    if issuer.audience == issuer.client_id:
+        # An ID token has the client as its audience. It would count as an access token.
+        return "needs different values of audience and client_id: register two clients there"
+    if issuer.kind is not PrincipalKind.PERSON:
+        return "has a client_id, but only people sign in; leave its kind out"
+    return "" if "openid" in issuer.scopes else "needs the scope openid"
 
 
 def _issuers(value: ConfigValue) -> tuple[TokenIssuer, ...]:
@@ -113,8 +163,43 @@ def _issuers(value: ConfigValue) -> tuple[TokenIssuer, ...]:
 
 
 ISSUERS: Final = FieldType(
-    _issuers, {"type": "array", "items": table_of(_MEMBERS, required=["issuer", "audience"])}
+    _issuers, {"type": "array", "items": table_of(_MEMBERS, required=["issuer"])}
 )
+
+
+_ROLE_MEMBERS: Final = text_list_type(
+    r"[^\s*\x00-\x1f\x7f-\x9f][^*\x00-\x1f\x7f-\x9f\u2028\u2029]{0,255}(?<!\s)",
+    "group:sre or person:ana@example.org; a role of all principals is not possible",
+)
+_ROLES: Final[Members] = {
+    "viewer": (_ROLE_MEMBERS, "the subjects that may look at everything: admin/read"),
+    "approver": (
+        _ROLE_MEMBERS,
+        "the subjects that may also answer approval requests: approval/answer",
+    ),
+    "admin": (
+        _ROLE_MEMBERS,
+        "the subjects that may also administer everything: all verbs of the gateway",
+    ),
+}
+ROLES: Final = FieldType(lambda written: members_of(written, _ROLES), table_of(_ROLES))
+
+
+def _scim_prefix(value: ConfigValue) -> str:
+    others = (GROUP_PREFIX, *(f"{kind}:" for kind in PrincipalKind if kind != "person"))
+    if not re.fullmatch(r"[a-z][A-Za-z0-9_./-]{0,62}:", value.text()) or value.text() in others:
+        raise value.wrong("must be a prefix of people that ends with a colon, as person:")
+    return value.text()
+
+
+_SCIM: Final[Members] = {
+    "principal_prefix": (
+        FieldType(_scim_prefix, TEXT.schema),
+        "the prefix of a userName in the id of its principal; default: person:",
+    ),
+}
+SCIM: Final = FieldType(lambda written: members_of(written, _SCIM), table_of(_SCIM))
+SCIM_PREFIX: Final = f"{PrincipalKind.PERSON}:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +216,23 @@ class IdentitySettings:
     clock_skew: timedelta = setting(
         timedelta(seconds=30), "How far the clock of an issuer may be off."
     )
+    session_lifetime: timedelta = setting(
+        timedelta(hours=12), "How long a person stays signed in to the console at most."
+    )
+    session_idle_timeout: timedelta = setting(
+        timedelta(hours=1), "How long a person stays signed in without a request."
+    )
     issuers: tuple[TokenIssuer, ...] = setting(
-        (), "The authorization servers whose access tokens Comity accepts.", ISSUERS
+        (),
+        "The authorization servers whose access tokens Comity accepts, or where people sign in.",
+        ISSUERS,
+    )
+    roles: Mapping[str, tuple[str, ...]] = setting(
+        {},
+        "The principals and groups with a role: `viewer`, `approver` or `admin`.",
+        ROLES,
+        is_live=True,
+    )
+    scim: Mapping[str, str] = setting(
+        {}, "How users of an identity provider become principals: `principal_prefix`.", SCIM
     )

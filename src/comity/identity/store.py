@@ -1,8 +1,9 @@
 """Database stores of principals and API keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import batched
+from typing import Any, Final
 
 from sqlalchemy import bindparam, delete, select, update
 
@@ -12,6 +13,7 @@ from comity.mcp.actors import PrincipalKind
 from comity.storage import values
 from comity.storage.changes import PAGE, RecordKind
 from comity.storage.database import (
+    BROWSER_SESSIONS,
     KEYS,
     PARTIES,
     SqlDatabase,
@@ -30,7 +32,7 @@ class SqlPrincipalStore:
     async def put(self, *parties: Principal) -> None:
         checked = {party.id: party for party in map(principals.checked_principal, parties)}
         async with self._database.writing() as writing:
-            await writing.put(PARTIES, [record_row(PARTIES, party) for party in checked.values()])
+            await writing.put(PARTIES, [_party_row(party) for party in checked.values()])
             await writing.record_change(RecordKind.PARTIES, checked)
 
     async def get(self, party: str) -> Principal | None:
@@ -39,6 +41,19 @@ class SqlPrincipalStore:
 
     async def page(self, after: str = "", limit: int = PAGE) -> Sequence[Principal]:
         return [_party(row) for row in await select_page(self._database, PARTIES, after, limit)]
+
+    async def change(
+        self, party: str, change: Callable[[Principal | None], Principal | None]
+    ) -> Principal | None:
+        values.check_name(party, "a principal's id")
+        async with self._database.writing() as writing:
+            found = (await read_principals(writing, [party])).get(party)
+            changed = change(found)
+            if changed is None or changed == found:
+                return found
+            checked = principals.checked_principal(changed)
+            await write_principals(writing, [checked])
+        return checked
 
     async def remove(self, party: str) -> bool:
         if not values.is_name(party):
@@ -49,8 +64,11 @@ class SqlPrincipalStore:
             if gone.rowcount:
                 own = delete(KEYS).where(KEYS.c.party == party).returning(KEYS.c.id)
                 keys = (await execute(own)).scalars().all()
+                signed_in = delete(BROWSER_SESSIONS).where(BROWSER_SESSIONS.c.party == party)
+                ended = await execute(signed_in.returning(BROWSER_SESSIONS.c.id))
                 await writing.record_change(RecordKind.PARTIES, [party])
                 await writing.record_change(RecordKind.KEYS, keys)
+                await writing.record_change(RecordKind.SESSIONS, ended.scalars().all())
         return gone.rowcount > 0
 
 
@@ -119,9 +137,36 @@ async def _keys_of(transaction: WriteTransaction, party: str) -> list[ApiKey]:
     return [_key(row) for row in found]
 
 
+async def read_principals(
+    transaction: WriteTransaction, ids: Sequence[str]
+) -> dict[str, Principal]:
+    """Return the principals with these ids, for a transaction that changes them."""
+    found: dict[str, Principal] = {}
+    for some in batched(ids, _IDS_AT_ONCE):
+        wanted = select(PARTIES).where(PARTIES.c.id.in_(some))
+        for row in await transaction.connection.execute(wanted):
+            party = _party(row)
+            found[party.id] = party
+    return found
+
+
+async def write_principals(transaction: WriteTransaction, changed: Iterable[Principal]) -> None:
+    """Write principals in a transaction that also changes other records."""
+    checked = {party.id: party for party in map(principals.checked_principal, changed)}
+    await transaction.put(PARTIES, [_party_row(party) for party in checked.values()])
+    await transaction.record_change(RecordKind.PARTIES, checked)
+
+
+_IDS_AT_ONCE: Final = 500
+
+
+def _party_row(party: Principal) -> dict[str, Any]:
+    return {**record_row(PARTIES, party), "groups": values.encode_names(party.groups)}
+
+
 def _party(row: Sequence[Any]) -> Principal:
-    id, kind, *rest = row
-    return Principal(id, PrincipalKind(kind), *rest)
+    id, kind, *rest, groups = row
+    return Principal(id, PrincipalKind(kind), *rest, groups=values.read_list(groups))
 
 
 def _key(row: Sequence[Any]) -> ApiKey:

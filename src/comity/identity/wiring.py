@@ -20,6 +20,7 @@ from comity.config.files import prepare_state_file
 from comity.config.secret_files import read_secret, write_secret
 from comity.errors import Misconfigured
 from comity.http.api import ApiRoutes
+from comity.http.asgi import HttpEndpoint
 from comity.http.client.proxies import ProxySettings
 from comity.identity.api import RecordsApi
 from comity.identity.authentication import (
@@ -30,11 +31,17 @@ from comity.identity.authentication import (
 )
 from comity.identity.http_auth import AuthMember
 from comity.identity.keys import KeyAdmin, KeyUsage, mac_of_key
+from comity.identity.login.sessions import BrowserSessions
+from comity.identity.scim.api import ScimEndpoint
+from comity.identity.scim.messages import SCIM_PATH
+from comity.identity.scim.service import ScimService
+from comity.identity.settings import SCIM_PREFIX
 from comity.mcp.eras import TaskIds
 from comity.policy.snapshot import GrantSnapshot, PolicySnapshot, SnapshotFreshness
 from comity.policy.wiring import static_rules_of
 from comity.servers.wiring import proxies_of
 from comity.storage.stores import file_of
+from comity.views.service import ViewService
 
 VARIABLE: Final = "COMITY_PEPPER"
 MIN_BYTES: Final = 16
@@ -52,24 +59,28 @@ def refuse_open_gateway(settings: Settings) -> None:
 
 
 def make_tokens(settings: Settings) -> TokenVerifier | None:
-    if not settings.identity.issuers:
+    # An issuer without an audience is for the sign-in of people only.
+    issuers = [each for each in settings.identity.issuers if each.audience]
+    if not issuers:
         return None
-    return open_tokens(
-        settings.identity.issuers, settings.identity.clock_skew, proxies_of(settings)
-    )
+    return open_tokens(issuers, settings.identity.clock_skew, proxies_of(settings))
 
 
 def make_reception(
-    settings: Settings, identity: Authenticator, snapshot: GatewaySnapshot
+    settings: Settings,
+    identity: Authenticator,
+    snapshot: GatewaySnapshot,
+    views: ViewService,
 ) -> HttpAuthenticator:
     return HttpAuthenticator(
         identity,
         snapshot.grants,
         accepts_auth_member=settings.identity.accept_auth_member,
-        issuers=[each.issuer for each in settings.identity.issuers],
+        issuers=[each.issuer for each in settings.identity.issuers if each.audience],
         scopes=[scope for each in settings.identity.issuers for scope in each.required_scopes],
         public_url=settings.identity.public_url,
         policy=snapshot,
+        may_know_view=views.is_visible_to,
     )
 
 
@@ -78,9 +89,12 @@ def make_identity(
     directory: IdentityDirectory,
     tokens: TokenVerifier | None,
     operator_token: str = "",
+    sessions: BrowserSessions | None = None,
 ) -> Authenticator:
     is_local = settings.identity.mode == "local"
-    return Authenticator(directory, tokens, is_local=is_local, operator_token=operator_token)
+    return Authenticator(
+        directory, tokens, sessions=sessions, is_local=is_local, operator_token=operator_token
+    )
 
 
 def make_task_names(identity: Authenticator) -> TaskIds:
@@ -176,8 +190,10 @@ async def open_policy_snapshot(settings: Settings) -> AsyncGenerator[GatewaySnap
 
 
 @asynccontextmanager
-async def last_use_written(snapshot: GatewaySnapshot, used: KeyUsage) -> AsyncGenerator[None]:
-    """Write periodically, and at the end, when keys were last used."""
+async def last_use_written(
+    snapshot: GatewaySnapshot, used: KeyUsage, sessions: BrowserSessions
+) -> AsyncGenerator[None]:
+    """Write periodically, and at the end, when keys and sessions were last used."""
     write = snapshot.records.keys.touch
 
     async def keep_writing() -> None:
@@ -185,8 +201,9 @@ async def last_use_written(snapshot: GatewaySnapshot, used: KeyUsage) -> AsyncGe
             await asyncio.sleep(USAGE_WRITE_SECONDS)
             try:
                 await used.flush(write)
+                await sessions.flush()
             except Exception:
-                log.exception("Storing the last use of keys failed")
+                log.exception("Storing the last use of keys and sessions failed")
 
     writing = asyncio.ensure_future(keep_writing())
     try:
@@ -195,6 +212,7 @@ async def last_use_written(snapshot: GatewaySnapshot, used: KeyUsage) -> AsyncGe
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         await used.flush(write)
+        await sessions.flush()
 
 
 def make_register(settings: Settings, snapshot: GatewaySnapshot) -> IdentityDirectory:
@@ -241,6 +259,23 @@ def identity_routes(
 ) -> ApiRoutes:
     """The routes for keys and principals. Their changes are recorded in the audit log."""
     return RecordsApi(KeyAdmin(snapshot.records, pepper, snapshot.refresh, audit=audit)).routes
+
+
+def scim_endpoints(
+    settings: Settings,
+    snapshot: GatewaySnapshot,
+    http_authenticator: HttpAuthenticator,
+    audit_log: AuditLog,
+) -> dict[str, HttpEndpoint]:
+    """The endpoint at which an identity provider writes users and groups."""
+    service = ScimService(
+        snapshot.records.scim,
+        settings.identity.scim.get("principal_prefix", SCIM_PREFIX),
+        snapshot.refresh,
+        audit_log=audit_log,
+    )
+    public_url = settings.identity.public_url
+    return {SCIM_PATH: ScimEndpoint(service, http_authenticator.require_grant, public_url)}
 
 
 def open_tokens(

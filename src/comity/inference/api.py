@@ -3,14 +3,14 @@
 import secrets
 from collections.abc import Iterable
 from datetime import date
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 from msgspec import Meta
 
 from comity.errors import INVALID_PARAMS, NOTHING_HERE, MalformedMessage
-from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission, View
+from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission
 from comity.http.api_input import EmptyQuery, RequestBody, RequestQuery
-from comity.inference.messages import text_of, to_text_content
+from comity.inference.messages import FinishReason, text_of, to_text_content
 from comity.inference.model import (
     MILLION,
     Budget,
@@ -38,6 +38,75 @@ class ModelTrialBody(RequestBody, frozen=True):
     text: Annotated[str, Meta(min_length=1, max_length=100_000)]
 
 
+class ModelView(TypedDict):
+    """A language model. Prices are for a million tokens."""
+
+    id: str
+    model: str
+    vendor: str
+    context_window: int
+    max_output: int
+    capabilities: list[str]
+    price_input: float | None
+    price_output: float | None
+    is_default: bool
+    retry_after_ms: int | None
+
+
+class ModelListView(TypedDict):
+    """The language models."""
+
+    models: list[ModelView]
+
+
+class UsageView(TypedDict):
+    """The use of a model by a principal on a day."""
+
+    principal: str
+    feature: str | None
+    model: str
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cost: float
+
+
+class BudgetView(TypedDict):
+    """A budget of a day, and what is spent and held of it."""
+
+    budget: str
+    feature: str
+    principal: str | None
+    tokens_per_day: int | None
+    money_per_day: float | None
+    spent_tokens: int
+    spent_money: float | None
+    held_tokens: int
+    held_money: float | None
+    raised_tokens: int
+    raised_money: float | None
+
+
+class SpendingView(TypedDict):
+    """The spending of a day."""
+
+    day: str
+    usage: list[UsageView]
+    budgets: list[BudgetView]
+
+
+class ModelTrialView(TypedDict):
+    """The answer of a model to a trial prompt."""
+
+    id: str
+    model: str
+    text: str
+    finish: FinishReason
+    input_tokens: int
+    output_tokens: int
+    cost: float
+
+
 class ModelsApi:
     """Lists models and their spending for operators, and tries a model."""
 
@@ -54,10 +123,10 @@ class ModelsApi:
             ApiRoute("POST", "/api/models/{name}/test", write, self._try_model, ModelTrialBody),
         )
 
-    async def _list_models(self, _: ApiRequest[EmptyQuery]) -> View:
+    async def _list_models(self, _: ApiRequest[EmptyQuery]) -> ModelListView:
         return {"models": [self._view(name) for name in self._engine.model_slots]}
 
-    def _view(self, name: str) -> dict[str, object]:
+    def _view(self, name: str) -> ModelView:
         member = self._engine.model_slots[name]
         info, rest = member.model.info, self._engine.seconds_until_retry(name)
         return {
@@ -73,7 +142,7 @@ class ModelsApi:
             "retry_after_ms": None if rest is None else int(rest * 1000),
         }
 
-    async def _show_spending(self, request: ApiRequest[SpendingQuery]) -> View:
+    async def _show_spending(self, request: ApiRequest[SpendingQuery]) -> SpendingView:
         spending, written = self._engine.budget_service, request.input.day
         try:
             day = date.fromisoformat(written) if written else day_of(spending.clock())
@@ -86,7 +155,7 @@ class ModelsApi:
             "budgets": list(_budget_views(accounts, spending.budgets)),
         }
 
-    async def _try_model(self, request: ApiRequest[ModelTrialBody]) -> View:
+    async def _try_model(self, request: ApiRequest[ModelTrialBody]) -> ModelTrialView:
         name = request.path["name"]
         if name not in self._engine.model_slots:
             raise MalformedMessage(f"there is no model {name!r:.80}", NOTHING_HERE)
@@ -106,7 +175,7 @@ class ModelsApi:
         }
 
 
-def _spent_view(spent: SpendRecord) -> dict[str, object]:
+def _spent_view(spent: SpendRecord) -> UsageView:
     return {
         "principal": spent.party,
         "feature": spent.feature or None,
@@ -120,7 +189,7 @@ def _spent_view(spent: SpendRecord) -> dict[str, object]:
 
 def _budget_views(
     accounts: Iterable[BudgetAccount], budgets: Iterable[Budget]
-) -> Iterable[dict[str, object]]:
+) -> Iterable[BudgetView]:
     """Yield the accounts used that day, also of budgets that no longer exist."""
     by_name = {each.name: each for each in budgets}
     for account in accounts:

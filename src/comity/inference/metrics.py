@@ -28,6 +28,10 @@ class ModelMetrics:
         number, total = self._times.get(model, Summary(0, 0.0))
         self._times[model] = Summary(number + 1, total + took.total_seconds())
 
+    def totals(self) -> tuple[int, int]:
+        """Return the tokens of all models, and their cost in millionths."""
+        return self._tokens.total(), self._cost.total()
+
     def families(self) -> list[MetricFamily]:
         requests: list[Sample] = [
             ((("model", model), ("outcome", outcome)), count)

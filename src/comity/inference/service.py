@@ -179,6 +179,10 @@ class InferenceService:
         self._tracer = tracer
         self._metrics = ModelMetrics()
 
+    def usage_totals(self) -> tuple[int, int]:
+        """Return the tokens of all models since the start, and their cost in millionths."""
+        return self._metrics.totals()
+
     def metric_families(self) -> list[MetricFamily]:
         return self._metrics.families()
 

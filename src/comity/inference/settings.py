@@ -115,6 +115,7 @@ class ModelSettings:
         "",
         "the URL of the API; default: that of the vendor",
         pattern_type(f"{_URL}|{_VARIABLE}", _URL_EXAMPLE),
+        is_secret=True,  # a part of it may be one
     )
     key_file: str = setting("", "the file that holds its key")
     key_env: str = setting(

@@ -2,63 +2,43 @@
 
 import re
 import secrets
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final, NotRequired, Protocol, TypedDict
 
-from msgspec import Meta, Raw, field
+from msgspec import Meta, field
 
-from comity.audit.events import AuditResult, AuditType
 from comity.errors import (
-    ACCESS_DENIED,
-    CHECKPOINT_UNKNOWN,
     INVALID_PARAMS,
     NOTHING_HERE,
-    SERVER_NOT_READY,
     MalformedMessage,
-    Unavailable,
 )
 from comity.http import asgi
-from comity.http.api import ApiHandler, ApiRequest, ApiRoute, ApiRoutes, Permission, View
+from comity.http.api import ApiHandler, ApiRequest, ApiRoute, ApiRoutes, Permission
 from comity.http.api_input import (
     EmptyBody,
     EmptyQuery,
-    NonEmptyText,
     RequestBody,
     RequestQuery,
     ServerQuery,
     ShortText,
 )
 from comity.http.asgi import HOOKS, HeaderList, Receive, Scope, Send
-from comity.inference.messages import Content, content_in, text_of, to_text_content
-from comity.live.audit import LiveAuditEntry, record_entry
-from comity.live.channels.model import OutputTarget
+from comity.inference.messages import to_text_content
+from comity.live.channels.model import ChannelDirection, OutputTarget
 from comity.live.channels.outgoing_messages import OutgoingMessage, OutputRouter
 from comity.live.channels.service import ChannelStatus
-from comity.live.features import UNDECIDED, WHOLE
-from comity.live.host import LiveHost, LiveServer
+from comity.live.features import UNDECIDED
+from comity.live.host import LiveServer
 from comity.live.pushes.model import PUSH_PAGE, PushStore, StoredPush
 from comity.live.pushes.service import InboundWebhooks, WebhookOutcome
-from comity.live.state.model import (
-    ROLLBACK,
-    CheckpointNode,
-    CheckpointTree,
-    StateForm,
-    StateKey,
-    StateSummary,
-    ancestors,
-)
-from comity.live.state.service import StateService
-from comity.live.turns.model import TURN_PAGE, StoredTurn, TurnCause, TurnOrigin, TurnRequest
-from comity.live.turns.service import TurnWorker
 from comity.mcp import jsonrpc
-from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, Actor
+from comity.mcp.actors import Actor
 from comity.mcp.mcpl import MAX_NAME_LENGTH, FeatureSet, ScopeBounds
 from comity.mcp.mgp import format_timestamp
 from comity.policy.grants import FEATURE_VERB, Effect, Grant
 from comity.policy.risk import SERVER_SUBJECT_PREFIX
-from comity.policy.snapshot import PolicyEngine
+from comity.toolkit.jobs import JobState
 
 type LongText = Annotated[str, Meta(min_length=1, max_length=64 * 1024)]
 type LiveName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
@@ -87,6 +67,42 @@ class ChannelMessageBody(ChannelBody, frozen=True):
     text: LongText
 
 
+class ChannelView(TypedDict):
+    """A channel of a live server."""
+
+    server: str
+    id: str
+    type: str
+    label: str
+    direction: ChannelDirection
+    address: Mapping[str, object]
+    metadata: Mapping[str, object]
+    state: str
+
+
+class ChannelListView(TypedDict):
+    """All channels, by server and id."""
+
+    channels: list[ChannelView]
+
+
+class ClosedChannelView(TypedDict):
+    """A channel, and whether its server closed it."""
+
+    server: str
+    channel: str
+    closed: bool
+
+
+class PublishedMessageView(TypedDict):
+    """A message that a channel took. `message` is the id that its server gave."""
+
+    server: str
+    channel: str
+    delivered: bool
+    message: str | None
+
+
 class ChannelsApi:
     """Lists, opens and closes channels, and publishes messages in them."""
 
@@ -104,10 +120,10 @@ class ChannelsApi:
             ApiRoute("POST", "/api/channels/send", write, self._publish, ChannelMessageBody),
         )
 
-    async def _list_channels(self, _: ApiRequest[EmptyQuery]) -> View:
+    async def _list_channels(self, _: ApiRequest[EmptyQuery]) -> ChannelListView:
         return {"channels": [_channel_view(each) for each in self._channels.list_statuses()]}
 
-    async def _open(self, request: ApiRequest[ChannelOpenBody]) -> View:
+    async def _open(self, request: ApiRequest[ChannelOpenBody]) -> ChannelView:
         wanted, server = request.input, request.input.server
         if wanted.channel is not None:
             found = await self._channels.reopen(server, wanted.channel)
@@ -118,12 +134,12 @@ class ChannelsApi:
             raise MalformedMessage("channel or type is missing", INVALID_PARAMS)
         return _channel_view(ChannelStatus(server, found, "open"))
 
-    async def _close(self, request: ApiRequest[ChannelBody]) -> View:
+    async def _close(self, request: ApiRequest[ChannelBody]) -> ClosedChannelView:
         server, id = request.input.server, request.input.channel
         closed = await self._channels.close(server, id)
         return {"server": server, "channel": id, "closed": closed}
 
-    async def _publish(self, request: ApiRequest[ChannelMessageBody]) -> View:
+    async def _publish(self, request: ApiRequest[ChannelMessageBody]) -> PublishedMessageView:
         server, id = request.input.server, request.input.channel
         content = to_text_content(request.input.text)
         words = OutgoingMessage(f"say:{secrets.token_hex(16)}", "", content)
@@ -131,7 +147,7 @@ class ChannelsApi:
         return {"server": server, "channel": id, "delivered": True, "message": message or None}
 
 
-def _channel_view(status: ChannelStatus) -> dict[str, object]:
+def _channel_view(status: ChannelStatus) -> ChannelView:
     found = status.descriptor
     return {
         "server": status.server,
@@ -167,6 +183,47 @@ class FeatureGrantWriter(Protocol):
     async def revoke(self, actor: Actor, subject: str, verb: str, target: str) -> bool: ...
 
 
+class FeatureStatusView(TypedDict):
+    """Whether a feature set is enabled, and by whose decision."""
+
+    enabled: bool
+    by: str
+    reason: str
+    until: str | None
+
+
+class FeatureBoundsView(TypedDict):
+    """The scopes that the configuration allows and refuses for a feature set."""
+
+    whitelist: NotRequired[list[str]]
+    blacklist: NotRequired[list[str]]
+
+
+class FeatureView(FeatureStatusView, FeatureBoundsView):
+    """A feature set of a live server."""
+
+    feature: str
+    description: str
+    uses: list[str]
+    scoped: bool
+    rollback: bool
+
+
+class LiveServerView(TypedDict):
+    """A live server and its feature sets."""
+
+    server: str
+    protocol: str
+    version: str
+    features: list[FeatureView]
+
+
+class LiveServerListView(TypedDict):
+    """Live servers."""
+
+    servers: list[LiveServerView]
+
+
 class FeaturesApi:
     """Lists, enables and disables the feature sets of servers."""
 
@@ -186,7 +243,7 @@ class FeaturesApi:
             ApiRoute("POST", "/api/features/reset", write, decide(None), body),
         )
 
-    async def _list_features(self, request: ApiRequest[ServerQuery]) -> View:
+    async def _list_features(self, request: ApiRequest[ServerQuery]) -> LiveServerListView:
         named = request.input.server
         found = [each for each in self._hosts.all() if named in (None, each.server)]
         return {"servers": [describe_live_server(each) for each in found]}
@@ -194,7 +251,7 @@ class FeaturesApi:
     def _decide(self, effect: Effect | None) -> ApiHandler[FeatureDecisionBody]:
         """Return the handler for this decision. None removes an earlier decision."""
 
-        async def handle(request: ApiRequest[FeatureDecisionBody]) -> View:
+        async def handle(request: ApiRequest[FeatureDecisionBody]) -> LiveServerListView:
             wanted = request.input
             subject, name = SERVER_SUBJECT_PREFIX + wanted.server, wanted.feature
             if effect is None:
@@ -209,7 +266,7 @@ class FeaturesApi:
         return handle
 
 
-def describe_live_server(live_server: LiveServer) -> dict[str, object]:
+def describe_live_server(live_server: LiveServer) -> LiveServerView:
     """Return the description of a live server with all its feature sets."""
     declared = live_server.declared
     return {
@@ -231,7 +288,7 @@ def describe_live_server(live_server: LiveServer) -> dict[str, object]:
     }
 
 
-def _status_view(live_server: LiveServer, name: str) -> dict[str, object]:
+def _status_view(live_server: LiveServer, name: str) -> FeatureStatusView:
     found = live_server.feature_statuses.get(name, UNDECIDED)
     until = None if found.until is None else format_timestamp(found.until)
     return {
@@ -242,7 +299,7 @@ def _status_view(live_server: LiveServer, name: str) -> dict[str, object]:
     }
 
 
-def _bounds_view(live_server: LiveServer, each: FeatureSet) -> dict[str, object]:
+def _bounds_view(live_server: LiveServer, each: FeatureSet) -> FeatureBoundsView:
     bounds: ScopeBounds | None = live_server.policy.scopes.get(each.name)
     if bounds is None:
         return {}
@@ -299,6 +356,42 @@ class PushPageQuery(RequestQuery, frozen=True):
     cursor: str = ""
 
 
+class PushView(TypedDict):
+    """A push of a live server, without its content."""
+
+    number: int
+    server: str
+    event: str
+    feature_set: str | None
+    timestamp: datetime
+    received_at: datetime
+    to: str
+    conversation: str | None
+    state: JobState
+    attempts: int
+    inference: str | None
+    due_at: datetime | None
+    done_at: datetime | None
+    last_error: str | None
+
+
+class PushPage(TypedDict):
+    """One page of pushes, the newest first, and how many there are in each state."""
+
+    pushes: list[PushView]
+    waiting: int
+    done: int
+    failed: int
+    next: NotRequired[str]
+
+
+class RetriedPushView(TypedDict):
+    """A push that is delivered again."""
+
+    number: int
+    state: JobState
+
+
 class PushesApi:
     """Lists pushes for operators, without their content, and retries failed ones."""
 
@@ -317,20 +410,22 @@ class PushesApi:
             ApiRoute("POST", "/api/pushes/{number}/retry", write, self._retry, EmptyBody),
         )
 
-    async def _retry(self, request: ApiRequest[EmptyBody]) -> View:
+    async def _retry(self, request: ApiRequest[EmptyBody]) -> RetriedPushView:
         number = _parse_number(request.path["number"])
         if not await self._store.retry(number, self._clock()):
             raise MalformedMessage("no push of this number has failed", NOTHING_HERE)
         self._wake()
-        return {"number": number, "state": "waiting"}
+        return {"number": number, "state": JobState.WAITING}
 
-    async def _list_pushes(self, request: ApiRequest[PushPageQuery]) -> View:
+    async def _list_pushes(self, request: ApiRequest[PushPageQuery]) -> PushPage:
         before = _parse_number(request.input.cursor or "0")
         page = await self._store.page(before, PUSH_PAGE, request.input.server)
         counts = await self._store.count_by_state()
-        listed: dict[str, object] = {
+        listed: PushPage = {
             "pushes": [_push_view(each) for each in page],
-            **counts,
+            "waiting": counts[JobState.WAITING],
+            "done": counts[JobState.DONE],
+            "failed": counts[JobState.FAILED],
         }
         return listed if len(page) < PUSH_PAGE else {**listed, "next": str(page[-1].number)}
 
@@ -342,7 +437,7 @@ def _parse_number(text: str) -> int:
     return int(text)
 
 
-def _push_view(stored_push: StoredPush) -> dict[str, object]:
+def _push_view(stored_push: StoredPush) -> PushView:
     return {
         "number": stored_push.number,
         "server": stored_push.push.server,
@@ -358,294 +453,4 @@ def _push_view(stored_push: StoredPush) -> dict[str, object]:
         "due_at": stored_push.due_at if stored_push.done_at is None else None,
         "done_at": stored_push.done_at,
         "last_error": stored_push.last_error or None,
-    }
-
-
-AS_A_WHOLE: Final = "*"
-"""The name of the whole server in a path. No feature set has this name."""
-
-
-class StateAuthorizer(Protocol):
-    """Checks what an actor may administer."""
-
-    def require_grant(self, actor: Actor, verb: str, target: str) -> None: ...
-
-
-class RollbackBody(RequestBody, frozen=True):
-    """The checkpoint to roll back to."""
-
-    checkpoint: NonEmptyText
-
-
-class StateApi:
-    """Shows the state of servers to operators, rolls it back and deletes it."""
-
-    def __init__(self, states: StateService, live_host: LiveHost, grants: StateAuthorizer) -> None:
-        self._states = states
-        self._live_host = live_host
-        self._grants = grants
-
-    @property
-    def routes(self) -> ApiRoutes:
-        read, write = Permission.SERVER_READ, Permission.SERVER_WRITE
-        one = "/api/state/{server}/{feature}"
-        return (
-            ApiRoute("GET", "/api/state", Permission.OWN_RECORDS, self._list_states, EmptyQuery),
-            ApiRoute("GET", one, read, self._show_tree, EmptyQuery),
-            ApiRoute("GET", one + "/{checkpoint}", read, self._show_checkpoint, EmptyQuery),
-            ApiRoute("POST", f"{one}/rollback", write, self._roll_back, RollbackBody),
-            ApiRoute("POST", f"{one}/delete", write, self._forget, EmptyBody),
-        )
-
-    async def _list_states(self, request: ApiRequest[EmptyQuery]) -> View:
-        """List the state of each server that the principal may administer."""
-        every = await self._states.summaries()
-        found = [each for each in every if self._may_see(request.actor, each)]
-        return {"state": [_summary_view(each) for each in found]}
-
-    def _may_see(self, actor: Actor, summary: StateSummary) -> bool:
-        try:
-            self._grants.require_grant(actor, ADMIN_READ, f"{summary.state_key.server}/*")
-        except MalformedMessage:
-            return False
-        return True
-
-    async def _show_tree(self, request: ApiRequest[EmptyQuery]) -> View:
-        place = _state_key(request)
-        tree = await self._states.tree(place)
-        if not tree.nodes:
-            raise MalformedMessage("there is no state of this feature set", NOTHING_HERE)
-        head = None if tree.head is None else tree.nodes[tree.head].name
-        line = {each.number for each in ancestors(tree, tree.head)}
-        return {
-            **_state_key_view(place),
-            "head": head,
-            "can_roll_back": self._can_roll_back(place),
-            "checkpoints": [
-                {**_node_view(tree, each), "is_on_line": number in line}
-                for number, each in sorted(tree.nodes.items())
-            ],
-        }
-
-    async def _show_checkpoint(self, request: ApiRequest[EmptyQuery]) -> View:
-        place, name = _state_key(request), request.path["checkpoint"]
-        tree = await self._states.tree(place)
-        node = tree.find(name)
-        if node is None:
-            raise MalformedMessage(f"there is no checkpoint {name!r:.300}", NOTHING_HERE)
-        state = await self._states.state_of(place, node)
-        shown = {} if state is None else {"data": Raw(state)}
-        return {**_state_key_view(place), **_node_view(tree, node), **shown}
-
-    async def _roll_back(self, request: ApiRequest[RollbackBody]) -> View:
-        place, name = _state_key(request), request.input.checkpoint
-        by = self._live_host.get(place.server)
-        if by is None:
-            reason = f"server {place.server!r:.200} is not there, or has no state"
-            raise Unavailable(reason, SERVER_NOT_READY)
-        deed = LiveAuditEntry(place.server, ROLLBACK, place.feature, by=request.actor.party)
-        view: dict[str, object] = {**_state_key_view(place), "checkpoint": name}
-        try:
-            told = await self._states.roll_back(by, place.feature, name)
-        except (MalformedMessage, Unavailable) as error:
-            self._record_rollback(deed, name, error.fault.error_type, AuditResult.FAILURE)
-            if error.fault is not CHECKPOINT_UNKNOWN:
-                raise
-            return {**view, "success": False, "code": error.fault.code, "reason": str(error)}
-        outcome = "ok" if told.success else "refused"
-        self._record_rollback(
-            deed, name, outcome, AuditResult.SUCCESS if told.success else AuditResult.FAILURE
-        )
-        return {**view, "success": told.success, "reason": told.reason or None}
-
-    async def _forget(self, request: ApiRequest[EmptyBody]) -> View:
-        place = _state_key(request)
-        gone = await self._states.forget(place)
-        deed = LiveAuditEntry(place.server, "", place.feature, by=request.actor.party)
-        record_entry(
-            self._live_host.audit,
-            AuditType.STATE_DELETED,
-            replace(deed, details={"dropped": gone}),
-        )
-        return {**_state_key_view(place), "dropped": gone}
-
-    def _record_rollback(
-        self, entry: LiveAuditEntry, checkpoint: str, outcome: str, result: AuditResult
-    ) -> None:
-        done = replace(entry, outcome=outcome, details={"checkpoint": checkpoint})
-        record_entry(self._live_host.audit, AuditType.STATE_ROLLED_BACK, done, result)
-
-    def _can_roll_back(self, state_key: StateKey) -> bool:
-        by = self._live_host.get(state_key.server)
-        declared = None if by is None else by.declared.sets.get(state_key.feature)
-        is_enabled = by is not None and state_key.feature in by.enabled
-        return declared is not None and is_enabled and declared.has_rollback
-
-
-def _state_key(request: ApiRequest[Any]) -> StateKey:
-    feature = request.path["feature"]
-    return StateKey(request.path["server"], WHOLE if feature == AS_A_WHOLE else feature)
-
-
-def _state_key_view(state_key: StateKey) -> dict[str, object]:
-    return {"server": state_key.server, "feature_set": state_key.feature or None}
-
-
-def _summary_view(summary: StateSummary) -> dict[str, object]:
-    return {
-        **_state_key_view(summary.state_key),
-        "head": summary.head,
-        "holds": "reference" if summary.is_opaque else "data",
-        "checkpoints": summary.checkpoints,
-        "bytes": summary.size,
-        "moved_at": summary.moved_at,
-    }
-
-
-def _node_view(tree: CheckpointTree, node: CheckpointNode) -> dict[str, object]:
-    follows = None if node.base is None else tree.nodes.get(node.base)
-    return {
-        "checkpoint": node.name,
-        # The parent that the server named, and below it that parent if Comity keeps it.
-        "parent": node.parent,
-        "follows": None if follows is None else follows.name,
-        "holds": "reference" if node.form is StateForm.OPAQUE else "data",
-        "stored_as": node.form,
-        "bytes": node.size,
-        "at": node.at,
-        "is_current": node.number == tree.head,
-        "drop_reason": node.why or None,
-        "is_lost": node.is_lost,
-    }
-
-
-TAKE_TURN_VERB: Final = "turn/take"
-CONVERSATIONS_TARGET: Final = "conversations"
-MAIN_CONVERSATION: Final = "main"
-MAX_WAIT: Final = timedelta(seconds=20)
-MAX_SPOKEN_PLACES: Final = 16
-
-type QueryNumber = Annotated[int, Meta(ge=0, le=10**15)]
-
-
-class TurnBody(RequestBody, frozen=True):
-    """The message for the model. Without `content` and `text`, the model continues."""
-
-    conversation: NonEmptyText = MAIN_CONVERSATION
-    key: NonEmptyText | None = None
-    content: object = None
-    text: str | None = None
-    reply_to: Annotated[tuple[str, ...], Meta(max_length=MAX_SPOKEN_PLACES)] = ()
-
-    def to_content(self) -> Content:
-        found = self.text if self.content is None else self.content
-        return () if found is None else content_in(jsonrpc.to_raw(found), "what is said")
-
-
-class TurnPageQuery(RequestQuery, frozen=True):
-    """The filter and the cursor of a list of turns."""
-
-    conversation: str = ""
-    before: QueryNumber = 0
-
-
-class TurnQuery(RequestQuery, frozen=True):
-    """The number of characters that the client has, and the seconds to wait for more."""
-
-    after: QueryNumber = 0
-    wait: QueryNumber = 0
-
-
-class TurnsApi:
-    """Starts turns for principals with a grant, and shows each principal its own turns."""
-
-    def __init__(self, turns: TurnWorker, policy_engine: PolicyEngine, party: str) -> None:
-        self._turns = turns
-        self._policy_engine = policy_engine
-        self._party = party
-
-    @property
-    def routes(self) -> ApiRoutes:
-        own = Permission.OWN_RECORDS
-        return (
-            ApiRoute("GET", "/api/turns", own, self._list_turns, TurnPageQuery),
-            ApiRoute("POST", "/api/turns", own, self._start_turn, TurnBody),
-            ApiRoute("GET", "/api/turns/{id}", own, self._follow, TurnQuery),
-        )
-
-    async def _start_turn(self, request: ApiRequest[TurnBody]) -> View:
-        said, actor = request.input, request.actor
-        self._require_permission(actor, said.conversation)
-        if said.reply_to and not self._may(actor, ADMIN_WRITE):
-            raise MalformedMessage("`reply_to` is for operators only", ACCESS_DENIED)
-        key = secrets.token_hex(16) if said.key is None else said.key
-        cause = TurnCause(TurnOrigin.REQUEST, f"request/{actor.party}/{key}", self._party)
-        content, places = said.to_content(), said.reply_to
-        taken = await self._turns.start(
-            TurnRequest(cause, said.conversation, content, actor.party, places)
-        )
-        return {
-            "id": taken.inference,
-            "conversation": taken.conversation,
-            "is_new": taken.is_new,
-        }
-
-    async def _list_turns(self, request: ApiRequest[TurnPageQuery]) -> View:
-        wanted = request.input
-        page = await self._turns.store.page(wanted.before, TURN_PAGE, wanted.conversation)
-        shown = [_turn_view(each) for each in page if self._may_see(request.actor, each)]
-        listed: dict[str, object] = {"turns": shown}
-        return listed if len(page) < TURN_PAGE else {**listed, "next": page[-1].number}
-
-    async def _follow(self, request: ApiRequest[TurnQuery]) -> View:
-        """Return a turn with its output beyond `after`. Wait a short time for more."""
-        id, wanted = request.path["id"], request.input
-        turn = await self._turns.store.get(id)
-        if turn is None or not self._may_see(request.actor, turn):
-            raise MalformedMessage(f"there is no turn {id!r:.80}", NOTHING_HERE)
-        wait = min(wanted.wait, MAX_WAIT.seconds)
-        turn, words = await self._turns.wait_for_progress(id, wanted.after, timedelta(seconds=wait))
-        return {**_turn_view(turn), "text": words, "is_over": not turn.state.is_open}
-
-    def _may_see(self, actor: Actor, turn: StoredTurn) -> bool:
-        return turn.request_fields.get("author") == actor.party or self._may(actor, ADMIN_READ)
-
-    def _may(self, actor: Actor, verb: str) -> bool:
-        return self._policy_engine.authorize(actor, verb, "", "").effect is Effect.ALLOW
-
-    def _require_permission(self, actor: Actor, conversation: str) -> None:
-        judged = self._policy_engine.authorize(
-            actor, TAKE_TURN_VERB, CONVERSATIONS_TARGET, conversation
-        )
-        if judged.effect is not Effect.ALLOW and not self._may(actor, ADMIN_WRITE):
-            who = actor.party or "nobody"
-            raise MalformedMessage(
-                f"{who} has no grant of {TAKE_TURN_VERB} "
-                f"on {CONVERSATIONS_TARGET}/{conversation:.80}",
-                ACCESS_DENIED,
-            )
-
-
-def _turn_view(turn: StoredTurn) -> dict[str, object]:
-    errand, facts = turn.request_fields, turn.facts
-    return {
-        "id": turn.id,
-        "conversation": turn.conversation,
-        "turn": turn.index,
-        "state": turn.state,
-        "cause": {"origin": errand["origin"], "key": turn.cause, "server": errand["server"]},
-        "author": errand["author"],
-        "principal": errand["party"],
-        "reply_to": errand["say_in"],
-        "model": facts.model or None,
-        "usage": facts.usage.on_wire(),
-        "injected": list(facts.injected),
-        "rewrote": list(facts.rewrote),
-        "tools_used": facts.tools,
-        "attempts": turn.attempts,
-        "error": facts.error or None,
-        "asked": text_of(turn.content),
-        "reply": text_of(turn.said) or None,
-        "at": turn.at,
-        "ended_at": turn.ended_at,
     }

@@ -29,7 +29,7 @@ from comity.identity.authentication import Authenticator
 from comity.inference.api import ModelsApi
 from comity.inference.messages import to_text_content
 from comity.inference.wiring import InferenceComponents
-from comity.live.api import ChannelsApi, FeaturesApi, HooksDoor, PushesApi, StateApi, TurnsApi
+from comity.live.api import ChannelsApi, FeaturesApi, HooksDoor, PushesApi
 from comity.live.channels.incoming_messages import ChannelMirror, IncomingMessages, TopicChat
 from comity.live.channels.model import HOST_PARTY
 from comity.live.channels.outgoing_messages import (
@@ -62,8 +62,10 @@ from comity.live.pushes.service import (
 )
 from comity.live.scopes.service import ScopeElevation, ScopeService
 from comity.live.settings import ChannelSettings, channels_of
+from comity.live.state.api import StateApi
 from comity.live.state.json_patch import JsonPatches
 from comity.live.state.service import StateInterceptor, StateService
+from comity.live.turns.api import TurnsApi
 from comity.live.turns.model import TurnStarter
 from comity.live.turns.runner import OWN_TOOLS, TurnDependencies, TurnDepth, TurnTools
 from comity.live.turns.service import TurnWorker

@@ -1,7 +1,8 @@
 """Principals and the actor of one request. All principals share one id space. (D-97)
 
-Grants name the id of a principal: `agent:ci`, `person:ana@example.org`, `server:files`. The actor
-of a request follows from its credentials alone, never from a field of the message. (D-17, D-37)
+Grants name the id of a principal: `agent:ci`, `person:ana@example.org`, `server:files`. They can
+also name a group of principals: `group:sre`. The actor of a request follows from its credentials
+alone, never from a field of the message. (D-17, D-37)
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,10 @@ def kind_of(principal: str) -> PrincipalKind:
     return PrincipalKind.AGENT
 
 
+GROUP_PREFIX: Final = "group:"
+"""The prefix of a group in the subject of a grant. No principal has an id with this prefix."""
+
+
 @dataclass(frozen=True, slots=True)
 class Actor:
     """The authenticated sender of a request.
@@ -39,6 +44,10 @@ class Actor:
     permission is a verb and a target, as in a grant. A key can also have its own limits of requests
     per minute and per hour. This credential has no access to a verb that begins with one of
     `excluded`, whatever grants its principal has.
+
+    `groups` are the names of its groups, without a prefix. Every cache of decisions has them in its
+    key, because two credentials of one principal can have different groups. They come from the
+    record of the principal, or from the token if `has_claimed_groups`.
     """
 
     party: str
@@ -51,6 +60,15 @@ class Actor:
     # The expiry of the credential, for connections that outlast one request.
     expires_at: datetime | None = field(default=None, compare=False)
     excluded: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    has_claimed_groups: bool = False
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The subjects of grants that concern this actor: its principal and its groups."""
+        if not self.groups:
+            return (self.party,)
+        return self.party, *(GROUP_PREFIX + group for group in self.groups)
 
     @property
     def is_local(self) -> bool:
@@ -74,7 +92,10 @@ ANONYMOUS: Final = Actor("", PrincipalKind.SYSTEM)
 """The actor of a request without credentials. No grant names it."""
 
 LOCAL: Final = Actor(
-    "person:local", PrincipalKind.PERSON, "local", excluded=("admin/", "approval/", "feature/")
+    "person:local",
+    PrincipalKind.PERSON,
+    "local",
+    excluded=("admin/", "approval/", "feature/", "scim/"),
 )
 """The user of a gateway in local mode, on the same machine, without a credential.
 

@@ -123,6 +123,10 @@ _AUTHORITY: Final[Mapping[Fault, FaultHelp]] = {
         "A person was asked whether this call may run, and has not answered yet.",
         ("Make exactly the same call again: once it is approved, it runs, and only once.",),
     ),
+    errors.SIGN_IN_REQUIRED: FaultHelp(
+        "The server wants a person to sign in, and no valid account is connected.",
+        ("Sign in at the page that the answer names.", "Run comity accounts connect SERVER."),
+    ),
     errors.DECLINED: FaultHelp(
         "A person denied the call.",
         ("Do not repeat the call; ask the person what to do instead.",),
@@ -186,6 +190,13 @@ _RESOURCES: Final[Mapping[Fault, FaultHelp]] = {
     errors.AUDIT_LOG_AWAY: FaultHelp(
         "The gateway cannot write its audit log, so it refuses calls that must be recorded.",
         ("Call again in a moment.",),
+    ),
+    errors.SECRETS_AWAY: FaultHelp(
+        "A key service does not answer, so the gateway cannot read a stored credential.",
+        (
+            "Call again in a moment.",
+            "Operators: `comity secrets check` shows which key service fails.",
+        ),
     ),
     errors.CUT_OFF: FaultHelp(
         "This node cannot reach the other nodes, and the request needs them.",
@@ -259,6 +270,13 @@ _DOOR: Final[Mapping[Fault, FaultHelp]] = {
         ("Ask an operator: comity topics capabilities set TOPIC PRINCIPAL --add chat.",),
     ),
     errors.NOTHING_HERE: FaultHelp("The path leads nowhere.", ("Use /mcp or /servers/{id}/mcp.",)),
+    errors.ALREADY_EXISTS: FaultHelp(
+        "A user, a group or a principal with this name exists.",
+        ("Use another name.", "Ask an operator to delete the principal: comity principals."),
+    ),
+    errors.INVALID_FILTER: FaultHelp(
+        "The SCIM filter is not supported.", ('Compare one attribute, as userName eq "ana".',)
+    ),
 }
 _MODELS: Final[Mapping[Fault, FaultHelp]] = {
     errors.BUDGET_EXCEEDED: FaultHelp(

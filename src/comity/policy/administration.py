@@ -9,18 +9,23 @@ from typing import Final, Protocol
 from comity.audit.events import AuditResult, AuditType
 from comity.audit.log import AuditFacts, AuditLog
 from comity.errors import ACCESS_DENIED, INVALID_PARAMS, MalformedMessage
-from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, Actor, PrincipalKind
+from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, Actor, PrincipalKind, kind_of
 from comity.policy import grants as granting
+from comity.policy.explanations import (
+    DecisionExplanation,
+    ViewEntry,
+    ViewExplanation,
+    explain_decision,
+    explain_in_view,
+)
 from comity.policy.grants import (
     GATEWAY_VERBS,
     PERMISSION_VERB,
     Decision,
-    DecisionExplanation,
     Effect,
     Grant,
     GrantSet,
     Where,
-    explain_decision,
     split_target,
 )
 from comity.policy.risk import SERVER_SUBJECT_PREFIX
@@ -68,6 +73,7 @@ class GrantAdmin:
         clock: WallClock = lambda: datetime.now(UTC),
         *,
         audit_log: AuditLog | None = None,
+        groups_of: Callable[[str], tuple[str, ...]] = lambda _: (),
     ) -> None:
         self._store = store
         self._effective_grants = effective_grants
@@ -75,6 +81,11 @@ class GrantAdmin:
         self._clock = clock
         # Receives an event for each grant that an actor writes or revokes.
         self.audit_log = audit_log
+        self._groups_of = groups_of
+
+    def actor_named(self, principal: str) -> Actor:
+        """Return a principal as an actor with the groups of its record."""
+        return Actor(principal, kind_of(principal), groups=self._groups_of(principal))
 
     @property
     def access(self) -> GrantSet:
@@ -167,6 +178,10 @@ class GrantAdmin:
             server, name = entry
             self.require_grant(actor, ADMIN_READ, f"{server}/{name}" if server else "*")
         return explain_decision(self.access, about, verb, entry, self._clock())
+
+    def explain_in_view(self, about: Actor, verb: str, entry: ViewEntry) -> ViewExplanation:
+        """Return what the actor `about` may do at the endpoint of a view, and why."""
+        return explain_in_view(self.access, about, verb, entry, self._clock())
 
     async def page(self, actor: Actor, after: str, limit: int = PAGE) -> Sequence[Grant]:
         """Return the stored grants whose ids follow `after`."""

@@ -1,13 +1,14 @@
 """Operator API for grants."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, NotRequired, TypedDict
 
 from msgspec import Meta
 
 from comity.errors import INVALID_PARAMS, NOTHING_HERE, MalformedMessage
-from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission, View
+from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission
 from comity.http.api_input import RequestBody, RequestQuery, ZonedTime
 from comity.identity.keys import bounds_of
 from comity.identity.principals import ApiKey
@@ -15,16 +16,25 @@ from comity.mcp.actors import ADMIN_READ, CALL, Actor
 from comity.policy import grants as granting
 from comity.policy.administration import GrantAdmin
 from comity.policy.conditions import parse_or_none
-from comity.policy.grants import (
+from comity.policy.explanations import (
     ConsideredEntry,
     DecisionExplanation,
+    EntryRole,
+    ViewEntry,
+    ViewExplanation,
+)
+from comity.policy.grants import (
+    VIEW_PREFIX,
+    DefaultPolicy,
     Effect,
     Grant,
     GrantSet,
+    GrantSource,
     Guardrail,
     Where,
     split_target,
 )
+from comity.policy.risk import Risk
 from comity.storage.changes import PAGE
 from comity.storage.values import to_optional_utc
 
@@ -33,7 +43,102 @@ type GrantText = Annotated[str, Meta(max_length=4000)]
 type Place = tuple[str, str]
 type FindKey = Callable[[str], ApiKey | None]
 type FindTool = Callable[[str], Place | None]
-type Standing = Callable[[str, str], View | None]
+
+
+class GrantView(TypedDict):
+    """A grant. `where_text` says its condition in words."""
+
+    id: str | None
+    subject: str
+    verb: str
+    target: str
+    effect: Effect
+    source: GrantSource
+    granted_by: str
+    justification: str
+    granted_at: datetime | None
+    expires_at: datetime | None
+    where: Mapping[str, object] | None
+    where_text: str | None
+
+
+class GuardrailView(TypedDict):
+    """A guardrail of the configuration file, which no grant overrides."""
+
+    subject: str
+    verb: str
+    target: str
+    reason: str
+
+
+class StaticRulesView(TypedDict):
+    """The rules of the configuration file beside its grants."""
+
+    forbid: list[GuardrailView]
+    default_policy: DefaultPolicy
+    policies: Mapping[str, DefaultPolicy]
+
+
+class GrantPage(TypedDict):
+    """One page of grants. The first page has the rules of the configuration file too."""
+
+    grants: list[GrantView]
+    forbid: NotRequired[list[GuardrailView]]
+    default_policy: NotRequired[DefaultPolicy]
+    policies: NotRequired[Mapping[str, DefaultPolicy]]
+    next: NotRequired[str]
+
+
+class RevocationView(TypedDict):
+    """Whether a grant was deleted, and what remains for its subject, verb and target."""
+
+    deleted: bool
+    is_in_file: bool
+    conditional_grants: int
+
+
+class ConsideredView(GrantView):
+    """A grant that was considered for a decision, and its part in it."""
+
+    level: str
+    role: EntryRole
+
+
+class ReviewStateView(TypedDict):
+    """The review of a tool: its risk, and whether a person is asked before a call."""
+
+    refusal: str | None
+    is_asked: bool
+    risk: Risk
+
+
+class ViewDecisionView(TypedDict):
+    """The decision about the tool at the endpoint of a view, where it has this name."""
+
+    view: str
+    name: str
+    effect: Effect
+    sentence: str
+
+
+class ExplanationView(TypedDict):
+    """Why a call is allowed, refused or asked about, and which entry decided."""
+
+    principal: str
+    verb: str
+    target: str
+    effect: Effect
+    source: str
+    sentence: str
+    entries: list[ConsideredView]
+    views: list[ViewDecisionView]
+    guardrail: GuardrailView | None
+    bounds: list[str] | None
+    tool: ReviewStateView | None
+
+
+type ListViewEntries = Callable[[], Iterable[ViewEntry]]
+type Standing = Callable[[str, str], ReviewStateView | None]
 
 
 class GrantPageQuery(RequestQuery, frozen=True):
@@ -99,11 +204,13 @@ class GrantsApi:
         find_key: FindKey = _no_key,
         find_tool: FindTool = _no_key,
         find_review: Standing = _no_review,
+        list_view_entries: ListViewEntries = tuple,
     ) -> None:
         self._administration = administration
         self._find_key = find_key
         self._find_tool = find_tool
         self._find_review = find_review
+        self._list_view_entries = list_view_entries
 
     @property
     def routes(self) -> ApiRoutes:
@@ -115,7 +222,7 @@ class GrantsApi:
             ApiRoute("POST", "/api/grants/delete", write, self._revoke, GrantRevocationBody),
         )
 
-    async def _list_grants(self, request: ApiRequest[GrantPageQuery]) -> View:
+    async def _list_grants(self, request: ApiRequest[GrantPageQuery]) -> GrantPage:
         access, wanted = self._administration.access, request.input
         if wanted.subject is not None:
             self._administration.require_grant(request.actor, ADMIN_READ, "*")
@@ -123,17 +230,17 @@ class GrantsApi:
             return {"grants": [grant_view(grant) for grant in found], **_static_rules_view(access)}
         page = await self._administration.page(request.actor, wanted.cursor)
         listed = [*(() if wanted.cursor else access.static_rules.grants), *page]
-        view: dict[str, object] = {"grants": [grant_view(grant) for grant in listed]}
+        view: GrantPage = {"grants": [grant_view(grant) for grant in listed]}
         if not wanted.cursor:
-            view |= _static_rules_view(access)
+            view = {**view, **_static_rules_view(access)}
         if len(page) >= PAGE:
             view["next"] = page[-1].id
         return view
 
-    async def _put_grant(self, request: ApiRequest[GrantBody]) -> View:
+    async def _put_grant(self, request: ApiRequest[GrantBody]) -> GrantView:
         return grant_view(await self._administration.put(request.actor, request.input.to_grant()))
 
-    async def _revoke(self, request: ApiRequest[GrantRevocationBody]) -> View:
+    async def _revoke(self, request: ApiRequest[GrantRevocationBody]) -> RevocationView:
         wanted = request.input.to_grant()
         named = (wanted.subject, wanted.verb, wanted.target)
         access = self._administration.access
@@ -154,16 +261,22 @@ class GrantsApi:
             "conditional_grants": len(left),
         }
 
-    async def _explain(self, request: ApiRequest[ExplainQuery]) -> View:
+    async def _explain(self, request: ApiRequest[ExplainQuery]) -> ExplanationView:
         wanted = request.input
         verb = granting.parse_verb(wanted.verb)
         place = self._find_tool(wanted.tool) or _entry_of(wanted.tool, verb)
-        about = Actor(granting.parse_subject(wanted.principal))
+        about = self._administration.actor_named(granting.parse_subject(wanted.principal))
         if wanted.key is not None:
             about = self._with_key_bounds(about, wanted.key)
         found = self._administration.explain(request.actor, about, verb, place)
         standing = self._find_review(*place) if verb == CALL else None
-        return _explanation_view(found, about, verb, place, standing)
+        explained = _explanation_view(found, about, verb, place, standing)
+        in_views = [
+            self._administration.explain_in_view(about, verb, each)
+            for each in self._list_view_entries()
+            if (each.server, each.tool) == place
+        ]
+        return {**explained, "views": [_view_decision(each) for each in in_views]}
 
     def _with_key_bounds(self, about: Actor, key_id: str) -> Actor:
         key = self._find_key(key_id)
@@ -173,6 +286,11 @@ class GrantsApi:
 
 
 def _entry_of(tool: str, verb: str) -> Place:
+    if tool.startswith(VIEW_PREFIX):
+        raise MalformedMessage(
+            f"name a tool of the view {tool!r:.80}, as server/tool; the answer tells its views",
+            INVALID_PARAMS,
+        )
     if "/" not in tool and "__" not in tool and tool != "*":
         raise MalformedMessage(
             f"name the server of {tool!r:.80}, as server/{tool:.80}", INVALID_PARAMS
@@ -182,8 +300,12 @@ def _entry_of(tool: str, verb: str) -> Place:
 
 
 def _explanation_view(
-    explanation: DecisionExplanation, about: Actor, verb: str, entry: Place, review: View | None
-) -> View:
+    explanation: DecisionExplanation,
+    about: Actor,
+    verb: str,
+    entry: Place,
+    review: ReviewStateView | None,
+) -> ExplanationView:
     judged = explanation.decision
     return {
         "principal": about.party,
@@ -193,9 +315,19 @@ def _explanation_view(
         "source": "credential" if judged.reason == "credential" else judged.source,
         "sentence": explanation.sentence,
         "entries": [_considered_view(each) for each in explanation.considered],
+        "views": [],
         "guardrail": None if judged.guardrail is None else guardrail_view(judged.guardrail),
         "bounds": None if about.permissions is None else [" ".join(b) for b in about.permissions],
         "tool": review,
+    }
+
+
+def _view_decision(explanation: ViewExplanation) -> ViewDecisionView:
+    return {
+        "view": explanation.entry.view,
+        "name": explanation.entry.name,
+        "effect": explanation.decision.effect,
+        "sentence": explanation.sentence,
     }
 
 
@@ -208,12 +340,12 @@ def _conditions(access: GrantSet, named: tuple[str, str, str]) -> list[Where]:
     ]
 
 
-def _considered_view(considered: ConsideredEntry) -> View:
+def _considered_view(considered: ConsideredEntry) -> ConsideredView:
     level = considered.level.name.lower()
     return {**grant_view(considered.grant), "level": level, "role": considered.role}
 
 
-def grant_view(grant: Grant) -> dict[str, object]:
+def grant_view(grant: Grant) -> GrantView:
     condition = None if grant.where is None else parse_or_none(grant.where)
     return {
         "id": grant.id or None,
@@ -231,7 +363,7 @@ def grant_view(grant: Grant) -> dict[str, object]:
     }
 
 
-def guardrail_view(guardrail: Guardrail) -> dict[str, object]:
+def guardrail_view(guardrail: Guardrail) -> GuardrailView:
     return {
         "subject": guardrail.subject,
         "verb": guardrail.verb,
@@ -240,7 +372,7 @@ def guardrail_view(guardrail: Guardrail) -> dict[str, object]:
     }
 
 
-def _static_rules_view(access: GrantSet) -> dict[str, object]:
+def _static_rules_view(access: GrantSet) -> StaticRulesView:
     decided = access.static_rules
     return {
         "forbid": [guardrail_view(forbid) for forbid in decided.guardrails],

@@ -290,6 +290,9 @@ def _print_explanation(found: Answer) -> None:
         only = ("CONDITION",) if conditional else ()
         columns = ("", "EFFECT", "PRINCIPAL", "VERB", "TARGET", "EXPIRES", *only, "GRANTED BY")
         show_output("", build_table(columns, rows))
+    for each in found["views"]:
+        told = f"In the view {each['view']}, as {each['name']}: {each['sentence']}"
+        show_output("", line_text(told, STYLE_BY_EFFECT.get(each["effect"], "")))
     _print_tool_review(found)
 
 

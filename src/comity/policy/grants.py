@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,7 +14,7 @@ from typing import Final, Protocol, Self, cast
 import msgspec
 
 from comity.errors import INVALID_PARAMS, MalformedMessage
-from comity.mcp.actors import CALL, Actor
+from comity.mcp.actors import ADMIN_READ, CALL, GROUP_PREFIX, Actor
 from comity.mcp.protocol import SEPARATOR
 from comity.policy import conditions
 from comity.policy.conditions import Condition, parse_or_none
@@ -81,6 +82,8 @@ class Guardrail:
 
 ANY: Final = "*"
 _BELOW: Final = "/*"
+VIEW_PREFIX: Final = "view:"
+"""The beginning of a target that names a view. The id of a server has no colon."""
 
 
 class TargetSpecificity(IntEnum):
@@ -132,6 +135,11 @@ def split_target(target: str) -> tuple[str, str]:
     return server, name
 
 
+def view_target(view: str) -> str:
+    """Return the target of grants for a view."""
+    return f"{VIEW_PREFIX}{view}"
+
+
 def target_covers(target: str, server: str, name: str) -> bool:
     """Whether a target covers a catalog entry."""
     of_server, of_name = split_target(target)
@@ -139,7 +147,12 @@ def target_covers(target: str, server: str, name: str) -> bool:
 
 
 def level_of(target: str) -> TargetSpecificity:
-    """Return the specificity of a target. A pattern counts as the level that it leaves open."""
+    """Return the specificity of a target. A pattern counts as the level that it leaves open.
+
+    A view counts as a server: a dangerous tool in it still needs a grant of its own.
+    """
+    if target.startswith(VIEW_PREFIX):
+        return TargetSpecificity.SERVER
     server, name = split_target(target)
     if ANY in server:
         return TargetSpecificity.EVERYTHING
@@ -265,21 +278,22 @@ class Guardrails:
                 servers[server] = (*servers.get(server, ()), forbid)
         return cls(servers, tuple(everywhere))
 
-    def applying_to_server(self, party: str, verb: str, server: str) -> Iterator[Guardrail]:
-        """The guardrails that deny this principal a verb on some entry of a server."""
+    def applying_to_server(self, actor: Actor, verb: str, server: str) -> Iterator[Guardrail]:
+        """The guardrails that deny this actor a verb on some entry of a server."""
+        subjects = actor.subjects
         for forbid in chain(self.servers.get(server, ()), self.for_all_servers):
             if (
-                is_pattern_match(forbid.subject, party)
+                any(is_pattern_match(forbid.subject, subject) for subject in subjects)
                 and verb_covers(forbid.verb, verb)
                 and is_pattern_match(split_target(forbid.target)[0], server)
             ):
                 yield forbid
 
-    def find_denying(self, party: str, verb: str, server: str, name: str) -> Guardrail | None:
+    def find_denying(self, actor: Actor, verb: str, server: str, name: str) -> Guardrail | None:
         """Return a guardrail that denies this verb on this entry, or None."""
         if not self.for_all_servers and server not in self.servers:
             return None
-        found = self.applying_to_server(party, verb, server)
+        found = self.applying_to_server(actor, verb, server)
         return next(
             (each for each in found if is_pattern_match(split_target(each.target)[1], name)), None
         )
@@ -316,7 +330,7 @@ LEVELS_BY_SPECIFICITY: Final = (
     TargetSpecificity.SERVER,
     TargetSpecificity.EVERYTHING,
 )
-GATEWAY_VERBS: Final = ("admin/", "approval/", "topic/", "events/", "feature/")
+GATEWAY_VERBS: Final = ("admin/", "approval/", "topic/", "events/", "feature/", "scim/")
 """Prefixes of the gateway's own verbs, which do not concern catalog entries of servers."""
 
 CREDENTIAL_SOURCE: Final = "credential"
@@ -342,6 +356,32 @@ class StaticRules:
 
 
 NO_STATIC_RULES: Final = StaticRules()
+
+_VIEWER_VERBS: Final = (ADMIN_READ,)
+_APPROVER_VERBS: Final = (*_VIEWER_VERBS, "approval/answer")
+VERBS_BY_ROLE: Final[Mapping[str, tuple[str, ...]]] = {
+    "viewer": _VIEWER_VERBS,
+    "approver": _APPROVER_VERBS,
+    "admin": tuple(f"{prefix}*" for prefix in GATEWAY_VERBS),
+}
+"""The verbs of each role. A role is only a name for some grants on everything."""
+
+
+def role_grants(roles: Mapping[str, Iterable[str]]) -> tuple[Grant, ...]:
+    """Return the grants that the roles of the settings file stand for."""
+    return tuple(
+        Grant(
+            parse_subject(subject),
+            verb,
+            ANY_TARGET,
+            Effect.ALLOW,
+            source=GrantSource.FILE,
+            justification=f"role {role}",
+        )
+        for role, subjects in roles.items()
+        for subject in dict.fromkeys(subjects)
+        for verb in VERBS_BY_ROLE[role]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,26 +436,67 @@ class GrantSet:
     def index_of(self, subject: str) -> GrantIndex:
         return self.subjects.get(subject, EMPTY_INDEX)
 
-    def indexes_of(self, actor: Actor) -> tuple[GrantIndex, GrantIndex]:
-        """Return the actor's own grants and the grants of all principals.
+    def indexes_of(self, actor: Actor) -> tuple[GrantIndex, ...]:
+        """Return the actor's own grants, those of its groups, and the grants of all principals.
 
-        An unauthenticated actor has neither.
+        An unauthenticated actor has none of them.
         """
         if not actor.party:
             return EMPTY_INDEX, EMPTY_INDEX
-        return self.index_of(actor.party), self.index_of(ANY_SUBJECT)
+        return *map(self.index_of, actor.subjects), self.index_of(ANY_SUBJECT)
 
     def authorize(self, actor: Actor, verb: str, server: str, name: str, now: datetime) -> Decision:
         """Decide what the actor may do with a catalog entry now."""
-        forbid = self.guardrails.find_denying(actor.party, verb, server, name)
+        forbid = self.guardrails.find_denying(actor, verb, server, name)
         if forbid is not None:
             return Decision(Effect.DENY, GUARDRAIL_SOURCE, guardrail=forbid)
         if not _is_within_bounds(actor, verb, server, name):
             return CREDENTIAL_DENIAL
-        own, common = self.indexes_of(actor)
+        return self._decide_by_grants(actor, verb, server, name, now)
+
+    def authorize_in_view(
+        self, actor: Actor, verb: str, entry: tuple[str, str], view: str, now: datetime
+    ) -> Decision:
+        """Decide what the actor may do with a catalog entry at the endpoint of a view.
+
+        A grant for the view replaces a missing grant on the entry, never a denial. Where both
+        exist, the stricter one decides.
+        """
+        target = view_target(view)
+        of_view = self._strictest_view_grant(actor, verb, target, now)
+        forbid = self.guardrails.find_denying(actor, verb, *entry)
+        forbid = forbid or self.guardrails.find_denying(actor, verb, target, "")
+        if forbid is not None:
+            return Decision(Effect.DENY, GUARDRAIL_SOURCE, guardrail=forbid)
+        if not _is_within_bounds(actor, verb, *entry) and not (
+            _has_exact_bound(actor, verb, target)
+        ):
+            return CREDENTIAL_DENIAL
+        of_entry = self._decide_by_grants(actor, verb, *entry, now)
+        is_stricter = of_entry.grant is None or (
+            of_view is not None and _is_stricter(of_view, of_entry.grant)
+        )
+        if of_view is None or not is_stricter:
+            return of_entry
+        return Decision(of_view.effect, GRANT_SOURCE, of_view, TargetSpecificity.SERVER)
+
+    def _strictest_view_grant(
+        self, actor: Actor, verb: str, target: str, now: datetime
+    ) -> Grant | None:
+        strictest: Grant | None = None
+        for entries in self.indexes_of(actor):
+            for grant in entries.grants_at(TargetSpecificity.OFFER, target, ""):
+                if is_in_force(grant, verb, now) and _is_stricter(grant, strictest):
+                    strictest = grant
+        return strictest
+
+    def _decide_by_grants(
+        self, actor: Actor, verb: str, server: str, name: str, now: datetime
+    ) -> Decision:
+        indexes = self.indexes_of(actor)
         for level in LEVELS_BY_SPECIFICITY:
             strictest: Grant | None = None
-            for entries in (own, common):
+            for entries in indexes:
                 for grant in entries.grants_at(level, server, name):
                     if is_in_force(grant, verb, now) and _is_stricter(grant, strictest):
                         strictest = grant
@@ -446,13 +527,18 @@ class GrantSet:
                     return grant
         return None
 
-    def never_expires(self, actor: Actor, server: str, name: str) -> bool:
+    def never_expires(self, actor: Actor, server: str, name: str, view: str = "") -> bool:
         """Whether no grant that affects this decision ever expires."""
+        of_view = view_target(view)
         return all(
             grant.expires_at is None
             for entries in self.indexes_of(actor)
             for level in LEVELS_BY_SPECIFICITY
             for grant in entries.grants_at(level, server, name)
+        ) and all(
+            grant.expires_at is None
+            for entries in self.indexes_of(actor)
+            for grant in entries.grants_at(TargetSpecificity.OFFER, of_view, "")
         )
 
     def policy_of(self, server: str) -> DefaultPolicy:
@@ -486,10 +572,21 @@ def _is_within_bounds(actor: Actor, verb: str, server: str, name: str) -> bool:
     )
 
 
+def _has_exact_bound(actor: Actor, verb: str, target: str) -> bool:
+    """Whether the bounds of a credential name this target itself, and not by a pattern."""
+    if verb.startswith(actor.excluded):
+        return False
+    return any(
+        verb_covers(allowed, verb) and bound == target for allowed, bound in actor.permissions or ()
+    )
+
+
 MAX_SUBJECT_LENGTH: Final = 256
 MAX_VERB_LENGTH: Final = 128
 MAX_TARGET_LENGTH: Final = 1000
 MAX_WILDCARDS: Final = 8
+VIEW_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+_VIEW_PATTERN: Final = re.compile(VIEW_PREFIX + VIEW_NAME)
 _SERVER_PATTERN: Final = re.compile(r"[A-Za-z0-9*][A-Za-z0-9_.*-]{0,63}")
 _WORD_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_.-]*"
 _VERB_PATTERN: Final = re.compile(rf"\*|{_WORD_PATTERN}(/{_WORD_PATTERN})*(/\*)?")
@@ -502,7 +599,8 @@ def parse_subject(text: str) -> str:
         return text
     if "*" in text:
         raise _malformed(
-            f"the subject {text!r:.80} must be one principal, such as agent:ci, or * for all"
+            f"the subject {text!r:.80} must be one principal, such as agent:ci, one group, such as "
+            "group:sre, or * for all"
         )
     return parse_subject_pattern(text)
 
@@ -520,6 +618,9 @@ def parse_subject_pattern(text: str) -> str:
             f"{MAX_SUBJECT_LENGTH} "
             "characters"
         )
+    if text.startswith(GROUP_PREFIX):
+        # The names of groups are stored in this form.
+        text = unicodedata.normalize("NFC", text)
     return _check_stars(text)
 
 
@@ -543,14 +644,21 @@ def parse_target(text: str, verb: str = "tools/call") -> str:
         return _check_name(text)
     if text in (ANY_TARGET, "*/*"):
         return ANY_TARGET
+    if text.startswith(VIEW_PREFIX):
+        if not _VIEW_PATTERN.fullmatch(text):
+            raise _malformed(
+                f"the target {text!r:.80} must name one view, as view:payments; a name has 1 to "
+                "64 of A-Z a-z 0-9 _ -"
+            )
+        return text
     server, slash, name = text.partition("/")
     if not slash:
         server, separator, name = text.partition(SEPARATOR)
         name = name if separator else "*"
     if not _SERVER_PATTERN.fullmatch(server) or not name:
         raise _malformed(
-            f"the target {text!r:.80} must be server/tool, server/*, or *; a server's id has "
-            "1 to 64 of A-Z a-z 0-9 _ . -"
+            f"the target {text!r:.80} must be server/tool, server/*, view:name, or *; a server's "
+            "id has 1 to 64 of A-Z a-z 0-9 _ . -"
         )
     return _check_stars(f"{server}/{name}")
 
@@ -583,125 +691,6 @@ def _check_stars(text: str) -> str:
 
 def _malformed(reason: str) -> MalformedMessage:
     return MalformedMessage(reason, INVALID_PARAMS)
-
-
-class EntryRole(StrEnum):
-    """The part that a grant played in a decision."""
-
-    DECIDES = "decides"
-    LESS_STRICT = "less strict"
-    LESS_SPECIFIC = "less specific"
-    EXPIRED = "expired"
-    OVERRIDDEN = "overridden"
-    STANDING = "conditional"
-
-
-@dataclass(frozen=True, slots=True)
-class ConsideredEntry:
-    """A grant that covers the explained call, and its part in the decision."""
-
-    grant: Grant
-    level: TargetSpecificity
-    role: EntryRole
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionExplanation:
-    """A decision, every grant that was considered, and a sentence for people."""
-
-    decision: Decision
-    considered: tuple[ConsideredEntry, ...]
-    sentence: str
-
-
-def explain_decision(
-    access: GrantSet, actor: Actor, verb: str, entry: tuple[str, str], now: datetime
-) -> DecisionExplanation:
-    """Explain what the actor may do with the catalog entry at `entry`."""
-    server, name = entry
-    judged = access.authorize(actor, verb, server, name, now)
-    entries = (
-        grant
-        for subject in dict.fromkeys((actor.party, ANY_SUBJECT) if actor.party else ())
-        for grant in access.index_of(subject).grants
-        if verb_covers(grant.verb, verb) and target_covers(grant.target, server, name)
-    )
-    considered = sorted(
-        (
-            ConsideredEntry(grant, level_of(grant.target), _role_of(grant, judged, now))
-            for grant in entries
-        ),
-        key=lambda each: (-each.level, [*EntryRole].index(each.role)),
-    )
-    said = "".join(_sentence(access, actor, verb, server, name, judged))
-    return DecisionExplanation(judged, tuple(considered), said)
-
-
-def _role_of(grant: Grant, decision: Decision, now: datetime) -> EntryRole:
-    if not is_in_force(grant, grant.verb, now):
-        return EntryRole.EXPIRED
-    if grant.where is not None:
-        return EntryRole.STANDING
-    if decision.grant is None:
-        return EntryRole.OVERRIDDEN
-    if grant is decision.grant:
-        return EntryRole.DECIDES
-    return (
-        EntryRole.LESS_STRICT
-        if level_of(grant.target) is decision.level
-        else EntryRole.LESS_SPECIFIC
-    )
-
-
-_TEXT_BY_EFFECT = {
-    Effect.ALLOW: "may",
-    Effect.ASK: "may, after approval,",
-    Effect.DENY: "may not",
-}
-_TEXT_BY_LEVEL = {
-    TargetSpecificity.OFFER: "this target",
-    TargetSpecificity.SERVER: "its server",
-    TargetSpecificity.EVERYTHING: "everything",
-}
-
-
-def _sentence(
-    access: GrantSet, actor: Actor, verb: str, server: str, name: str, decision: Decision
-) -> Iterator[str]:
-    who = actor.party or "an unauthenticated client"
-    target = f"{server}/{name}" if server or name else "*"
-    yield f"{who} {_TEXT_BY_EFFECT[decision.effect]} {_describe_verb(verb)} {target}: "
-    if decision.guardrail is not None and decision.reason == GUARDRAIL_SOURCE:
-        yield f"a guardrail forbids {decision.guardrail.verb} on {decision.guardrail.target} to "
-        yield f"{decision.guardrail.subject}"
-        yield (
-            f" ({decision.guardrail.why})."
-            if decision.guardrail.why
-            else ", and nothing overrides it."
-        )
-    elif decision.reason == CREDENTIAL_SOURCE:
-        yield "the credential it came with is bounded, and this is outside of its bounds."
-    elif decision.grant is not None and decision.level is not None:
-        yield from _describe_grant(decision.grant, decision.level)
-    else:
-        yield f"no entry is about it, and the default policy of {server or 'the gateway'} is "
-        yield f"{access.policy_of(server)}."
-
-
-def _describe_grant(grant: Grant, level: TargetSpecificity) -> Iterator[str]:
-    whom = "everybody" if grant.subject == ANY_SUBJECT else grant.subject
-    yield f"an entry about {_TEXT_BY_LEVEL[level]} ({grant.target}) says {grant.effect} for {whom}"
-    if grant.granted_by:
-        yield f", by {grant.granted_by}"
-    if grant.expires_at is not None:
-        yield f", until {grant.expires_at:%Y-%m-%d %H:%M} UTC"
-    yield f" ({grant.justification})." if grant.justification else "."
-
-
-def _describe_verb(verb: str) -> str:
-    return {"tools/call": "call", "prompts/get": "use", "resources/read": "read"}.get(
-        verb, f"do {verb} on"
-    )
 
 
 class GrantStore(Protocol):

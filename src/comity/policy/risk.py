@@ -396,6 +396,10 @@ class ServerPolicy:
     costs: Mapping[Risk, int] = field(default_factory=dict[Risk, int])
     # Whether the server may receive audit events. (MGP §6.3)
     audit: bool = False
+    # The folders or hosts that each permission of the file is for.
+    reach: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    # The digests of the approved definitions, where a lock file has them.
+    locked_tools: Mapping[str, str] | None = None
 
     def cost_of(self, tool: ToolPolicy, risk: Risk) -> int:
         """Return the cost of one call: the greater of the tool's cost and the cost of its risk."""
@@ -478,6 +482,41 @@ def effective_risk(
             *(permission_risk(name) for name in needs),
         )
     )
+
+
+def risk_reasons(
+    server: ServerPolicy,
+    tool: ToolPolicy,
+    trust: TrustLevel,
+    label: SecurityLabel | None,
+    hints: ToolHints,
+    needs: Iterable[str] = (),
+) -> list[str]:
+    """Return the sources that give a call its effective risk, in words."""
+    found = [(policy_risk(server, tool, trust, label, hints), _policy_reason(server, tool, trust))]
+    found.append((RISK_BY_TRUST[trust], f"its server is {trust}"))
+    if label is not None:
+        found.append((label.risk or Risk.SAFE, "its server declares this risk"))
+    if hints.is_destructive is True and hints.is_read_only is not True:
+        found.append((Risk.DANGEROUS, "its server says that it destroys something"))
+    checks = (*tool.validators, *(() if label is None else label.validators))
+    found += [
+        (RISK_BY_VALIDATOR.get(name, Risk.DANGEROUS), f"it needs the check {name}")
+        for name in checks
+    ]
+    found += [(permission_risk(name), f"it needs the permission {name}") for name in needs]
+    highest = highest_risk(risk for risk, _ in found)
+    return list(dict.fromkeys(text for risk, text in found if risk is highest))
+
+
+def _policy_reason(server: ServerPolicy, tool: ToolPolicy, trust: TrustLevel) -> str:
+    if tool.risk is not None:
+        return "the configuration says so for this tool"
+    if server.risk is not None:
+        return "the configuration says so for its server"
+    if trust is not TrustLevel.TRUSTED:
+        return f"its server is {trust}"
+    return "its server does not say that it only reads"
 
 
 def policy_risk(

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -183,6 +183,12 @@ class PermissionService:
             )
             permit.told_outcomes = dict.fromkeys(approved, PermissionOutcome.APPROVED)
         await self._tell_decisions(permit)
+
+    def is_approved(self, server: str, permission: str) -> bool:
+        """Whether a grant or the file approves a permission, whatever the server declares."""
+        policy = replace(self._policy_of(server), approval=ApprovalPolicy.CONFIG_ONLY)
+        found = self._decide_one(self.permissions_of(server), permission, policy)
+        return found.decision is PermissionOutcome.APPROVED
 
     def remove_server(self, server: str) -> None:
         self._servers.pop(server, None)

@@ -234,12 +234,30 @@ _NAMES: Final = text_list_type(r"[\x21-\x7e]{1,200}", "a name, as network.outbou
 _VALIDATORS: Final = text_list_type(
     r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", "a validator, as network_restricted"
 )
+_PLACES: Final = text_list_type(r"[^\x00-\x1f]{1,4096}", "a folder or a host")
 _RISK: Final = one_of(*Risk)
 
 
-def _read_permissions(value: ConfigValue) -> tuple[str, ...]:
-    _NAMES.read(value)
-    return expand_aliases(each.text() for each in value.items())
+def _read_permissions(value: ConfigValue) -> Mapping[str, tuple[str, ...]]:
+    """Read a list of names, or a table of names with the folders or hosts that each is for."""
+    if not isinstance(value.value, dict):
+        _NAMES.read(value)
+        return dict.fromkeys(expand_aliases(each.text() for each in value.items()), ())
+    found: dict[str, tuple[str, ...]] = {}
+    for name, places in value.table().items():
+        for each in expand_aliases([name]):
+            found[each] = tuple(_read_place(each, place) for place in places.items())
+    return found
+
+
+def _read_place(permission: str, place: ConfigValue) -> str:
+    text = place.text()
+    if permission.startswith("filesystem."):
+        if not text.startswith(("/", "~/")):
+            raise place.wrong("must be an absolute path, or begin with ~/")
+        if not text.strip("/"):
+            raise place.wrong("must be a folder below /")
+    return text
 
 
 def _read_trust(value: ConfigValue) -> str:
@@ -253,8 +271,11 @@ def _read_meanings(value: ConfigValue) -> Mapping[str, object]:
 SERVER_POLICY_MEMBERS: Final[Members] = {
     "approval_policy": (one_of(*ApprovalPolicy), "the decision about its pending permissions"),
     "permissions": (
-        FieldType(_read_permissions, _NAMES.schema),
-        "the permissions of this server",
+        FieldType(
+            _read_permissions,
+            {"anyOf": [_NAMES.schema, {"type": "object", "additionalProperties": _PLACES.schema}]},
+        ),
+        "the permissions of this server, or a table of them with the folders or hosts of each",
     ),
     "on_denied": (
         one_of(*PermissionDenialAction),

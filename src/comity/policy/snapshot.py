@@ -20,6 +20,7 @@ from itertools import batched, count
 from typing import Final, Protocol
 
 from comity.errors import POLICY_UNKNOWN, Misconfigured, Unavailable
+from comity.identity.login.model import BrowserSession, BrowserSessionStore
 from comity.identity.principals import ApiKey, KeyStore, Principal, PrincipalStore
 from comity.mcp.actors import Actor
 from comity.policy import visibility
@@ -164,6 +165,10 @@ class RecordCache[T]:
     def __len__(self) -> int:
         return len(self._record_by_id)
 
+    def ids(self) -> list[str]:
+        """Return the ids of all records."""
+        return list(self._record_by_id)
+
     def get(self, id: str, /) -> T | None:
         """Return a record or None. Raises Unavailable while the records are stale.
 
@@ -171,6 +176,11 @@ class RecordCache[T]:
         """
         self._freshness.require_fresh()
         return self._record_by_id.get(id)
+
+    def values(self) -> Collection[T]:
+        """Return all records. Raises Unavailable while they are stale."""
+        self._freshness.require_fresh()
+        return self._record_by_id.values()
 
     def replace(self, records: Mapping[str, T]) -> None:
         self._record_by_id = dict(records)
@@ -189,8 +199,8 @@ MAX_CACHED_DECISIONS: Final = 100_000
 MAX_CACHED_NAME_LENGTH: Final = 256
 
 type WallClock = Callable[[], datetime]
-type Asked = tuple[str, tuple[tuple[str, str], ...] | None, str, str, str]
-"""The cache key of a decision: its actor's relevant fields, the verb, the server and the name."""
+type Asked = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...] | None, str, str, str, str]
+"""The cache key of a decision: its actor's relevant fields, verb, server, name and view."""
 
 
 type StillHolds = Callable[[], bool]
@@ -204,7 +214,11 @@ class PolicyEngine(Protocol):
         """Raise Unavailable if no decision is possible now, also none that was made before."""
         ...
 
-    def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision: ...
+    def authorize(
+        self, actor: Actor, verb: str, server: str, name: str, view: str = ""
+    ) -> Decision:
+        """Decide what the actor may do with a catalog entry, at the endpoint of a view if named."""
+        ...
 
     def may_know_server(self, actor: Actor, server: str) -> bool:
         """Whether any entry of a server may be open to the actor, so that it may see the server."""
@@ -266,24 +280,30 @@ class GrantSnapshot:
         self._decision_by_key = {}
         self.generation.advance()
 
-    def never_expires(self, actor: Actor, server: str, name: str) -> bool:
+    def never_expires(self, actor: Actor, server: str, name: str, view: str = "") -> bool:
         """Return whether only a change of grants can change what this actor may do there."""
-        return self.latest.never_expires(actor, server, name)
+        return self.latest.never_expires(actor, server, name, view)
 
-    def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
+    def authorize(
+        self, actor: Actor, verb: str, server: str, name: str, view: str = ""
+    ) -> Decision:
         """Decide what the actor may do. Permissive decisions are cached until the grants change."""
         self._freshness.require_fresh()
         if verb.startswith(actor.excluded):
             return CREDENTIAL_DENIAL
-        asked = (actor.party, actor.permissions, verb, server, name)
+        asked = (actor.party, actor.groups, actor.permissions, verb, server, name, view)
         return self._decision_by_key.get(asked) or self._authorize(actor, asked)
 
     def _authorize(self, actor: Actor, key: Asked) -> Decision:
-        _, _, verb, server, name = key
-        judged = self.latest.authorize(actor, verb, server, name, self._clock())
+        *_, verb, server, name, view = key
+        now = self._clock()
+        if view:
+            judged = self.latest.authorize_in_view(actor, verb, (server, name), view, now)
+        else:
+            judged = self.latest.authorize(actor, verb, server, name, now)
         # A caller can invent any number of long names, so denials and long names are not cached.
         is_worth_it = judged.effect is not Effect.DENY and len(name) <= MAX_CACHED_NAME_LENGTH
-        if is_worth_it and self.latest.never_expires(actor, server, name):
+        if is_worth_it and self.latest.never_expires(actor, server, name, view):
             if len(self._decision_by_key) >= MAX_CACHED_DECISIONS:
                 self._decision_by_key.clear()
             self._decision_by_key[key] = judged
@@ -323,7 +343,9 @@ class AllowAll:
     def require_fresh(self) -> None:
         """Return: nothing here can be out of date."""
 
-    def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision:
+    def authorize(
+        self, actor: Actor, verb: str, server: str, name: str, view: str = ""
+    ) -> Decision:
         return _ALLOW_DECISION
 
     def may_know_server(self, actor: Actor, server: str) -> bool:
@@ -387,13 +409,15 @@ class PolicyStores(Protocol):
     @property
     def keys(self) -> KeyStore: ...
     @property
+    def sessions(self) -> BrowserSessionStore: ...
+    @property
     def changes(self) -> ChangeFeed: ...
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
 
 class PolicySnapshot[Stores: PolicyStores]:
-    """Keeps the grants, principals and keys of this node in step with the store."""
+    """Keeps the grants, principals, keys and sessions of this node in step with the store."""
 
     def __init__(
         self,
@@ -407,6 +431,8 @@ class PolicySnapshot[Stores: PolicyStores]:
         self.freshness = freshness
         self.keys = RecordCache[ApiKey](freshness, grants.generation)
         self.parties = RecordCache[Principal](freshness, grants.generation)
+        # No tool call depends on a browser session, so a change of one voids no call plan.
+        self.sessions = RecordCache[BrowserSession](freshness)
         self._static_rules = static_rules
         self._version = 0
         self._seen_count = 0
@@ -430,12 +456,34 @@ class PolicySnapshot[Stores: PolicyStores]:
             return "store unreachable"
         return "" if self.freshness.is_fresh else "policy unknown"
 
+    def groups_of(self, party: str) -> tuple[str, ...]:
+        """Return the groups in the record of a principal. Raises Unavailable if they are stale."""
+        found = self.parties.get(party)
+        return () if found is None else found.groups
+
+    def members_of(self, groups: Collection[str]) -> list[str]:
+        """Return the principals whose records name one of these groups. Raises Unavailable."""
+        wanted = frozenset(groups)
+        return [each.id for each in self.parties.values() if not wanted.isdisjoint(each.groups)]
+
     def watch(self, kind: RecordKind, watcher: Watcher) -> None:
         """Register a callback for changed records of a kind.
 
         The callback receives the name of the owner. An empty name means all.
         """
         self._watchers.append((kind, watcher))
+
+    def watch_principals(self, watcher: Watcher) -> None:
+        """Register a callback for principals whose record or whose API keys have changed."""
+        self.watch(RecordKind.PARTIES, watcher)
+        self.watch(RecordKind.KEYS, lambda key: watcher(self._owner_of(key)))
+
+    def _owner_of(self, key: str) -> str:
+        """Return the principal of a key. Empty, which means all, if the key was deleted."""
+        found: ApiKey | None = None
+        with suppress(Unavailable):
+            found = self.keys.get(key)
+        return "" if found is None else found.party
 
     @property
     def static_rules(self) -> StaticRules:
@@ -554,6 +602,7 @@ class PolicySnapshot[Stores: PolicyStores]:
     async def _load(self) -> None:
         self.parties.replace(await _read_all(self.records.parties))
         self.keys.replace(await _read_all(self.records.keys))
+        self.sessions.replace(await _read_all(self.records.sessions))
         await self._load_grants()
         self._is_loaded = True
         for _, watcher in self._watchers:
@@ -575,6 +624,8 @@ class PolicySnapshot[Stores: PolicyStores]:
             self.parties, changed.get(RecordKind.PARTIES, ()), self.records.parties
         )
         await _reread_records(self.keys, changed.get(RecordKind.KEYS, ()), self.records.keys)
+        sessions = changed.get(RecordKind.SESSIONS, ())
+        await _reread_records(self.sessions, sessions, self.records.sessions)
         await self._reread_grants(changed.get(RecordKind.GRANTS, ()))
         for kind, watcher in self._watchers:
             for whose in changed.get(kind, ()):

@@ -55,7 +55,7 @@ def server_visibility(
     """Return which entries of a server the actor sees for a verb."""
     named: list[Collection[str]] = []
     patterned = False
-    for forbid in access.guardrails.applying_to_server(actor.party, verb, server):
+    for forbid in access.guardrails.applying_to_server(actor, verb, server):
         name = split_target(forbid.target)[1]
         if name == ANY:
             return NOTHING_VISIBLE
@@ -66,14 +66,14 @@ def server_visibility(
             bounded = False
         else:
             patterned = patterned or _collect_name(name, named)
-    both = access.indexes_of(actor)
-    for entries in both:
+    indexes = access.indexes_of(actor)
+    for entries in indexes:
         patterned = _collect_exceptions(entries, verb, server, now, named) or patterned
-    general = _effect_on_all(both, verb, server, now)
+    general = _effect_on_all(indexes, verb, server, now)
     effect = access.default_effect(actor, verb, server) if general is None else general
     is_open = effect is not Effect.DENY
     hopeful = patterned and (
-        is_open or any(_has_open_pattern(each, verb, server, now) for each in both)
+        is_open or any(_has_open_pattern(each, verb, server, now) for each in indexes)
     )
     return ServerVisibility(is_open and not bounded, tuple(named), patterned, hopeful)
 

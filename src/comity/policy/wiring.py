@@ -1,8 +1,9 @@
 """Wiring of the policy package: server permissions, grants and limits."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from comity.app.records import GatewaySnapshot, RecordStores
@@ -14,10 +15,10 @@ from comity.approvals.suggestion_rules import CurrentTool, SuggestionThreshold
 from comity.approvals.suggestions import ApprovalHistory, SuggestionService
 from comity.audit.log import AuditLog
 from comity.catalog.catalog import Catalog
-from comity.catalog.review_api import CareApi, permission_views
+from comity.catalog.review_api import CareApi, PermissionView, permission_views
 from comity.catalog.tool_reviews import AcceptedDefinitions, ToolReviewService
 from comity.gateway.retries import RetryService
-from comity.http.api import ApiRoutes, View
+from comity.http.api import ApiRoutes
 from comity.live.features import DEFAULT_POLICY as LIVE_NOTHING
 from comity.live.features import LivePolicy
 from comity.live.host import FeatureSetDecisions, LiveHost
@@ -26,9 +27,17 @@ from comity.live.settings import live_policy_of
 from comity.mcp.actors import LOCAL
 from comity.mcp.entries import EntryKind
 from comity.policy.administration import GrantAdmin
-from comity.policy.api import GrantsApi
-from comity.policy.grants import DefaultPolicy, Effect, Grant, GrantSource, StaticRules
-from comity.policy.limits import CallLimiter
+from comity.policy.api import GrantsApi, ReviewStateView
+from comity.policy.call_limiter import CallLimiter
+from comity.policy.grants import (
+    DefaultPolicy,
+    Effect,
+    Grant,
+    GrantSource,
+    StaticRules,
+    role_grants,
+)
+from comity.policy.preview import GrantPreview
 from comity.policy.risk import (
     ApprovalPolicy,
     DefinitionPolicy,
@@ -42,9 +51,9 @@ from comity.policy.risk import (
     expand_aliases,
 )
 from comity.policy.server_permissions import PermissionService
+from comity.policy.shared_counts import SharedCounts
 from comity.policy.snapshot import (
     GrantSnapshot,
-    PolicyGeneration,
     PolicySnapshot,
     SnapshotFreshness,
 )
@@ -54,7 +63,7 @@ from comity.sessions.upstream import CallStreamRelay
 from comity.storage.changes import RecordKind
 from comity.telemetry.metrics import MetricFamily
 from comity.toolkit.background import BackgroundTasks
-from comity.toolkit.shared_counters import SharedCounterFile
+from comity.views.service import ViewService
 
 _UNKNOWN_SERVER_POLICY: Final = ServerPolicy(
     approval=ApprovalPolicy.DENY_ALL,
@@ -129,8 +138,7 @@ class ServerPolicyService:
 
     def apply_to_server(self, server: ServerSettings, options: ServerOptions) -> ServerOptions:
         """Apply the settings of a server. Returns its options with the policy included."""
-        self._policy_by_server[server.id] = policy_of(server, self._settings)
-        self.tool_reviews.refresh(server.id)
+        self._apply_policy(server)
         meet, questions = (
             self.tool_reviews.permission_service.decide_introduction,
             self.question_router,
@@ -141,11 +149,19 @@ class ServerPolicyService:
             question_handler=questions,
             stream_relay=self.stream_relay,
         )
-        self.update_live_policy(server)
+        self._apply_live_policy(server)
         return replace(options, connections=replace(links, live_handler=self.live_host))
 
-    def update_live_policy(self, server: ServerSettings) -> None:
-        """Apply a change of what a running server may do beyond answering requests."""
+    def update_server(self, server: ServerSettings) -> None:
+        """Apply changes for which a running server need not restart."""
+        self._apply_policy(server)
+        self._apply_live_policy(server)
+
+    def _apply_policy(self, server: ServerSettings) -> None:
+        self._policy_by_server[server.id] = policy_of(server, self._settings)
+        self.tool_reviews.refresh(server.id)
+
+    def _apply_live_policy(self, server: ServerSettings) -> None:
         self._live_policy_by_server[server.id] = live_policy_of(server.live)
         self._generation.advance()
         self.live_host.refresh(server.id)
@@ -154,7 +170,7 @@ class ServerPolicyService:
         """The routes for permissions of servers and definitions of tools."""
         return CareApi(self.tool_reviews, servers, administration).routes
 
-    def permission_views(self, server: str) -> list[dict[str, object]]:
+    def permission_views(self, server: str) -> list[PermissionView]:
         return permission_views(self.tool_reviews.permission_service.permissions_of(server))
 
     def remove_server(self, server: str) -> None:
@@ -204,6 +220,8 @@ def policy_of(server: ServerSettings, settings: Settings) -> ServerPolicy:
             Risk.DANGEROUS: settings.limits.rate_cost_dangerous,
         },
         bool(own.get("audit", False)),
+        own.get("permissions", {}),
+        None if server.lock is None else server.lock.tools,
     )
 
 
@@ -215,15 +233,18 @@ class LimitComponents:
         settings: Settings,
         catalog: Catalog,
         policy_of: Callable[[str], ServerPolicy],
-        generation: PolicyGeneration,
+        snapshot: GatewaySnapshot,
     ) -> None:
-        shared = settings.limits.counters_file
+        # Without a store, no other process counts and no count survives this one.
+        is_shared = bool(settings.store.url)
         self.limits = CallLimiter(
             settings.limits.rates,
             is_listed=lambda server, name: catalog.has_entry(server, EntryKind.TOOL, name),
-            shared=SharedCounterFile(Path(shared)) if shared else None,
+            shared=SharedCounts(snapshot.records.limit_counts, time.monotonic)
+            if is_shared
+            else None,
         )
-        self._generation = generation
+        self._generation = snapshot.grants.generation
         self._settings = settings
         self.retries = RetryService(
             policy_of, settings.limits.retry_read_only, is_enabled=_are_retries_enabled(settings)
@@ -279,7 +300,11 @@ class PolicyComponents:
 
 def make_administration(snapshot: GatewaySnapshot, audit_log: AuditLog) -> GrantAdmin:
     return GrantAdmin(
-        snapshot.records.grants, snapshot.grants, snapshot.refresh, audit_log=audit_log
+        snapshot.records.grants,
+        snapshot.grants,
+        snapshot.refresh,
+        audit_log=audit_log,
+        groups_of=snapshot.groups_of,
     )
 
 
@@ -312,15 +337,18 @@ def suggestion_routes(
 
 
 def grant_routes(
-    policy_components: PolicyComponents, catalog: Catalog, tool_reviews: ToolReviewService
+    policy_components: PolicyComponents,
+    catalog: Catalog,
+    tool_reviews: ToolReviewService,
+    views: ViewService,
 ) -> ApiRoutes:
-    """The routes for grants, with the review state of the tools."""
+    """The routes for grants, with the review state of the tools, and their views."""
 
     def find_tool(name: str) -> tuple[str, str] | None:
         offer = catalog.find(EntryKind.TOOL, name)
         return None if offer is None else (offer.server, offer.name)
 
-    def standing(server: str, name: str) -> View | None:
+    def standing(server: str, name: str) -> ReviewStateView | None:
         offer = catalog.find_own(server, EntryKind.TOOL, name)
         if offer is None:
             return None
@@ -328,8 +356,26 @@ def grant_routes(
         refusal = None if found.refusal is None else found.refusal.reason
         return {"refusal": refusal, "is_asked": found.must_be_confirmed, "risk": found.risk}
 
-    keys = policy_components.snapshot.keys
-    return GrantsApi(policy_components.administration, keys.get, find_tool, standing).routes
+    def list_tools() -> Iterable[tuple[str, str]]:
+        for server in catalog.servers(EntryKind.TOOL):
+            for name in catalog.names(server, EntryKind.TOOL):
+                yield server, name
+
+    snapshot = policy_components.snapshot
+    grants = GrantsApi(
+        policy_components.administration, snapshot.keys.get, find_tool, standing, views.list_entries
+    )
+    preview = GrantPreview(
+        policy_components.administration,
+        snapshot.parties.ids,
+        list_tools,
+        snapshot.records.audit_log.find,
+        lambda: datetime.now(UTC),
+        snapshot.groups_of,
+        snapshot.members_of,
+        views.list_entries,
+    )
+    return (*grants.routes, *preview.routes)
 
 
 async def stored_grant_routes(records: RecordStores, settings: Settings) -> ApiRoutes:
@@ -339,7 +385,9 @@ async def stored_grant_routes(records: RecordStores, settings: Settings) -> ApiR
         records, GrantSnapshot(freshness=certainty), certainty, static_rules_of(settings)
     )
     await snapshot.refresh()
-    grant_admin = GrantAdmin(records.grants, snapshot.grants, snapshot.refresh)
+    grant_admin = GrantAdmin(
+        records.grants, snapshot.grants, snapshot.refresh, groups_of=snapshot.groups_of
+    )
     return GrantsApi(grant_admin, snapshot.keys.get).routes
 
 
@@ -351,4 +399,5 @@ def static_rules_of(settings: Settings) -> StaticRules:
         if server.default_policy != "inherit"
     }
     default = DefaultPolicy(settings.policy.default_policy)
-    return StaticRules((*BUILT_IN_GRANTS, *settings.grants), settings.forbid, policies, default)
+    grants = (*BUILT_IN_GRANTS, *settings.grants, *role_grants(settings.identity.roles))
+    return StaticRules(grants, settings.forbid, policies, default)

@@ -46,14 +46,20 @@ class Redactor:
 
     def __init__(self, known: Iterable[str] = (), key: bytes = b"") -> None:
         self._key = key
-        self._spellings = spellings_of(known)
-        self._pattern = compile_pattern(self._spellings)
+        self._plain_names: set[str] = set()
+        self._spellings: dict[str, str] = {}
+        self.add_known(known)
+
+    def add_known(self, known: Iterable[str]) -> None:
+        """Remove these secrets too, from now on. Another thread may redact meanwhile."""
+        self._spellings = {**self._spellings, **spellings_of(known)}
         # A cut text is searched this much further, so that a secret that begins in the kept part is
         # found whole.
         self._margin = max(_MARGIN, *map(len, self._spellings), 0)
+        self._pattern = compile_pattern(self._spellings)
         self._hint = compile_hint(self._spellings)
-        self._plain_names: set[str] = set()
         self._numbers = frozenset(each for each in self._spellings if each.isdigit())
+        self._plain_names.clear()
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._spellings)} spellings)"

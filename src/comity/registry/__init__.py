@@ -1,1 +1,1 @@
-"""The tool registry: tools as REST endpoints, and OpenAPI."""
+"""The tool registry: tools as REST endpoints, OpenAPI, and servers as the MCP registry."""

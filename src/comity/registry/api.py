@@ -134,7 +134,7 @@ class RegistryApi:
         elif path.startswith(BENEATH):
             await self._tool(scope, headers, receive, send)
         elif is_read:
-            frame = _question(path, _query(scope["query_string"]))
+            frame = _question(path, parse_query(scope["query_string"]))
             await self._send_request(frame, _outbox(scope, headers), receive, send)
         elif path == TOOLS:
             await self._speak(scope, headers, receive, send)
@@ -306,7 +306,8 @@ def _allowed(path: str) -> tuple[bytes, ...]:
     return (b"GET", b"HEAD")
 
 
-def _query(written: bytes) -> dict[str, str]:
+def parse_query(written: bytes) -> dict[str, str]:
+    """Return the parameters of a query. Raises MalformedMessage if one is there twice."""
     try:
         fields = parse_qsl(
             written.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS

@@ -255,7 +255,7 @@ class RegistryService:
         return RegistryResponse(200, result, None)
 
     async def _start_call(self, call: Call, frame: Frame, stack: AsyncExitStack) -> None:
-        if self._gate.refuse_over_limit(call):
+        if await self._gate.is_over_limit(call):
             return
         try:
             await self._methods.get(call.method, _refuse_method)(call, frame, stack)

@@ -1,13 +1,21 @@
-"""The table `[registry]`: tools as REST endpoints."""
+"""The table `[registry]`: tools as REST endpoints, and the registry that servers come from."""
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
-from comity.config.fields import COUNT, setting
+from comity.config.fields import COUNT, pattern_type, setting
+
+_SOURCE: Final = pattern_type(r"https?://[^\s/?#@]+(?:/[^\s?#]*)?", "https://registry.example.org")
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
+    source_url: str = setting(
+        "https://registry.modelcontextprotocol.io",
+        "The MCP registry that `comity servers search` and `comity servers add` read.",
+        _SOURCE,
+    )
     tool_timeout: timedelta = setting(timedelta(seconds=30), "How long a call at /tools may take.")
     validation_timeout: timedelta = setting(
         timedelta(seconds=5), "How long the validation of its arguments may take."

@@ -14,6 +14,7 @@ import click
 
 from comity.cli.options import CliGroup, output_options
 from comity.cli.output import line_text, shorten_path, show_document, show_hint, show_output
+from comity.config.trust import content_digest, trust_file
 from comity.errors import Misconfigured
 
 KINDS: Final[Mapping[str, str]] = {
@@ -126,6 +127,9 @@ def new_server(name: str, kind: str, to: Path | None) -> None:
     folder = to or Path(name)
     _refuse_to_replace(folder)
     written = _write(folder, kind, {"name": name, "module": module, "about": KINDS[kind]})
+    # Comity wrote the file for this person, so it needs no approval.
+    config = folder / "comity.toml"
+    trust_file(config, content_digest(config.read_bytes()))
 
     def print_table() -> None:
         place = shorten_path(folder.absolute())

@@ -51,6 +51,11 @@ class StdioToolServer:
                 Thread(target=self._answer, args=(frame,), daemon=True).start()
             elif "id" in frame:
                 self._answer(frame)
+            else:
+                self.notified(frame)
+
+    def notified(self, frame: Frame) -> None:
+        """Take a notification of the client."""
 
     def answered(self, frame: Frame) -> None:
         """Take the client's answer to a request of this server."""
@@ -61,6 +66,14 @@ class StdioToolServer:
 
     def call(self, name: str, arguments: Frame, meta: Frame) -> Frame | None:
         """The result of a tool; None if there is no such tool."""
+        return None
+
+    def capabilities(self) -> Frame:
+        """The capabilities that the server declares."""
+        return {"tools": {}}
+
+    def respond(self, method: str, params: Frame) -> Frame | None:
+        """The result of another method; None if there is no such method."""
         return None
 
     def say(self, frame: Frame) -> None:
@@ -79,8 +92,9 @@ class StdioToolServer:
             return {"result": {}}
         if method == protocol.LIST_TOOLS:
             return {"result": {"tools": self.tools()}}
-        given = None
-        if method == protocol.CALL_TOOL:
+        if method != protocol.CALL_TOOL:
+            given = self.respond(method, params)
+        else:
             arguments, meta = (
                 object_members(params.get("arguments")),
                 object_members(params.get("_meta")),
@@ -96,7 +110,7 @@ class StdioToolServer:
         spoken = wanted if wanted in protocol.HANDSHAKE_VERSIONS else protocol.LATEST_HANDSHAKE
         return {
             "protocolVersion": spoken,
-            "capabilities": {"tools": {}},
+            "capabilities": self.capabilities(),
             "serverInfo": {"name": self.name, "version": version("comity")},
         }
 

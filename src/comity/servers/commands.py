@@ -52,6 +52,10 @@ OPERATOR_REQUEST: Final = str(ShutdownReason.OPERATOR_REQUEST)
         "permissions": "comity.policy.commands:permissions_command",
         "features": "comity.live.commands:features_command",
         "state": "comity.live.commands:state_command",
+        "search": "comity.servers.mcp_registry.commands:search_command",
+        "add": "comity.servers.mcp_registry.commands:add_command",
+        "update": "comity.servers.packages.commands:update_command",
+        "add-api": "comity.servers.openapi.commands:add_api_command",
     },
 )
 def servers_command() -> None:
@@ -63,6 +67,9 @@ def servers_command() -> None:
       comity servers show files
       comity servers logs -f files
       comity servers restart files
+      comity servers add io.github.owner/name
+      comity servers add-api shop ./shop.yaml
+      comity servers update
     """
 
 
@@ -150,6 +157,7 @@ def _print_server(server: Answer) -> None:
         "restarts": line_text(server["restarts"] or ""),
         "registered by": line_text(server.get("registered_by", "")),
         "address": line_text(f"{server['reached']} ({server['transport']})"),
+        "sandbox": line_text(server.get("sandbox") or ""),
         "MCP versions": line_text(", ".join(server["protocol_versions"])),
         "reports as": line_text(said),
         "provides": line_text(_catalog_counts(server)),

@@ -11,9 +11,16 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from comity.catalog.listing import GATEWAY_INFO, CatalogReader, CatalogRefresher, gateway_envelope
+from comity.catalog.listing import (
+    GATEWAY_INFO,
+    UI_EXTENSIONS,
+    CatalogReader,
+    CatalogRefresher,
+    gateway_envelope,
+)
 from comity.errors import EXHAUSTED, SERVER_NOT_READY, MalformedMessage, Unavailable
 from comity.mcp import jsonrpc, mcpl, protocol
+from comity.mcp.actors import Actor
 from comity.mcp.jsonrpc import LIMITS, UNSET, Frame, FrameLimits
 from comity.mcp.mgp import (
     SERVER_EXTENSIONS,
@@ -34,12 +41,15 @@ from comity.servers.connection_users import ConnectionUsers, client_key
 from comity.sessions.calls import Call
 from comity.sessions.sessions import Session
 from comity.sessions.upstream import (
+    AccountTransport,
     CallStreamRelay,
     LiveHandler,
     QuestionHandler,
     ServerActivity,
+    TransportAccount,
     TransportFactory,
     UpstreamConnection,
+    UpstreamTransport,
 )
 from comity.telemetry.metrics import name_in
 from comity.toolkit.background import (
@@ -145,6 +155,8 @@ class ClientProcessPool:
             self._background_tasks.start(link.close())
 
 
+MAX_ACTOR_CONNECTIONS: Final = 1_000
+"""How many actors may have a modern connection of their own before idle ones are closed."""
 MAX_EXTENDED_CONNECTIONS: Final = 16
 """How many connections for extended capabilities one server may have."""
 _EMPTY_OBJECT: Final = Raw(b"{}")
@@ -154,6 +166,7 @@ STANDARD_CAPABILITIES: Final[Mapping[str, Mapping[str, object]]] = {
     "roots": {"listChanged": True},
     "sampling": {"context": {}, "tools": {}},
     "elicitation": {"form": {}, "url": {}},
+    "extensions": UI_EXTENSIONS,
 }
 """The capabilities of a shared connection. Each client is asked only what it supports."""
 
@@ -161,7 +174,7 @@ STAND_IN_CAPABILITIES: Final[Mapping[str, object]] = {"elicitation": {"form": {}
 """The elicitation capability that is declared when people answer instead of the client."""
 
 OFFERED_CAPABILITIES: Final = declare_mgp({}, offer_extensions(SERVER_EXTENSIONS))
-"""The MGP extensions that every server is offered. Plain servers ignore them. (MGP §1.3)"""
+"""The extensions that every server is offered. Plain servers ignore them. (MGP §1.3)"""
 
 
 @dataclass(slots=True)
@@ -379,6 +392,8 @@ class ConnectionOptions:
     stream_relay: CallStreamRelay | None = None
     # The MCPL host of a server that does more than answer calls.
     live_handler: LiveHandler | None = None
+    # Gives the account of an actor, or of the gateway itself, if the server may demand a sign-in.
+    account_for: Callable[[Actor | None], TransportAccount] | None = None
 
 
 class ServerConnections:
@@ -401,6 +416,9 @@ class ServerConnections:
         self.mgp_statement: MgpStatement | None = None
         self.own_connection: SharedConnection | None = None
         self.own_modern_connection: SharedConnection | None = None
+        # Whether each actor has an account of its own at the server, at present.
+        self._has_own_accounts = False
+        self._modern_by_actor: dict[tuple[str, tuple[str, ...]], SharedConnection] = {}
         self.disconnected = asyncio.Event()
         self.disconnect_reason = ""
         self.has_exited_cleanly = False
@@ -502,6 +520,8 @@ class ServerConnections:
             if shared is not None
         ]
         held += self._bridges.clear()
+        held += self._modern_by_actor.values()
+        self._modern_by_actor = {}
         for sharers in (*self._shared_by_terms.all_users, *(shared.users for shared in held)):
             self._detached_sessions |= sharers.sessions
         self.own_connection = self.own_modern_connection = None
@@ -528,16 +548,52 @@ class ServerConnections:
             await shared.connection.set_level(shared.users.lowest_level())
         return shared.connection, shared.users
 
-    def modern_connection(self) -> UpstreamConnection:
-        """Return the modern connection. Raise Unavailable if there is none."""
+    def set_own_accounts(self, has_own_accounts: bool) -> None:
+        """Set whether each actor has an account of its own at the server."""
+        self._has_own_accounts = has_own_accounts
+
+    def modern_connection(self, actor: Actor | None = None) -> UpstreamConnection:
+        """Return the modern connection for an actor. Raise Unavailable if there is none.
+
+        All actors share one, unless each has an account of its own at the server.
+        """
         own = self.own_modern_connection
         if own is None or own.connection.is_closed:
             self._require()
             raise Unavailable(f"server {self.name!r} is starting again", SERVER_NOT_READY)
-        return own.connection
+        if not self._has_own_accounts or actor is None:
+            return own.connection
+        return self._modern_connection_of(actor, own.connection)
+
+    def _modern_connection_of(self, actor: Actor, own: UpstreamConnection) -> UpstreamConnection:
+        """Return the connection with the account of an actor. It needs no handshake."""
+        key = (actor.party, actor.groups)
+        kept = self._modern_by_actor.get(key)
+        if kept is not None and not kept.connection.is_closed:
+            return kept.connection
+        if len(self._modern_by_actor) >= MAX_ACTOR_CONNECTIONS:
+            self._close_idle_actors()
+
+        def lost(link: UpstreamConnection, because: str) -> None:
+            self._modern_by_actor.pop(key, None)
+
+        shared = self._make_shared(
+            Era.MODERN, self._catalog_refresher.on_some_lists_changed, lost, actor
+        )
+        shared.connection.mgp = own.mgp
+        shared.connection.live_handler = own.live_handler
+        assert isinstance(shared.connection.transport, AccountTransport)
+        shared.connection.open_at_once(shared.connection.transport)
+        self._modern_by_actor[key] = shared
+        return shared.connection
+
+    def _close_idle_actors(self) -> None:
+        idle = [key for key, held in self._modern_by_actor.items() if not held.connection.callers]
+        for key in idle:
+            self._background_tasks.start(self._modern_by_actor.pop(key).connection.close())
 
     async def bridge_connection(
-        self, capabilities: Mapping[str, object], party: str = ""
+        self, capabilities: Mapping[str, object], actor: Actor
     ) -> UpstreamConnection:
         """Return a handshake connection for a principal's modern clients with these capabilities.
 
@@ -548,8 +604,8 @@ class ServerConnections:
         if self._transport_factory.starts_process:
             return own.connection
         terms = {**self._stand_ins, **plain_terms(capabilities)}
-        key = jsonrpc.to_json((party, terms))
-        held = await self._bridges.get(key, lambda: self._open_bridge(key, terms))
+        key = jsonrpc.to_json((actor.party, actor.groups, terms))
+        held = await self._bridges.get(key, lambda: self._open_bridge(key, terms, actor))
         for idle in self._bridges.take_excess_idle(
             MAX_BRIDGE_CONNECTIONS, lambda shared: not shared.connection.callers
         ):
@@ -565,11 +621,13 @@ class ServerConnections:
             raise Unavailable(f"server {self.name!r} is starting again", SERVER_NOT_READY)
         return self.own_connection
 
-    async def _open_bridge(self, key: bytes, terms: Mapping[str, object]) -> SharedConnection:
+    async def _open_bridge(
+        self, key: bytes, terms: Mapping[str, object], actor: Actor
+    ) -> SharedConnection:
         def lost(link: UpstreamConnection, because: str) -> None:
             self._bridges.forget(key)
 
-        return await self._open_for_calls(lost, terms)
+        return await self._open_for_calls(lost, terms, actor=actor)
 
     async def _open_client_process(
         self, gone: Callable[[UpstreamConnection, str], None]
@@ -583,9 +641,10 @@ class ServerConnections:
         gone: Callable[[UpstreamConnection, str], None],
         terms: Mapping[str, object],
         level: str | None = None,
+        actor: Actor | None = None,
     ) -> SharedConnection:
         shared = self._make_shared(
-            Era.HANDSHAKE, self._catalog_refresher.on_some_lists_changed, gone
+            Era.HANDSHAKE, self._catalog_refresher.on_some_lists_changed, gone, actor
         )
         shared.connection.live_handler = self._live_for_calls
         live = None if shared.connection.live_handler is None else mcpl.OFFERED_TO_CALLERS
@@ -711,6 +770,7 @@ class ServerConnections:
             self._transport_factory.create_transport(Era.HANDSHAKE),
             self._options.limits,
         )
+        self._set_account(carrier, session.actor)
         link = UpstreamConnection(self.name, carrier, session, limits, self.activity)
         link.on_list_changed = self._catalog_refresher.on_some_lists_changed
         link.is_for_plain_clients = session.sees_all_servers and session.mgp is None
@@ -746,12 +806,24 @@ class ServerConnections:
         era: Era,
         changed: Callable[[str], None],
         gone: Callable[[UpstreamConnection, str], None],
+        actor: Actor | None = None,
     ) -> SharedConnection:
         sharers = ConnectionUsers(changed, gone)
         carrier, limits = self._transport_factory.create_transport(era), self._options.limits
+        self._set_account(carrier, actor)
         link = UpstreamConnection(self.name, carrier, sharers, limits, self.activity)
         link.on_list_changed = changed
         return SharedConnection(link, sharers)
+
+    def _set_account(self, transport: UpstreamTransport, actor: Actor | None) -> None:
+        """Let a transport carry the tokens of an actor, or of the gateway for the lists."""
+        account_for = self._options.account_for
+        if (
+            account_for is not None
+            and isinstance(transport, AccountTransport)
+            and not transport.has_fixed_credentials
+        ):
+            transport.account = account_for(actor)
 
     def _on_connection_lost(self, connection: UpstreamConnection, reason: str) -> None:
         """Handle the loss of an own connection. Without another era, the server is gone."""

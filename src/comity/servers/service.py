@@ -59,9 +59,15 @@ class ServerService:
     """The servers of this gateway by name. Starts and stops them, and reports transitions."""
 
     def __init__(
-        self, catalog: Catalog, schema_checker: SchemaChecker, tools: ToolReviewer | None = None
+        self,
+        catalog: Catalog,
+        schema_checker: SchemaChecker,
+        tools: ToolReviewer | None = None,
+        describe: Callable[[str], Mapping[str, str] | None] = lambda _: None,
     ) -> None:
+        """`describe` returns how a server is reached and confined, if that is known."""
         self._catalog = catalog
+        self._describe_server = describe
         self._catalog_reader = CatalogReader(catalog, schema_checker, tools)
         self._server_by_name: dict[str, UpstreamServer] = {}
         self._connected_before: set[str] = set()
@@ -126,6 +132,9 @@ class ServerService:
             "protocol_versions": server.connections.protocol_versions,
             "restarts": server.restarts,
         }
+        sandbox = (self._describe_server(name) or {}).get("sandbox")
+        if sandbox is not None:
+            said["sandbox"] = sandbox
         if terms is not None:
             said["mgp"] = {"version": terms.version, "extensions": sorted(terms.extensions)}
         return said

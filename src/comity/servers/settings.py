@@ -51,6 +51,24 @@ class SupervisionSettings:
         "The megabytes that its processes may hold; more counts as a failure; 0: any number.",
         number_type(0, 10_000_000),
     )
+    max_processes: int = setting(
+        0,
+        "The processes that it may have in its sandbox; 0: as its trust level says.",
+        number_type(0, 100_000),
+    )
+    max_open_files: int = setting(
+        0,
+        "The files that one of its processes may hold open; 0: as its trust level says.",
+        number_type(0, 1_000_000),
+    )
+    max_file_mb: int = setting(
+        0,
+        "The megabytes of a file that it writes; 0: as its trust level says.",
+        number_type(0, 10_000_000),
+    )
+    max_cpu_percent: int = setting(
+        0, "Its share of the CPU: 100 is one core; 0: any share.", number_type(0, 100_000)
+    )
 
 
 _NAMES: Final = text_list_type(r"\S+", "a name, as network.outbound")

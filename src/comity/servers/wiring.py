@@ -2,15 +2,17 @@
 
 import os
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from comity.app.settings import ServerSettings, Settings
 from comity.audit.log import AuditLog
+from comity.errors import UPSTREAM_DOWN, Unavailable
 from comity.gateway.mgp_methods import GatewayControl
-from comity.http.client.dial import proxy_chooser
+from comity.http.client.dial import Find, Resolver, proxy_chooser
 from comity.http.client.pool import HttpConnectionPool, PoolLimits
 from comity.http.client.proxies import ProxySettings, proxies_from
 from comity.mcp.jsonrpc import FrameLimits
@@ -19,16 +21,19 @@ from comity.mcp.protocol import Era
 from comity.policy.administration import GrantAdmin
 from comity.servers.connections import BOTH_ERAS, ConnectionOptions
 from comity.servers.lifecycle import HealthCheckSettings, RestartRules
+from comity.servers.packages.launcher import ServerLauncher
 from comity.servers.process.process import ServerCommand
 from comity.servers.service import ServerService
 from comity.servers.supervisor import ServerOptions
 from comity.servers.transports.http import HttpReach
+from comity.servers.transports.openapi import OpenApiReach, OpenApiSource
 from comity.servers.transports.sse import SseReach
-from comity.servers.transports.stdio import StdioReach
+from comity.servers.transports.stdio import Confine, StdioReach
 from comity.sessions.sessions import SessionStore
 from comity.sessions.upstream import TransportFactory
 from comity.telemetry.process import resident_bytes
 from comity.toolkit.resilience import RetrySchedule
+from comity.validation.network import answers_problem, host_problem
 
 
 def build_gateway_control(
@@ -74,19 +79,43 @@ class UpstreamPools:
 
     calls: HttpConnectionPool
     streams: HttpConnectionPool
+    # For addresses that no operator wrote. It refuses those that are not public.
+    public: HttpConnectionPool
 
     async def close(self) -> None:
         await self.calls.close()
         await self.streams.close()
+        await self.public.close()
 
 
 def make_pools(settings: Settings) -> UpstreamPools:
     # The whole process shares one TLS context: creating one costs more than a call.
     tls, choose = ssl.create_default_context(), proxy_chooser(proxies_of(settings))
     streams = PoolLimits(connections=settings.limits.max_sessions)
-    return UpstreamPools(
-        HttpConnectionPool(tls, choose_proxy=choose), HttpConnectionPool(tls, streams, choose)
-    )
+    calls = HttpConnectionPool(tls, choose_proxy=choose)
+    public = calls.like(find_public_addresses(Resolver(time.monotonic)))
+    return UpstreamPools(calls, HttpConnectionPool(tls, streams, choose), public)
+
+
+def find_public_addresses(resolver: Resolver, hosts: frozenset[str] = frozenset()) -> Find:
+    """Return the address check for new connections. `hosts` may have any address.
+
+    A name that resolved to a public address before may resolve to another one later.
+    """
+
+    async def find(host: str) -> Sequence[str]:
+        problem, name = host_problem(host, hosts)
+        if problem is None and not name:
+            return (host,)
+        answers = await resolver.resolve(name) if problem is None else ()
+        if problem is None and not answers:
+            return ()
+        problem = problem or answers_problem(answers)
+        if problem is not None or not answers:
+            raise Unavailable(f"{host:.200} is refused: {problem}", UPSTREAM_DOWN)
+        return answers[:1]
+
+    return find
 
 
 def proxies_of(settings: Settings) -> ProxySettings:
@@ -107,18 +136,36 @@ def server_limits_of(settings: Settings) -> FrameLimits:
 
 
 def make_transport_factory(
-    server: ServerSettings, settings: Settings, pools: UpstreamPools
+    server: ServerSettings, settings: Settings, pools: UpstreamPools, confine: Confine | None = None
 ) -> TransportFactory:
-    """Return the transport factory of a server. Raise Misconfigured if its settings are invalid."""
+    """Return the transport factory of a server. Raise Misconfigured if its settings are invalid.
+
+    `confine` prepares the sandbox of a server process.
+    """
     limits = server_limits_of(settings)
-    if server.transport == "stdio":
-        argv = (server.command, *server.args)
-        return StdioReach(
-            server.id, ServerCommand(argv, server.env, server.cwd, server.process_cleanup)
+    launcher = _launcher_of(server)
+    # A server that differs from the lock file never gets past the launcher, whatever its transport.
+    if server.transport == "stdio" or launcher.problem:
+        return StdioReach(server.id, launcher.prepare, confine)
+    if server.transport == "openapi":
+        source = OpenApiSource(
+            server.openapi,
+            server.url,
+            server.headers,
+            server.auth,
+            server.operations,
+            settings.limits.call_idle_timeout,
         )
+        return OpenApiReach(source, pools.calls, pools.public, limits)
     if server.transport == "sse":
         return SseReach(pools.calls, server.url, server.headers, limits)
     return HttpReach(pools.calls, server.url, server.headers, limits, pools.streams)
+
+
+def _launcher_of(server: ServerSettings) -> ServerLauncher:
+    argv = (server.command, *server.args)
+    command = ServerCommand(argv, server.env, server.cwd, server.process_cleanup)
+    return ServerLauncher(server.id, command, server.written, server.packages, server.lock)
 
 
 def options_of(server: ServerSettings, settings: Settings) -> ServerOptions:
@@ -154,5 +201,13 @@ def describe_server(server: ServerSettings) -> Mapping[str, str]:
     return {
         "label": server.label,
         "transport": server.transport,
-        "reached": server.command or urlsplit(server.url).netloc.rpartition("@")[2],
+        "reached": server.command or _reached_host(server),
     }
+
+
+def _reached_host(server: ServerSettings) -> str:
+    """Return the host of a server without credentials, or the name of its document."""
+    if server.transport == "openapi" and not server.url:
+        place = server.openapi.partition("?")[0].rpartition("/")[2]
+        return urlsplit(server.openapi).netloc.rpartition("@")[2] or place
+    return urlsplit(server.url).netloc.rpartition("@")[2]

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Raw, UnsetType
 
@@ -72,6 +72,8 @@ class CallClient(Protocol):
     def version(self) -> str: ...
     @property
     def conversation(self) -> Conversation[PendingMessage]: ...
+    @property
+    def client_info(self) -> Raw | None: ...
     @property
     def mgp(self) -> NegotiatedTerms | None: ...
     @property
@@ -222,6 +224,14 @@ class CallRetrier(Protocol):
     def survives_failure(self, call: "Call", error: Unavailable | MalformedMessage) -> bool: ...
 
 
+class CallSignIn(Protocol):
+    """Lets a call wait for a sign-in that its server demanded."""
+
+    go_on: Callable[[], Coroutine[Any, Any, None]] | None
+
+    def survives_refusal(self, call: "Call", error: Unavailable | MalformedMessage) -> bool: ...
+
+
 class Call:
     """One request of a client, from its arrival to its answer."""
 
@@ -256,7 +266,12 @@ class Call:
     # The metadata of a plain tool call.
     meta: Raw | UnsetType | None = None
     retrier: CallRetrier | None = None
+    # Holds a call whose server demands a sign-in, and the owner of the account that it uses.
+    sign_in: CallSignIn | None = None
+    account_owner: str | None = None
     is_for_all_servers = False
+    # The view at whose endpoint it arrived.
+    view = ""
     # Whether it came from another node, or goes to a server of the other protocol version.
     is_remote = False
     is_bridged = False
@@ -356,6 +371,8 @@ class Call:
             server_request.send_to_client(self.client, retold or frame, self.client_stream)
 
     def fail(self, error: Unavailable | MalformedMessage) -> None:
+        if self.sign_in is not None and self.sign_in.survives_refusal(self, error):
+            return
         if self.retrier is not None and self.retrier.survives_failure(self, error):
             return
         after = error.retry_after if isinstance(error, Unavailable) else None

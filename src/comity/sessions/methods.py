@@ -72,14 +72,14 @@ class MethodTable:
     def register(self, *services: object) -> None:
         """Add the marked functions of these services.
 
-        Raises ValueError if a method already has a function.
+        Raises ValueError if a method already has another function.
         """
         for service in services:
             for attribute, value in vars(type(service)).items():
                 for name, extension in getattr(value, _METHODS_ATTRIBUTE, ()):
-                    if name in self._handler_by_method:
+                    handler = (extension, getattr(service, attribute))
+                    if self._handler_by_method.setdefault(name, handler) != handler:
                         raise ValueError(f"{name} is answered twice")
-                    self._handler_by_method[name] = (extension, getattr(service, attribute))
 
     def has_method(self, method: str) -> bool:
         """Return whether the gateway answers this method itself.

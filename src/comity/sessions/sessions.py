@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from comity.errors import EXHAUSTED, Unavailable
 from comity.mcp import eras, jsonrpc
+from comity.mcp.actors import Actor
 from comity.mcp.conversation import Conversation, PeerCancellation, PeerNotification, PeerResponse
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.mgp import (
@@ -42,6 +43,7 @@ class Session:
     __slots__ = (
         "_opening",
         "_standalone",
+        "actor",
         "attached_streams",
         "capabilities",
         "client_info",
@@ -70,6 +72,8 @@ class Session:
         self.id = secrets.token_hex(16)
         self.endpoint_name = endpoint_name
         self.party = party
+        # The actor that began the session, with the groups that it had then.
+        self.actor: Actor | None = None
         self.task_ids = eras.PLAIN_NAMES
         self.used_at = now
         self.version = LATEST_HANDSHAKE
@@ -347,7 +351,7 @@ class SessionStore:
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._session_by_id.values()))
 
-    def begin(self, endpoint_name: str, party: str = "") -> Session:
+    def begin(self, endpoint_name: str, party: str = "", *, actor: Actor | None = None) -> Session:
         """Begin a session. Raises Unavailable at the limit if no other session can end for it."""
         if self._shares.is_full(party):
             self._end_idlest_session(party, self._shares.error())
@@ -355,6 +359,7 @@ class SessionStore:
             self._make_room(party)
         self._shares.acquire(party)
         session = Session(endpoint_name, self.now(), party)
+        session.actor = actor
         session.task_ids = self._task_ids
         session.id = session.id if self._make_session_id is None else self._make_session_id()
         self._session_by_id[session.id] = session
@@ -385,8 +390,7 @@ class SessionStore:
         if found is None:
             raise error
         log.info("The most idle session of %s is closed: it has %d", party, len(held))
-        self._forget(found)
-        self._run_in_background(found.close())
+        self.end_soon(found)
 
     def find(self, session_id: str, endpoint_name: str, party: str = "") -> Session | None:
         """Return the session and mark it as used, or None.
@@ -404,6 +408,12 @@ class SessionStore:
         if session.id in self._session_by_id:
             self._forget(session)
             await session.close()
+
+    def end_soon(self, session: Session) -> None:
+        """End a session in the background. It cannot be found any more when this returns."""
+        if session.id in self._session_by_id:
+            self._forget(session)
+            self._run_in_background(session.close())
 
     def _forget(self, session: Session) -> None:
         del self._session_by_id[session.id]

@@ -323,6 +323,45 @@ class UpstreamTransport(Protocol):
         ...
 
 
+class TransportAccount(Protocol):
+    """The account whose token the requests of one connection carry."""
+
+    def is_needed(self) -> bool:
+        """Return whether the server is known to demand a sign-in."""
+        ...
+
+    def authorization(self) -> bytes:
+        """Return the Authorization header, or nothing without a token."""
+        ...
+
+    async def prepare(self) -> None:
+        """Have a valid token in memory, if the account has one."""
+        ...
+
+    async def renew(self, refused: bytes, status: int, challenge: str) -> bytes:
+        """Return another header after the server refused one.
+
+        Raises Unavailable with the challenge if a person must sign in.
+        """
+        ...
+
+
+@runtime_checkable
+class AccountTransport(Protocol):
+    """A transport whose requests can carry the token of an account."""
+
+    account: TransportAccount | None
+
+    @property
+    def has_fixed_credentials(self) -> bool:
+        """Whether the operator configured an Authorization header."""
+        ...
+
+    def attach(self, listener: TransportListener) -> None:
+        """Open without a wait for the token of the account."""
+        ...
+
+
 @runtime_checkable
 class MeteredTransport(Protocol):
     """A transport that runs the server's process and so can measure it."""
@@ -421,6 +460,11 @@ class UpstreamConnection:
     async def open(self) -> None:
         self.activity.connections.add(self)
         await self.transport.open(self)
+
+    def open_at_once(self, transport: AccountTransport) -> None:
+        """Open a connection that needs no handshake."""
+        self.activity.connections.add(self)
+        transport.attach(self)
 
     async def begin(
         self, timeout: timedelta, hello: object | None, level: str | None = None

@@ -20,14 +20,16 @@ class RecordKind(StrEnum):
     REGISTRATIONS = "registrations"
     ASKS = "asks"
     WEBHOOKS = "webhooks"
+    SESSIONS = "sessions"
+    ACCOUNTS = "accounts"
 
 
 class RecordChange(NamedTuple):
     """A change of records of one kind.
 
-    `whose` is the subject of grants, the id of a principal, key or approval request, or the server
-    of an accepted definition or registry entry. It is empty if so many records changed that a
-    reader should read all records of the kind again.
+    `whose` is the subject of grants, or the id of a principal, key, session, account or approval
+    request. For an accepted definition or registry entry, it is the server. It is empty if so many
+    records changed that a reader should read all records of the kind again.
     """
 
     what: RecordKind

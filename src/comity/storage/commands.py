@@ -115,7 +115,9 @@ def back_up(folder: Path) -> None:
 
 def _settings() -> Settings:
     config = current_options().config
-    return ConfigSource(Path.cwd(), Path.home(), os.environ, config).load().settings
+    return (
+        ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True).load().settings
+    )
 
 
 def _show(url: str, current: str, newest: str) -> None:

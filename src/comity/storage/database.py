@@ -14,6 +14,7 @@ from sqlalchemy import (
     ColumnElement,
     DateTime,
     Dialect,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -88,6 +89,20 @@ GRANTS = Table(
     Index("comity_grants_by_subject", "subject", "id"),
 )
 
+LIMIT_COUNTS = Table(
+    "comity_limit_counts",
+    METADATA,
+    # A digest of the limit and of the units for which it counts.
+    Column("key", Text, primary_key=True),
+    # The used part of a quota, in the window that ends at `ends_at`. Unused for a rate.
+    Column("used", BigInteger, nullable=False),
+    # Seconds since 1970: the time from which the row equals a missing one.
+    Column("ends_at", Double, nullable=False),
+    # The number of units that the last statement granted, which that statement returns.
+    Column("granted", BigInteger, nullable=False),
+    Index("comity_limit_counts_ending", "ends_at"),
+)
+
 PARTIES = Table(
     "comity_principals",
     METADATA,
@@ -97,6 +112,7 @@ PARTIES = Table(
     Column("disabled", Boolean, nullable=False),
     Column("created_by", Text, nullable=False),
     Column("created_at", UtcDateTime),
+    Column("groups", Text, nullable=False),
 )
 
 KEYS = Table(
@@ -116,6 +132,104 @@ KEYS = Table(
     Column("revoked_at", UtcDateTime),
     Column("last_used", UtcDateTime),
     Index("comity_api_keys_by_party", "party"),
+)
+
+BROWSER_SESSIONS = Table(
+    "comity_browser_sessions",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("party", Text, nullable=False),
+    Column("method", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("previous", LargeBinary, nullable=False),
+    Column("rotated_at", UtcDateTime, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("last_seen", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("issuer", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("sid", Text, nullable=False),
+    Column("hint", LargeBinary, nullable=False),
+    Index("comity_browser_sessions_by_party", "party"),
+    Index("comity_browser_sessions_by_issuer", "issuer", "subject"),
+    Index("comity_browser_sessions_ending", "expires_at"),
+)
+
+ACCOUNTS = Table(
+    "comity_accounts",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("server", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("issuer", Text, nullable=False),
+    Column("client_id", Text, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("missing_scopes", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("connected_at", UtcDateTime, nullable=False),
+    Column("connected_by", Text, nullable=False),
+    Column("expires_at", UtcDateTime),
+    Column("is_refreshable", Boolean, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    # The node that refreshes the tokens now, and until when it alone may.
+    Column("refresh_by", Text, nullable=False),
+    Column("refresh_until", UtcDateTime),
+    Index("comity_accounts_by_server", "server"),
+)
+
+ACCOUNT_CLIENTS = Table(
+    "comity_account_clients",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("issuer", Text, nullable=False),
+    Column("redirect_uri", Text, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+
+USED_TOKENS = Table(
+    "comity_used_tokens",
+    METADATA,
+    Column("digest", Text, primary_key=True),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Index("comity_used_tokens_ending", "expires_at"),
+)
+
+SCIM_USERS = Table(
+    "comity_scim_users",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("principal", Text, nullable=False, unique=True),
+    Column("user_name", Text, nullable=False),
+    # The name in the form in which names are compared.
+    Column("name_key", Text, nullable=False, unique=True),
+    Column("external_id", Text, nullable=False),
+    Column("active", Boolean, nullable=False),
+    Column("attributes", Text, nullable=False),
+    Column("created_at", UtcDateTime),
+    Column("changed_at", UtcDateTime),
+    Index("comity_scim_users_by_external_id", "external_id"),
+)
+
+SCIM_GROUPS = Table(
+    "comity_scim_groups",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("name_key", Text, nullable=False, unique=True),
+    Column("external_id", Text, nullable=False),
+    Column("created_at", UtcDateTime),
+    Column("changed_at", UtcDateTime),
+)
+
+SCIM_MEMBERS = Table(
+    "comity_scim_members",
+    METADATA,
+    Column("group_id", Text, primary_key=True),
+    Column("user_id", Text, primary_key=True),
+    Index("comity_scim_members_by_user", "user_id"),
 )
 
 PINS = Table(
@@ -168,6 +282,7 @@ ASKS = Table(
     CheckConstraint("(state = 'consumed') = (call <> '')", name="comity_approvals_consumed"),
     UniqueConstraint("id", "asker", "own", name="comity_approvals_askers"),
     Index("comity_approvals_by_state", "state", "id"),
+    Index("comity_approvals_by_asker", "asker", "server", "tool", "id"),
     Index("comity_approvals_by_digest", "digest", "id"),
     Index(
         "comity_approvals_one_live",
@@ -201,6 +316,17 @@ ASK_ANSWERS = Table(
         name="comity_approval_answers_ask",
     ),
     CheckConstraint("own OR said_by <> asker", name="comity_approval_answers_not_its_own"),
+)
+
+PUSH_SUBSCRIPTIONS = Table(
+    "comity_push_subscriptions",
+    METADATA,
+    Column("party", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("endpoint", Text, nullable=False),
+    Column("p256dh", LargeBinary, nullable=False),
+    Column("auth", LargeBinary, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
 )
 
 WEBHOOKS = Table(
@@ -260,6 +386,13 @@ EVENT_MARKS = Table(
 
 OF_A_CALL = text("call <> ''")
 
+AUDIT_CONDITIONS: Final = {
+    "server": text("server <> ''"),
+    "tool": text("tool <> ''"),
+    "result": text("result <> 'SUCCESS'"),
+}
+"""The conditions of the partial indexes. A query must repeat the condition to use the index."""
+
 JOURNAL = Table(
     "comity_audit_entries",
     METADATA,
@@ -276,6 +409,18 @@ JOURNAL = Table(
     Column("body", LargeBinary, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     Index("comity_audit_entries_by_time", "at"),
+    Index("comity_audit_entries_by_actor", "actor", "at"),
+    Index("comity_audit_entries_by_type", "type", "at"),
+    *(
+        Index(
+            f"comity_audit_entries_by_{name}",
+            name,
+            "at",
+            sqlite_where=where,
+            postgresql_where=where,
+        )
+        for name, where in AUDIT_CONDITIONS.items()
+    ),
     Index("comity_audit_entries_by_trace", "trace"),
     Index(
         "comity_audit_entries_by_call", "call", sqlite_where=OF_A_CALL, postgresql_where=OF_A_CALL
@@ -341,6 +486,10 @@ class DatabaseBackend(Protocol):
 
     def prepare(self) -> None:
         """Create the place of a missing store, as far as Comity is responsible for it."""
+        ...
+
+    def clock(self) -> ColumnElement[float]:
+        """Return the time of the store in seconds since 1970, which is one time in a statement."""
         ...
 
     async def read_change_mark(self, job_kinds: Sequence[str]) -> object:
@@ -430,6 +579,12 @@ class SqlDatabase:
             await connection.execution_options(**{WRITES: True})
             async with connection.begin():
                 yield connection
+
+    @asynccontextmanager
+    async def single(self) -> AsyncGenerator[AsyncConnection]:
+        """Begin a transaction of one statement, for which a server needs no BEGIN and COMMIT."""
+        async with self.reading() if self._autocommit else self.beside() as connection:
+            yield connection
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[AsyncConnection]:

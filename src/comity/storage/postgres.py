@@ -11,7 +11,8 @@ from datetime import timedelta
 from typing import Any, Final, Protocol, cast
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]  # it has none
-from sqlalchemy import Table
+from sqlalchemy import ColumnElement, Double, Table, extract, func
+from sqlalchemy import cast as cast_type
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -81,6 +82,9 @@ class PostgresBackend:
 
     def insert(self, table: Table) -> Any:
         return insert(table)
+
+    def clock(self) -> ColumnElement[float]:
+        return cast_type(extract("epoch", func.statement_timestamp()), Double)
 
     def prepare(self) -> None:
         """Do nothing. The administrator of the server creates its databases."""

@@ -10,13 +10,14 @@ import secrets
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 import aiosqlite
-from sqlalchemy import Connection, Table, event
+from sqlalchemy import ColumnElement, Connection, Double, Table, bindparam, event
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -56,6 +57,10 @@ class SqliteBackend:
 
     def insert(self, table: Table) -> Any:
         return insert(table)
+
+    def clock(self) -> ColumnElement[float]:
+        # All processes that share a file have the clock of one machine.
+        return bindparam("clock_of_the_machine", callable_=time.time, type_=Double)
 
     async def open(self) -> None:
         """Open the file and upgrade its schema. A file of one owner needs no confirmation."""

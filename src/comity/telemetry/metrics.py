@@ -255,6 +255,10 @@ class CallMetrics:
             found = self._servers[server] = ServerCounters(server, self._is_offered)
         return found
 
+    def servers(self) -> list[ServerCounters]:
+        """Return the counters of each server, and of the gateway's own answers."""
+        return list(self._servers.values())
+
     def families(self) -> list[MetricFamily]:
         """Return all call metrics for a scrape."""
         by_method = [tally for server in self._servers.values() for tally in server.by_method()]

@@ -208,6 +208,16 @@ def aligned_time(interval: float) -> float:
     return math.ceil(asyncio.get_running_loop().time() / interval + 0.25) * interval
 
 
+async def finish_before_cancel(work: Coroutine[None, None, None]) -> None:
+    """Run work to its end, also if the caller is cancelled meanwhile. Raises what it raises."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 async def wait_for_change(wakeup: asyncio.Event, timeout: timedelta) -> bool:
     """Wait until the event is set, and clear it, or until the end of an interval of that length.
 

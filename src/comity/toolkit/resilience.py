@@ -241,67 +241,31 @@ class UsageCounter(Protocol):
         ...
 
 
-class CounterState(Protocol):
-    """The state of one counter: a number, and the time until which it counts."""
-
-    @property
-    def value(self) -> float: ...
-
-    @value.setter
-    def value(self, value: float) -> None: ...
-
-    @property
-    def until(self) -> float: ...
-
-    @until.setter
-    def until(self, until: float) -> None: ...
-
-
-class LocalCounterState:
-    """The state of a counter that only this process uses."""
-
-    __slots__ = ("until", "value")
-
-    def __init__(self) -> None:
-        self.value = self.until = 0.0
-
-
-class SharedCounters(Protocol):
-    """Counters of several processes. A process uses their states only while it holds the lock."""
-
-    def acquire(self) -> None: ...
-
-    def release(self) -> None: ...
-
-    def state_of(self, key: Hashable) -> CounterState: ...
-
-
 class RateCounter:
     """The usage under one rate, as the time at which all of it is earned again (GCRA)."""
 
-    __slots__ = ("_state", "rate")
+    __slots__ = ("_due", "rate")
 
-    def __init__(self, rate: RateLimit, state: CounterState | None = None) -> None:
+    def __init__(self, rate: RateLimit) -> None:
         self.rate = rate
-        self._state = state or LocalCounterState()
+        self._due = 0.0
 
     def wait(self, now: float, cost: int = 1) -> float:
-        due, rate = self._state.value, self.rate
+        due, rate = self._due, self.rate
         late = due - now if due > now else 0.0
         if cost < rate.burst:
             late -= (rate.burst - cost) * rate.each
         return late if late > _MIN_WAIT else 0.0
 
     def take(self, now: float, cost: int = 1) -> None:
-        state = self._state
-        state.value = max(state.value, now) + min(self.rate.burst, cost) * self.rate.each
+        self._due = max(self._due, now) + min(self.rate.burst, cost) * self.rate.each
 
     def is_idle(self, now: float) -> bool:
-        return self._state.value <= now
+        return self._due <= now
 
     def current(self, now: float, cost: int = 1) -> int:
         """Return how many calls count against the burst, including a call that wants to pass."""
-        return round(max(self._state.value - now, 0.0) * self.rate.count / self.rate.period) + cost
+        return round(max(self._due - now, 0.0) * self.rate.count / self.rate.period) + cost
 
 
 MAX_KEYS: Final = 50_000
@@ -316,15 +280,8 @@ A caller that invents keys could otherwise cause one sweep per call.
 class RateLimiter:
     """Counts calls by key. The number of keys is bounded: idle keys go first, then the oldest."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        max_keys: int = MAX_KEYS,
-        shared: SharedCounters | None = None,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], max_keys: int = MAX_KEYS) -> None:
         self.clock = clock
-        # The counters that other processes use too, or None if this process counts alone.
-        self.shared = shared
         # The number of dropped counters that were not idle.
         self.dropped_keys = 0
         # Changes when counters are dropped. A caller that keeps a counter must then request it
@@ -352,11 +309,7 @@ class RateLimiter:
 
     def rate_counter(self, key: Hashable, rate: RateLimit) -> RateCounter:
         """Return the counter of a key under one rate. Another rate has its own counter."""
-        return self.counter((key, rate), lambda: RateCounter(rate, self.shared_state((key, rate))))
-
-    def shared_state(self, key: Hashable) -> CounterState | None:
-        """Return the shared state of a key, or None if this process counts alone."""
-        return None if self.shared is None else self.shared.state_of(key)
+        return self.counter((key, rate), lambda: RateCounter(rate))
 
     def counter[C: UsageCounter](self, key: Hashable, make: Callable[[], C]) -> C:
         """Return the counter of a key, created if it is missing."""

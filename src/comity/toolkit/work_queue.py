@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from comity.errors import Misconfigured, Unavailable
-from comity.toolkit.background import BackgroundTasks, wait_for_change
+from comity.toolkit.background import BackgroundTasks, finish_before_cancel, wait_for_change
 from comity.toolkit.jobs import QueuedJob, WorkClaim, WorkQueue
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,8 @@ class WorkQueueRunner:
                 if not is_abandoned:
                     await self._queue.abandon(f"{node}/")
                     is_abandoned = True
-                await self.start_due_jobs()
+                # A transaction that is cancelled in its midst may keep the lock of a SQLite file.
+                await finish_before_cancel(self.start_due_jobs())
                 self._report(None)
             except (Unavailable, Misconfigured) as problem:
                 self._report(problem)

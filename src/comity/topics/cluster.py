@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import batched
 from typing import Final
@@ -14,7 +15,7 @@ from comity.cluster.nodes import ClusterMembers
 from comity.errors import MalformedMessage, Unavailable
 from comity.toolkit.background import BackgroundTasks
 from comity.topics.envelope import PROTOCOL, Envelope
-from comity.topics.service import TopicService
+from comity.topics.service import TopicQuestion, TopicService
 from comity.topics.topic import RemoteMember, Topic, TopicMember, TopicMessage
 
 
@@ -71,13 +72,39 @@ class MemberListRequest(msgspec.Struct, frozen=True, array_like=True, tag="call"
     node: str
 
 
+class PeerQuestion(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
+    """A node asks the others about topics, for an operator."""
+
+    node: str
+    question: TopicQuestion
+
+
+class PeerAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+    """The JSON answer of a node. Empty if it has none."""
+
+    node: str
+    view: bytes
+
+
 type ClusterTopicMessage = (
-    TopicRelay | MemberArrival | MemberDeparture | MemberList | MemberListRequest
+    TopicRelay
+    | MemberArrival
+    | MemberDeparture
+    | MemberList
+    | MemberListRequest
+    | PeerQuestion
+    | PeerAnswer
 )
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(
-    TopicRelay | MemberArrival | MemberDeparture | MemberList | MemberListRequest
+    TopicRelay
+    | MemberArrival
+    | MemberDeparture
+    | MemberList
+    | MemberListRequest
+    | PeerQuestion
+    | PeerAnswer
 )
 
 
@@ -122,7 +149,7 @@ class ClusterTopics:
         self._background_tasks = BackgroundTasks("topics at other nodes")
 
     async def open(self) -> None:
-        self._topics.remote_topic = self._topics.interest_tracker = self
+        self._topics.remote_topic = self._topics.interest_tracker = self._topics.peers = self
         self._list_requests = await self._bus.subscribe(
             f"{self._peers.prefix}.topics", self._on_list_request
         )
@@ -187,40 +214,79 @@ class ClusterTopics:
 
     async def _request_members(self, topic: Topic) -> None:
         """Ask every node for the members of a topic. The wait for answers is bounded."""
+
+        def take(answer: ClusterTopicMessage | None) -> str:
+            if not isinstance(answer, MemberList) or answer.topic != topic.name:
+                return ""
+            self._apply_member_list(topic, answer)
+            return answer.node
+
+        silent = await self._ask_all(MemberListRequest(topic.name, self._own_node), take)
+        if silent:
+            log.info("Nodes %s do not report topic %r", sorted(silent), topic.name)
+
+    async def ask(self, question: TopicQuestion) -> Sequence[bytes]:
+        """Ask every node for what an operator wants to see. The wait for answers is bounded."""
+        found: dict[str, bytes] = {}
+
+        def take(answer: ClusterTopicMessage | None) -> str:
+            if not isinstance(answer, PeerAnswer):
+                return ""
+            found[answer.node] = answer.view
+            return answer.node
+
+        try:
+            await self._ask_all(PeerQuestion(self._own_node, question), take)
+        except Unavailable as error:
+            log.info("Other nodes cannot be asked about topics: %s", error)
+        return [found[node] for node in sorted(found) if found[node]]
+
+    async def _ask_all(
+        self, message: ClusterTopicMessage, take: Callable[[ClusterTopicMessage | None], str]
+    ) -> set[str]:
+        """Publish a message and pass each answer to `take`, which returns its node.
+
+        Returns the nodes that did not answer in time.
+        """
         waited_for = {peer.node.id for peer in self._peers}
         if not waited_for:
-            return
+            return waited_for
         all_here = asyncio.Event()
 
         def hear(heard: BusMessage) -> None:
-            roll = _read(heard)
-            if isinstance(roll, MemberList) and roll.topic == topic.name:
-                self._apply_member_list(topic, roll)
-                waited_for.discard(roll.node)
-                if not waited_for:
-                    all_here.set()
+            waited_for.discard(take(_read(heard)))
+            if not waited_for:
+                all_here.set()
 
         inbox = self._bus.inbox()
         interest = await self._bus.subscribe(inbox, hear)
         try:
-            called = encode_message(MemberListRequest(topic.name, self._own_node))
-            self._bus.publish(f"{self._peers.prefix}.topics", called, inbox)
+            self._bus.publish(f"{self._peers.prefix}.topics", encode_message(message), inbox)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await all_here.wait()
         except TimeoutError:
-            log.info("Nodes %s do not report topic %r", sorted(waited_for), topic.name)
+            pass
         finally:
             await interest.close()
+        return waited_for
 
     # Messages of other nodes
 
     def _on_list_request(self, message: BusMessage) -> None:
         called = _read(message)
-        if not isinstance(called, MemberListRequest) or not message.reply:
+        match called:
+            case MemberListRequest():
+                answer = self._member_list(called.topic)
+            case PeerQuestion():
+                view = self._topics.answer_peer(called.question, self._own_node)
+                answer = PeerAnswer(self._own_node, view)
+            case _:
+                return
+        if not message.reply:
             return
         try:
-            self._bus.publish(message.reply, encode_message(self._member_list(called.topic)))
-        except Unavailable as error:
+            self._bus.publish(message.reply, encode_message(answer))
+        except (Unavailable, MalformedMessage) as error:
             log.debug("a node cannot be answered: %s", error)
 
     def _member_list(self, topic: str) -> MemberList:
@@ -231,8 +297,10 @@ class ClusterTopics:
 
     def _on_message(self, message: BusMessage) -> None:
         told = _read(message)
-        topic = None if told is None else self._topics.topics.get(told.topic)
-        if told is None or topic is None or told.node == self._own_node:
+        if told is None or isinstance(told, PeerQuestion | PeerAnswer):
+            return
+        topic = self._topics.topics.get(told.topic)
+        if topic is None or told.node == self._own_node:
             return
         match told:
             case TopicRelay():

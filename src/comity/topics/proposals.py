@@ -75,6 +75,7 @@ class ProposalPolicy:
     redact: Callable[[object], object]
     key: bytes
     lifetime: timedelta = LIFETIME
+    groups_of: Callable[[str], tuple[str, ...]] = lambda _: ()
 
     def digest(self, topic: str, proposal: str) -> str:
         return model.call_digest(PROPOSAL_DIGEST, topic, proposal, "", None, self.key)
@@ -129,7 +130,8 @@ class ProposalPolicy:
             _TOPIC
         ):
             return None
-        proposer = Actor(approval_request.asker, kind_of(approval_request.asker))
+        asker = approval_request.asker
+        proposer = Actor(asker, kind_of(asker), groups=self.groups_of(asker))
         named = (str(method), approval_request.server, approval_request.tool)
         if any(self.may_call(each, *named) for each in (proposer, actor)):
             return None

@@ -318,9 +318,7 @@ def decide_topic_entitlement(
     ends = min((grant.expires_at for grant in found if grant.expires_at), default=None)
     granted = [grant.target for grant in found if grant.effect is Effect.ALLOW]
     denied = [grant.target for grant in found if grant.effect is Effect.DENY]
-    denied += [
-        each.target for each in access.guardrails.applying_to_server(actor.party, SEND, topic)
-    ]
+    denied += [each.target for each in access.guardrails.applying_to_server(actor, SEND, topic)]
     # With one local person behind several members, each of them may join every topic.
     is_open = entrance is TopicAccess.PUBLIC or actor.is_local
     allowed = [*(usual if is_open else ()), *_named(granted)]
@@ -396,19 +394,19 @@ def decide_membership(
     access: GrantSet, server: str, topic: str, now: datetime, *, is_written: bool
 ) -> MembershipDecision:
     """Decide whether a server is a member of a topic. `is_written` tells if the settings say so."""
-    party = party_of(server)
-    if access.guardrails.find_denying(party, JOIN, topic, server) is not None:
+    actor = Actor(party_of(server), PrincipalKind.SERVER)
+    if access.guardrails.find_denying(actor, JOIN, topic, server) is not None:
         return MembershipDecision(is_member=False)
     found = [
         grant
-        for entries in access.indexes_of(Actor(party, PrincipalKind.SERVER))
+        for entries in access.indexes_of(actor)
         for grant in entries.grants
         if _mounting_is_about(grant, topic, server) and is_in_force(grant, JOIN, now)
     ]
     until = min((grant.expires_at for grant in found if grant.expires_at), default=None)
     if any(grant.effect is not Effect.ALLOW for grant in found):
         return MembershipDecision(False, until)
-    is_named = any(grant.subject == party and grant.verb != ANY for grant in found)
+    is_named = any(grant.subject == actor.party and grant.verb != ANY for grant in found)
     return MembershipDecision(is_written or is_named, until)
 
 

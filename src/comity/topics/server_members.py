@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from comity.approvals import model
+from comity.approvals.client_prompts import LongWaitStream
 from comity.approvals.model import ApprovalRequest
-from comity.approvals.pending_calls import CallHold, PendingCall
+from comity.approvals.pending_calls import CallHold
 from comity.audit.events import AuditType
 from comity.audit.log import AuditLog
 from comity.catalog.access import ToolReviewStatus
@@ -47,11 +48,10 @@ class PriorApproval:
     digest: str
 
 
-class TopicClientStream(ClientStream):
+class TopicClientStream(LongWaitStream):
     """The client stream of a call from a topic. Its reader forwards the answer to the topic."""
 
     approval: PriorApproval | None = None
-    on_held: Callable[[ApprovalRequest], None] | None = None
 
 
 class InTopics:
@@ -94,19 +94,6 @@ class InTopics:
 def good_for(server: str, tool: str, definition: str, arguments: object, key: bytes) -> str:
     """Return the digest of an approved call. It does not depend on the caller."""
     return model.call_digest("", server, tool, definition, arguments, key)
-
-
-class TopicPrompt:
-    """The approval prompt for calls from a topic."""
-
-    def prompt(self, pending_call: PendingCall, request: ApprovalRequest) -> bool:
-        client_stream = pending_call.call.client_stream
-        if not isinstance(client_stream, TopicClientStream):
-            return False
-        pending_call.timeout = None
-        if client_stream.on_held is not None:
-            client_stream.on_held(request)
-        return True
 
 
 MAX_CALLS_PER_MEMBER: Final = 32

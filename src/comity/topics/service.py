@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from comity.audit.log import AuditLog
 from comity.errors import (
@@ -16,7 +16,7 @@ from comity.errors import (
     MalformedMessage,
     Unavailable,
 )
-from comity.mcp.actors import Actor, kind_of
+from comity.mcp.actors import GROUP_PREFIX, Actor
 from comity.policy.administration import GrantAdmin
 from comity.policy.grants import ANY_TARGET, Effect, Grant, GrantSet
 from comity.toolkit.background import SharedOpening
@@ -63,6 +63,26 @@ class TopicInterestTracker(Protocol):
     def forget(self, topic: str) -> None: ...
 
 
+class TopicQuestion(NamedTuple):
+    """The part of a topic that an operator wants to see.
+
+    Without a topic, these are all topics. Without a limit, these are the members.
+    """
+
+    topic: str = ""
+    limit: int = 0
+    cursor: int = 0
+    correlation: str = ""
+
+
+class TopicPeers(Protocol):
+    """Asks the other nodes about topics."""
+
+    async def ask(self, question: TopicQuestion) -> Sequence[bytes]:
+        """Return the JSON answers of the nodes that know one, in the order of the nodes."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
     """Limits on topics and their members."""
@@ -87,17 +107,21 @@ class TopicService:
         clock: Clock = lambda: datetime.now(UTC),
         *,
         audit: AuditLog | None = None,
-        recognises: Callable[[Actor], bool] = lambda _: True,
+        refresh_actor: Callable[[Actor], Actor | None] = lambda actor: actor,
     ) -> None:
         self.topics: dict[str, Topic] = {}
         self.limits = limits
         self.remote_topic: RemoteTopic | None = None
         self.interest_tracker: TopicInterestTracker | None = None
+        self.peers: TopicPeers | None = None
+        # Answers a question of another node, whose operators see this node under the given name.
+        # Empty if this node has no answer.
+        self.answer_peer: Callable[[TopicQuestion, str], bytes] = lambda _, __: b""
         self.audit = audit
         # Called with each new topic, to add the gateway members.
         self.open_listeners: list[Callable[[Topic], Awaitable[None]]] = []
-        # Whether the credentials with which a member joined are still valid.
-        self.is_recognized: Callable[[Actor], bool] = recognises
+        # Returns an actor with its current groups, or None if its credentials are void.
+        self.refresh_actor: Callable[[Actor], Actor | None] = refresh_actor
         self._grants = grants
         self._settings_of = settings_of
         self._now = now
@@ -319,21 +343,28 @@ class TopicService:
 
         An empty name or `*` means all.
         """
-        if party and party != "*":
+        if party.startswith(GROUP_PREFIX):
+            named = [each for each in self._memberships() if party in each[1].actor.subjects]
+        elif party and party != "*":
             named = self.memberships_of(party)
         else:
-            named = [
-                (name, member)
-                for name, topic in self.topics.items()
-                for member in topic.local_members.values()
-            ]
+            named = self._memberships()
         for name, member in named:
             if not member.is_built_in:
                 self._update_member(self.topics[name], member)
 
+    def _memberships(self) -> list[tuple[str, TopicMember]]:
+        return [
+            (name, member)
+            for name, topic in self.topics.items()
+            for member in topic.local_members.values()
+        ]
+
     def _update_member(self, topic: Topic, member: TopicMember) -> None:
         try:
-            is_known = self.is_recognized(member.actor) and not self._has_expired(member.actor)
+            actor = self.refresh_actor(member.actor)
+            is_known = actor is not None and not self._has_expired(actor)
+            member.actor = actor or member.actor
             found = self.entitlement_of(topic.name, member.actor)
         except Unavailable:
             # While the grants are not known, the member may send nothing. The next check follows
@@ -421,7 +452,7 @@ class CapabilityAdmin:
 
     def of(self, party: str, topic: str) -> tuple[str, ...]:
         """Return what a principal may send in a topic, or in one of its topics for `*`."""
-        somebody, named = Actor(party, kind_of(party)), topic
+        somebody, named = self._grant_admin.actor_named(party), topic
         for name, member in self._topics.memberships_of(party):
             if topic in (name, ANY_TARGET):
                 somebody, named = member.actor, name

@@ -191,6 +191,10 @@ type Now = Callable[[], float]
 REPLACED: Final = 4001
 UNENTITLED: Final = 4003
 FLOODING: Final = 1008
+MAX_RECENT: Final = 500
+MAX_RECENT_BYTES: Final = 256 * 1024
+"""How many envelopes, and how much of them, a topic keeps for operators."""
+
 MAX_HISTORY_BYTES: Final = 4 * 1024 * 1024
 """The maximum size of the history that a topic keeps for new members."""
 
@@ -259,6 +263,7 @@ class Topic:
         # Gateway members exist on every node. They act only on the node where an envelope arrives.
         self._gateway_members: dict[str, TopicMember] = {}
         self._history: deque[TopicMessage] = deque()
+        self.envelope_count = 0
         self._history_bytes = 0
 
     # Members
@@ -297,7 +302,8 @@ class Topic:
         self.local_members[member.party] = member
         self._table_of(member)[member.party] = member
         self.send_welcome(member)
-        for said in self._history:
+        # The history may be longer, because operators read it too.
+        for said in list(self._history)[max(0, len(self._history) - self.settings.history) :]:
             if rules.is_recipient(said.envelope, member.party, member.mode, frozenset()):
                 member.deliver(said)
         if not was_here:
@@ -435,8 +441,7 @@ class Topic:
                 member.deliver(message)
                 given += 1
         self.trail.add(envelope)
-        if self.settings.history:
-            self._remember(message)
+        self._remember(message)
         if message.is_from_here:
             self._deliver_to_gateway(message)
         return given
@@ -444,9 +449,21 @@ class Topic:
     def _remember(self, message: TopicMessage) -> None:
         kept = self._history
         kept.append(message)
+        self.envelope_count += 1
         self._history_bytes += len(message.text)
-        while len(kept) > self.settings.history or self._history_bytes > MAX_HISTORY_BYTES:
+        while self._has_too_much_history():
             self._history_bytes -= len(kept.popleft().text)
+
+    def _has_too_much_history(self) -> bool:
+        if self._history_bytes > MAX_HISTORY_BYTES:
+            return True
+        is_long = len(self._history) > MAX_RECENT or self._history_bytes > MAX_RECENT_BYTES
+        return is_long and len(self._history) > self.settings.history
+
+    def recent_envelopes(self) -> list[tuple[int, Envelope]]:
+        """Return the last envelopes that this node delivered, each with its number."""
+        first = self.envelope_count - len(self._history) + 1
+        return [(first + place, _whole_envelope(each)) for place, each in enumerate(self._history)]
 
     def _deliver_to_gateway(self, message: TopicMessage) -> None:
         """Pass an envelope to the gateway members, on one node only."""
@@ -566,6 +583,11 @@ class Topic:
                 rate_key=rate_key,
                 if_room=True,
             )
+
+
+def _whole_envelope(message: TopicMessage) -> Envelope:
+    """Return the envelope with its payload. A relayed message has it only in its text."""
+    return message.envelope if message.is_from_here else wire.reread_envelope(message.text)
 
 
 def _recipients(

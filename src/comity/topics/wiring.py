@@ -1,7 +1,6 @@
 """Wiring of the topics package: topics, their endpoints and their gateway members."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,12 +12,10 @@ from comity.approvals.service import KindHandler
 from comity.approvals.wiring import ApprovalComponents
 from comity.audit.log import AuditLog
 from comity.audit.wiring import AuditLogComponents
-from comity.errors import Unavailable
 from comity.http.api import ApiRoutes
 from comity.http.asgi import HttpEndpoint
 from comity.http.websocket import WebSocketLimits, WebSocketRegistry
 from comity.identity.authentication import Authenticator
-from comity.identity.principals import ApiKey
 from comity.mcp.actors import LOCAL, LOCAL_OPERATOR, Actor, PrincipalKind
 from comity.policy.administration import GrantAdmin
 from comity.storage.changes import RecordKind
@@ -73,23 +70,17 @@ def make_topics(
         bounds,
         now,
         audit=audit_log,
-        recognises=identity.stands,
+        refresh_actor=identity.refresh_actor,
     )
     sockets = WebSocketRegistry(
         WebSocketLimits(settings.topics.max_envelope_bytes, settings.topics.max_queue_bytes), now
     )
 
-    def rekeyed(key: str) -> None:
-        found: ApiKey | None = None
-        with contextlib.suppress(Unavailable):
-            found = snapshot.keys.get(key)
-        # The owner of a deleted key is unknown, so all members are checked.
-        topics.on_grants_changed("" if found is None else found.party)
-
     snapshot.watch(RecordKind.GRANTS, topics.on_grants_changed)
-    snapshot.watch(RecordKind.PARTIES, topics.on_grants_changed)
-    snapshot.watch(RecordKind.KEYS, rekeyed)
-    participants = ParticipantsApi(topics, CapabilityAdmin(administration, topics))
+    snapshot.watch_principals(topics.on_grants_changed)
+    participants = ParticipantsApi(
+        topics, CapabilityAdmin(administration, topics), redact=audit_log.redact
+    )
     doors: dict[str, HttpEndpoint] = {websocket.PATH: TopicSocket(topics, sockets)}
     return TopicComponents(topics, sockets, doors, participants.routes)
 
@@ -161,6 +152,7 @@ def make_topic_members(
         pending_calls.last_steps.tools,
         audit_log_components.redact,
         pending_calls.key,
+        groups_of=snapshot.groups_of,
     )
     proposals = ProposalService(
         approvals, known, _actor_of(identity), audit_log_components.audit_log

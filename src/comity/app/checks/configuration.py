@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,8 +24,8 @@ from comity.app.checks.machine import (
     warning_result,
 )
 from comity.app.cluster import cluster_address
-from comity.app.local_bus import find_nats_server
-from comity.app.local_gateway import temporary_gateway
+from comity.app.processes.local_bus import find_nats_server
+from comity.app.processes.local_gateway import temporary_gateway
 from comity.app.settings import ServerSettings, Settings
 from comity.app.settings_reader import ConfigSource, LoadedConfig
 from comity.cli.api_client import Answer
@@ -48,6 +49,10 @@ from comity.errors import Misconfigured, Unavailable
 from comity.http.client.proxies import ProxySettings
 from comity.identity.authentication import TokenIssuer
 from comity.identity.wiring import has_usable_pepper
+from comity.policy.grants import ANY, split_target
+from comity.secrets.backends import open_key_services
+from comity.secrets.envelope import probe_key
+from comity.secrets.settings import PEPPER as PEPPER_KEY
 from comity.servers.wiring import describe_server, proxies_of
 from comity.storage import schema, stores
 from comity.telemetry.setup import is_asked_for
@@ -69,7 +74,7 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
 def check_engines(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Return one finding for each engine that the settings name."""
     missing = dict(_missing_extras(settings, environ))
-    found = [*missing.values(), *_check_pepper(settings)]
+    found = [*missing.values(), *_check_pepper(settings), *_check_keys(settings, environ)]
     if not missing.keys() & {"sqlite", "postgres"}:
         found += _check_store(settings.store.url)
     if "nats" not in missing:
@@ -124,6 +129,23 @@ def _check_pepper(settings: Settings) -> Iterator[Finding]:
             yield ok_result("pepper", "is set")
     except Misconfigured as trouble:
         yield problem_result("pepper", str(trouble), "")
+
+
+def _check_keys(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check each key of stored credentials. The check of the pepper covers its key."""
+    for name in settings.secrets.keys:
+        if name == PEPPER_KEY:
+            continue
+        try:
+            (service,) = open_key_services([name], b"", proxies_of(settings), environ)
+            _run_with_timeout(probe_key(service))
+            yield ok_result("key of stored credentials", f"{name} works")
+        except (Misconfigured, Unavailable, TimeoutError) as trouble:
+            yield problem_result(
+                "key of stored credentials",
+                f"{name}: {_describe_exception(trouble)}",
+                "put `keys` in [secrets] right, or start the service",
+            )
 
 
 def _check_store(url: str) -> Iterator[Finding]:
@@ -197,13 +219,23 @@ def _check_nats(settings: Settings) -> Iterator[Finding]:
 def _check_issuer(issuer: TokenIssuer, proxies: ProxySettings) -> Finding:
     about = f"issuer {urlsplit(issuer.issuer).hostname}"
     # Imported here because it needs an extra. The check above reports a missing extra.
+    from comity.identity.login.openid import discover
+
+    # Imported here for the same reason.
     from comity.identity.oauth import count_keys
 
+    async def count() -> int:
+        if not issuer.client_id:
+            return await count_keys(issuer, proxies)
+        found = await discover(issuer.issuer, proxies)
+        known = replace(issuer, jwks_url=issuer.jwks_url or found.jwks_uri)
+        return await count_keys(known, proxies)
+
     try:
-        count = _run_with_timeout(count_keys(issuer, proxies))
+        key_count = _run_with_timeout(count())
     except Unavailable as trouble:
         return problem_result(about, str(trouble), "check the issuer, its jwks_url and the proxy")
-    return ok_result(about, f"has {count_noun(count, 'key')}")
+    return ok_result(about, f"has {count_noun(key_count, 'key')}")
 
 
 def _run_with_timeout[T](work: Awaitable[T]) -> T:
@@ -248,7 +280,11 @@ def check_command(*, start: bool, no_connect: bool) -> int:
     except Misconfigured as problem:
         return _print_config_errors(problem)
     engines = [] if no_connect else check_engines(found.settings)
-    started = _start_servers(found) if start else None
+    engines += check_views(found.settings)
+    started: list[Answer] | None = None
+    if start:
+        started, of_views = _start_servers(found)
+        engines += of_views
     tested = [each.as_json() for each in engines]
     show_document(
         {**_as_json(found), "mistakes": [], "engines": tested, "started": started},
@@ -294,10 +330,30 @@ def _print_config_errors(problem: Misconfigured) -> int:
     return FAILED
 
 
-def _start_servers(loaded_config: LoadedConfig) -> list[Answer]:
+def _start_servers(loaded_config: LoadedConfig) -> tuple[list[Answer], list[Finding]]:
+    """Start all servers once. Returns their states, and the problems of views with their tools."""
     with temporary_gateway(loaded_config.settings, lambda _: True) as gateway:
         ids = [server["id"] for server in gateway.get("servers")["servers"]]
-        return [gateway.get("servers", each) for each in ids]
+        problems = [
+            problem_result(f"view {view['name']}", said, "change its entry in [[views]]")
+            for view in gateway.get("views")["views"]
+            for said in view["problems"]
+        ]
+        return [gateway.get("servers", each) for each in ids], problems
+
+
+def check_views(settings: Settings) -> Iterator[Finding]:
+    """Return a finding for each server that a view names and the configuration does not."""
+    known = {server.id for server in settings.servers if not server.disabled}
+    for view in settings.views:
+        named = [each.target for each in view.overrides]
+        servers = {split_target(target)[0] for target in (*view.select, *named)}
+        for server in sorted(each for each in servers - known if ANY not in each):
+            yield warning_result(
+                f"view {view.name}",
+                f"there is no server {server!r} in the configuration",
+                "correct the name, unless the server is registered at run time",
+            )
 
 
 def _as_json(loaded_config: LoadedConfig) -> dict[str, object]:
@@ -398,6 +454,7 @@ def check_configuration(source: ConfigSource) -> tuple[Settings | None, list[Fin
         *told,
         *_check_variables(found, source.environ),
         *_check_servers(found.settings),
+        *check_views(found.settings),
     ]
 
 
@@ -441,11 +498,16 @@ def _check_server(server: ServerSettings) -> Finding:
             "points at this gateway (loop)",
             "remove it from the configuration",
         )
-    return (
-        _check_program(about, server)
-        if server.transport == "stdio"
-        else _check_address(about, server)
-    )
+    if server.transport == "stdio":
+        return _check_program(about, server)
+    if server.transport == "openapi" and not server.openapi.startswith(("http://", "https://")):
+        if not Path(server.openapi).expanduser().is_file():
+            return problem_result(
+                about, f"its document {server.openapi} is not there", "put `openapi` right"
+            )
+        if not server.url:
+            return ok_result(about, f"is described by {shorten_path(Path(server.openapi))}")
+    return _check_address(about, server.url or server.openapi)
 
 
 def _check_program(about: str, server: ServerSettings) -> Finding:
@@ -460,8 +522,8 @@ def _check_program(about: str, server: ServerSettings) -> Finding:
     return ok_result(about, f"starts {shorten_path(Path(found))}")
 
 
-def _check_address(about: str, server: ServerSettings) -> Finding:
-    parts = urlsplit(server.url)
+def _check_address(about: str, url: str) -> Finding:
+    parts = urlsplit(url)
     secure = parts.scheme == "https"
     host, port = parts.hostname or "", parts.port or (443 if secure else 80)
     try:

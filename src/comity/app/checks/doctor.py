@@ -44,7 +44,7 @@ def doctor_command() -> int:
 
 def _run_checks(config: Path | None) -> Iterator[Finding]:
     yield from check_machine(os.environ)
-    source = ConfigSource(Path.cwd(), Path.home(), os.environ, config)
+    source = ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True)
     settings, findings = check_configuration(source)
     yield from findings
     if settings is not None:

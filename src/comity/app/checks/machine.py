@@ -30,6 +30,8 @@ from comity.clients.files import ClientFile, project_files, user_files
 from comity.clients.server_import import entry_url, entry_words, is_comity
 from comity.errors import Misconfigured, Unavailable
 from comity.servers.process.keeper_client import detect_containment
+from comity.servers.sandbox.levels import detect_levels
+from comity.servers.sandbox.model import SandboxLevel
 
 try:
     import resource
@@ -109,6 +111,7 @@ def check_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _check_temporary_folder()
     yield _check_proxies(environ)
     yield from _check_containment()
+    yield _check_sandbox()
 
 
 def _check_event_loop() -> Finding:
@@ -182,6 +185,17 @@ def _check_containment() -> Iterator[Finding]:
         yield ok_result("containment", allowed.promise)
     else:
         yield warning_result("containment", allowed.promise, allowed.advice)
+
+
+def _check_sandbox() -> Finding:
+    found = detect_levels()
+    if found.best is SandboxLevel.BUBBLEWRAP:
+        return ok_result("sandbox", "servers can be confined with bubblewrap")
+    return warning_result(
+        "sandbox",
+        f"the best level for confined servers is {found.best.label}: {found.reason}",
+        "install bubblewrap, and allow user namespaces",
+    )
 
 
 def program_path(command: str, environ: Mapping[str, str], folder: str | None) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import compress
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypedDict
 
 from comity.catalog.search.index import PostingList
 from comity.catalog.search.words import MAX_IMPACT
@@ -161,6 +161,14 @@ def round_robin[T](lists: Sequence[Sequence[T]], most: int) -> list[T]:
     return list(found)[:most]
 
 
+class CategoryView(TypedDict):
+    """A category in the form of the API."""
+
+    name: str
+    tools: int
+    categories: "list[CategoryView]"
+
+
 @dataclass(frozen=True, slots=True)
 class Category:
     """A category, its number of tools with those of its subcategories, and the subcategories."""
@@ -169,7 +177,7 @@ class Category:
     count: int
     below: Mapping[str, "Category"] = field(default_factory=dict[str, "Category"])
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> CategoryView:
         """Return the category in the form of the API."""
         below = [each.to_json() for each in self.below.values()]
         return {"name": self.name, "tools": self.count, "categories": below}

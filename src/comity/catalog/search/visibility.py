@@ -22,7 +22,7 @@ TOOLS_PER_STEP: Final = 300
 """Tools that are checked before the event loop runs other tasks: some milliseconds."""
 
 
-type Who = tuple[str, tuple[tuple[str, str], ...] | None]
+type Who = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...] | None]
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class VisibilityCache:
 
         Raises Unavailable if the grants cannot be read.
         """
-        who = (actor.party, actor.permissions)
+        who = (actor.party, actor.groups, actor.permissions)
         kept = self._mask_by_principal.get(who)
         if kept is None or not kept.still_holds() or self._is_too_old(kept):
             kept = await self._build_mask(actor)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from comity.audit.events import AuditType
+from comity.errors import Unavailable
 from comity.events.webhooks import model as rules
 from comity.events.webhooks.model import (
     AttemptHistory,
@@ -25,7 +26,7 @@ from comity.events.webhooks.model import (
 )
 from comity.events.webhooks.service import WebhookRegistry, secrets_of
 from comity.mcp.actors import GATEWAY, Actor, PrincipalKind
-from comity.storage.encryption import PepperSealer
+from comity.secrets.model import Sealer
 from comity.toolkit.jobs import QueuedJob
 from comity.toolkit.work_queue import RunnerSettings, WorkQueueRunner
 
@@ -58,7 +59,7 @@ class WebhookDelivery:
         self,
         webhooks: WebhookRegistry,
         sender: WebhookSender,
-        sealer: PepperSealer,
+        sealer: Sealer,
         chance: Callable[[], float] = lambda: secrets.randbelow(1000) / 1000,
     ) -> None:
         options = webhooks.options
@@ -153,9 +154,12 @@ class WebhookDelivery:
         message: WebhookMessage,
     ) -> HttpReply | DeliveryProblem:
         now = self._webhooks.clock()
-        keys = secrets_of(subscription, self._sealer, now)
         if target is None or self._webhooks.actor_of(subscription) is None:
             return DeliveryProblem.FORBIDDEN
+        try:
+            keys = await secrets_of(subscription, self._sealer, now)
+        except Unavailable:
+            return DeliveryProblem.KEY_SERVICE
         if not keys:
             return DeliveryProblem.SECRET
         heading = rules.build_signature_headers(

@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 from comity.errors import INVALID_PARAMS, MODE_UNSUPPORTED, MalformedMessage
 from comity.events.model import EventChannel, GatewayEvent, Severity, is_channel, is_pattern
 from comity.mcp import jsonrpc
+from comity.secrets.model import context_of
 from comity.storage.values import (
     NAME_BYTES,
     UNNAMEABLE,
@@ -69,6 +70,12 @@ class DeliveryProblem(StrEnum):
     NO_HTTP = "no_http"
     FORBIDDEN = "address_refused"
     SECRET = "secret_unreadable"  # noqa: S105  # a word for people
+    KEY_SERVICE = "key_service_down"
+
+
+def secret_context(id: str) -> str:
+    """Return the context in which the secrets of a subscription are sealed."""
+    return context_of("webhook", id)
 
 
 class WebhookTarget(NamedTuple):

@@ -50,7 +50,7 @@ from comity.events.webhooks.settings import WebhookSettings
 from comity.mcp.actors import ANONYMOUS, Actor, PrincipalKind
 from comity.policy.grants import Effect
 from comity.policy.snapshot import PolicyEngine
-from comity.storage.encryption import PepperSealer
+from comity.secrets.model import Sealer
 from comity.toolkit.resilience import RateLimit, RateLimiter
 from comity.toolkit.text import count_noun
 
@@ -217,9 +217,7 @@ class WebhookRegistry:
 class WebhookSubscriptions:
     """Creates, renews and removes webhook subscriptions."""
 
-    def __init__(
-        self, webhooks: WebhookRegistry, sender: WebhookSender, sealer: PepperSealer
-    ) -> None:
+    def __init__(self, webhooks: WebhookRegistry, sender: WebhookSender, sealer: Sealer) -> None:
         self._webhooks = webhooks
         self._sender = sender
         self._sealer = sealer
@@ -244,9 +242,10 @@ class WebhookSubscriptions:
         one = self._create(actor, params, id) if before is None else self._renew(before, params)
         one = replace(one, credential=actor.credential)
         if before is None:
-            one = replace(one, sealed=(self._sealer.seal(given or drawn or b""),))
+            sealed = await self._sealer.seal(given or drawn or b"", rules.secret_context(id))
+            one = replace(one, sealed=(sealed,))
         elif given is not None:
-            one = self._rotate_secret(one, given)
+            one = await self._rotate_secret(one, given)
         is_verified = any(each.url == one.url and each.state is WebhookState.ACTIVE for each in own)
         if not is_verified:
             await self._challenge(one, where)
@@ -290,12 +289,13 @@ class WebhookSubscriptions:
         )
         return replace(before, expires_at=until, state=WebhookState.ACTIVE)
 
-    def _rotate_secret(
+    async def _rotate_secret(
         self, subscription: WebhookSubscription, secret: bytes
     ) -> WebhookSubscription:
-        if self._sealer.unseal(subscription.sealed[0]) == secret:
+        context = rules.secret_context(subscription.id)
+        if await self._sealer.unseal(subscription.sealed[0], context) == secret:
             return subscription
-        sealed = (self._sealer.seal(secret), subscription.sealed[0])
+        sealed = (await self._sealer.seal(secret, context), subscription.sealed[0])
         return replace(subscription, sealed=sealed, rotated_until=self._webhooks.clock() + ROTATION)
 
     async def _challenge(self, subscription: WebhookSubscription, target: WebhookTarget) -> None:
@@ -311,7 +311,8 @@ class WebhookSubscriptions:
         challenge = secrets.token_urlsafe(32)
         body = msgspec.json.encode({"type": "verification", "challenge": challenge})
         id = f"msg_verification_{secrets.token_hex(8)}"
-        key = self._sealer.unseal(subscription.sealed[0]) or b""
+        context = rules.secret_context(subscription.id)
+        key = await self._sealer.unseal(subscription.sealed[0], context) or b""
         heading = rules.build_signature_headers(
             [key], subscription.id, id, self._webhooks.clock(), body
         )
@@ -347,13 +348,18 @@ class WebhookSubscriptions:
         return True
 
 
-def secrets_of(
-    subscription: WebhookSubscription, sealer: PepperSealer, now: datetime
+async def secrets_of(
+    subscription: WebhookSubscription, sealer: Sealer, now: datetime
 ) -> list[bytes]:
-    """Return the secrets that sign messages now. Empty if they can no longer be decrypted."""
+    """Return the secrets that sign messages now. Empty if they can no longer be decrypted.
+
+    Raises Unavailable if the key service does not answer.
+    """
     is_rotating = subscription.rotated_until is not None and subscription.rotated_until > now
     sealed = subscription.sealed if is_rotating else subscription.sealed[:1]
-    return [secret for each in sealed if (secret := sealer.unseal(each)) is not None]
+    context = rules.secret_context(subscription.id)
+    found = [await sealer.unseal(each, context) for each in sealed]
+    return [secret for secret in found if secret is not None]
 
 
 POLL_INTERVAL: Final = timedelta(seconds=2)

@@ -25,6 +25,7 @@ from comity.events.webhooks.model import (
     WebhookState,
     WebhookSubscription,
 )
+from comity.secrets.model import SEALED_PAGE, SealedRecord
 from comity.storage import values
 from comity.storage.changes import RecordKind
 from comity.storage.database import (
@@ -51,6 +52,7 @@ _SETTLED: Final = ("state", "failures", "failing_since", "last_error", "delivere
 WAITING: Final = "waiting"
 FAILED: Final = "failed"
 DONE: Final = "done"
+_NO_SECRETS: Final = "[]"
 _sealed: Final = msgspec.json.Decoder(tuple[bytes, ...])
 
 
@@ -89,6 +91,41 @@ class SqlWebhooks:
             .limit(limit)
         )
         return await self._several(wanted, after or "any")
+
+    sealed_name = "webhooks"
+
+    async def list_sealed(
+        self, after: str = "", limit: int = SEALED_PAGE
+    ) -> Sequence[SealedRecord]:
+        """Return the secrets of some subscriptions. The id of a secret is its number in one."""
+        wanted = (
+            select(WEBHOOKS.c.id, WEBHOOKS.c.sealed)
+            .where(WEBHOOKS.c.id > after.rpartition("/")[0], WEBHOOKS.c.sealed != _NO_SECRETS)
+            .order_by(WEBHOOKS.c.id)
+            .limit(limit)
+        )
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(wanted)).all()
+        return [
+            SealedRecord(f"{id}/{number}", each, model.secret_context(id))
+            for id, sealed in rows
+            for number, each in enumerate(_sealed.decode(sealed))
+        ]
+
+    async def replace_sealed(self, record: SealedRecord, sealed: bytes) -> bool:
+        id, of_it = record.id.rpartition("/")[0], WEBHOOKS.c.id == record.id.rpartition("/")[0]
+        async with self._database.writing() as writing:
+            locked = select(WEBHOOKS.c.sealed).where(of_it).with_for_update()
+            text = (await writing.connection.execute(locked)).scalar()
+            found = () if text is None else _sealed.decode(text)
+            if record.sealed not in found:
+                return False
+            fresh = [sealed if each == record.sealed else each for each in found]
+            await writing.connection.execute(
+                update(WEBHOOKS).where(of_it).values(sealed=msgspec.json.encode(fresh).decode())
+            )
+            await writing.record_change(RecordKind.WEBHOOKS, [id])
+        return True
 
     async def remove(self, id: str) -> bool:
         if not values.is_name(id):

@@ -11,7 +11,9 @@ import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, Final, cast
+from urllib.parse import urlencode
 
 from comity.errors import UPSTREAM_DOWN, Misconfigured, Unavailable
 from comity.http.client.connection import HttpClientRequest
@@ -152,24 +154,58 @@ async def post_once(
 
 
 async def fetch_json(
-    url: str, proxies: ProxySettings = NO_PROXIES, *, seconds: float = FETCH_SECONDS
+    url: str,
+    proxies: ProxySettings = NO_PROXIES,
+    *,
+    seconds: float = FETCH_SECONDS,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the members of the JSON object at a URL. Raises Unavailable."""
+    status, found = await request_json("GET", url, headers, b"", proxies, seconds)
+    if status != 200:
+        raise _request_failed_error(HttpOrigin.of(url)[0].authority, f"status {status}")
+    return found
+
+
+async def post_form(
+    url: str, fields: Mapping[str, str], headers: Mapping[str, str], proxies: ProxySettings
+) -> tuple[int, dict[str, Any]]:
+    """Post a form, and return the result of `request_json`."""
+    kind = {"content-type": "application/x-www-form-urlencoded", **headers}
+    body = urlencode(fields).encode("ascii")
+    return await request_json("POST", url, kind, body, proxies)
+
+
+async def request_json(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    proxies: ProxySettings,
+    seconds: float = FETCH_SECONDS,
+) -> tuple[int, dict[str, Any]]:
+    """Return the status and the JSON object of an answer. Raises Unavailable.
+
+    The answer of another status than 200 may be any text. It counts as an empty object.
+    """
     host = HttpOrigin.of(url)[0].authority
+    accept = {"accept": "application/json", **headers}
     try:
-        accept = {"accept": "application/json"}
-        async with _exchange("GET", url, accept, b"", proxies, seconds) as response:
-            status, body = response.status, await response.read(MAX_FETCHED_BYTES)
-        found: object = json.loads(body) if status == 200 else None
+        async with _exchange(method, url, accept, body, proxies, seconds) as response:
+            status, answer = response.status, await response.read(MAX_FETCHED_BYTES)
     except Unavailable as problem:
         raise _request_failed_error(host, str(problem)) from None
+    try:
+        found: object = json.loads(answer)
     except (ValueError, RecursionError):
-        raise _request_failed_error(host, "the answer is not JSON") from None
-    if status != 200:
-        raise _request_failed_error(host, f"status {status}")
+        if status == 200:
+            raise _request_failed_error(host, "the answer is not JSON") from None
+        found = {}
     if not isinstance(found, dict):
-        raise _request_failed_error(host, "the answer is not a JSON object")
-    return cast("dict[str, Any]", found)
+        if status == 200:
+            raise _request_failed_error(host, "the answer is not a JSON object")
+        found = {}
+    return status, cast("dict[str, Any]", found)
 
 
 @asynccontextmanager

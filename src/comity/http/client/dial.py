@@ -280,14 +280,10 @@ class OriginDialler:
     async def _dial_through(
         self, proxy: HttpProxy, make: Callable[[], HttpClientConnection]
     ) -> HttpClientConnection:
-        loop = asyncio.get_running_loop()
-        transport, tunnel = await loop.create_connection(
-            lambda: _ProxyTunnel(self.origin, proxy), proxy.origin.host, proxy.origin.port
-        )
+        transport = await _open_proxy_tunnel(self.origin, proxy)
         try:
-            await tunnel.opened
             connection = make()
-            secured = await loop.start_tls(
+            secured = await asyncio.get_running_loop().start_tls(
                 transport,
                 connection,
                 cast(ssl.SSLContext, self.tls),
@@ -301,6 +297,47 @@ class OriginDialler:
             raise ConnectionResetError("closed while TLS was being set up")
         connection.connection_made(secured)
         return connection
+
+
+async def open_tunnel(
+    origin: HttpOrigin,
+    addresses: Sequence[str],
+    proxy: HttpProxy | None,
+    make: Callable[[], asyncio.BaseProtocol],
+) -> None:
+    """Connect a protocol to an origin, without TLS of Comity: it sends and receives raw bytes.
+
+    The addresses are tried in order. A proxy opens a tunnel, and resolves the name by itself.
+    Raises OSError or Unavailable.
+    """
+    if proxy is not None:
+        transport = await _open_proxy_tunnel(origin, proxy)
+        protocol = make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        return
+    if not addresses:
+        raise Unavailable(f"{origin.host:.200} cannot be resolved", UPSTREAM_DOWN)
+    loop = asyncio.get_running_loop()
+    *first, last = addresses
+    for address in first:
+        with suppress(ConnectionError):
+            await loop.create_connection(make, address, origin.port)
+            return
+    await loop.create_connection(make, last, origin.port)
+
+
+async def _open_proxy_tunnel(origin: HttpOrigin, proxy: HttpProxy) -> asyncio.Transport:
+    loop = asyncio.get_running_loop()
+    transport, tunnel = await loop.create_connection(
+        lambda: _ProxyTunnel(origin, proxy), proxy.origin.host, proxy.origin.port
+    )
+    try:
+        await tunnel.opened
+    except BaseException:  # also when the wait is cancelled: no other code knows the socket
+        transport.abort()
+        raise
+    return transport
 
 
 class _ProxyTunnel(asyncio.Protocol):

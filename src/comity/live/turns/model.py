@@ -144,6 +144,90 @@ class TurnFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class InjectedText:
+    """A text that a server added for the model. Long texts are shortened."""
+
+    server: str
+    namespace: str
+    position: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenPart:
+    """A passage that servers kept, and the replacement of what followed it.
+
+    Only the length of a removed passage is stored: a server may remove a secret.
+    """
+
+    kept: str
+    removed: int = 0
+    added: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHookTexts:
+    """The texts that live servers added for the model, and their changes of its output."""
+
+    injections: tuple[InjectedText, ...] = ()
+    rewrite: tuple[RewrittenPart, ...] = ()
+
+
+MAX_COMPARED_WORDS: Final = 300
+_WORD_PATTERN: Final = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+def compare_texts(before: str, after: str) -> tuple[RewrittenPart, ...]:
+    """Return the parts of a rewritten text, by words.
+
+    The comparison takes bounded time, since a server chooses the text. A longer difference is one
+    part.
+    """
+    old, new = _WORD_PATTERN.findall(before), _WORD_PATTERN.findall(after)
+    start = _common_length(old, new)
+    end = _common_length(old[start:][::-1], new[start:][::-1])
+    lost, gained = old[start : len(old) - end], new[start : len(new) - end]
+    tail = "".join(new[len(new) - end :])
+    pairs = _common_words(lost, gained) if max(len(lost), len(gained)) <= MAX_COMPARED_WORDS else []
+    parts: list[RewrittenPart] = []
+    kept, i, j = "".join(new[:start]), 0, 0
+    for place, other in [*pairs, (len(lost), len(gained))]:
+        removed, added = sum(map(len, lost[i:place])), "".join(gained[j:other])
+        if removed or added:
+            parts.append(RewrittenPart(kept, removed, added))
+            kept = ""
+        kept += gained[other] if other < len(gained) else ""
+        i, j = place + 1, other + 1
+    rest = kept + tail
+    return (*parts, RewrittenPart(rest)) if rest else tuple(parts)
+
+
+def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _common_words(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the places of a longest common subsequence."""
+    lengths = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i in range(len(one) - 1, -1, -1):
+        for j in range(len(other) - 1, -1, -1):
+            longest = max(lengths[i + 1][j], lengths[i][j + 1])
+            lengths[i][j] = lengths[i + 1][j + 1] + 1 if one[i] == other[j] else longest
+    found: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        if one[i] == other[j]:
+            found.append((i, j))
+            i, j = i + 1, j + 1
+        elif lengths[i + 1][j] >= lengths[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTurn:
     """A turn in the store. `errand` holds the remaining fields of its request as a document.
 
@@ -163,6 +247,7 @@ class StoredTurn:
     said: Content = ()
     thinking: str = ""
     facts: TurnFacts = field(default_factory=TurnFacts)
+    hook_texts: TurnHookTexts = field(default_factory=TurnHookTexts)
     ended_at: datetime | None = None
     # A sequence number that grows with each new turn.
     number: int = 0

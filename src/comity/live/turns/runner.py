@@ -47,10 +47,12 @@ from comity.live.settings import TurnSettings
 from comity.live.turns import model
 from comity.live.turns import model as turns
 from comity.live.turns.model import (
+    InjectedText,
     OutputContext,
     OutputSink,
     StoredTurn,
     TurnFacts,
+    TurnHookTexts,
     TurnRequest,
     TurnState,
     TurnStore,
@@ -478,6 +480,8 @@ WITHHELD: Final = "An answer was withheld: what had to look at it first did not.
 NO_MORE_TOOLS: Final = to_text_content(
     "no more tools can be used in this turn; answer with what there is"
 )
+MAX_SHOWN_INJECTIONS: Final = 32
+MAX_SHOWN_INJECTION_LENGTH: Final = 4_000
 THINKING: Final = "thinking"
 TOOLS: Final = "tools"
 NO_TOOLS: Final = OfferedTools((), {})
@@ -554,8 +558,7 @@ class TurnRunner:
             turn, errand, actor, moment, output, save, system, begun, turn.facts.usage
         )
         await self._converse(engine, under, len(past) + 1)
-        injected = dict.fromkeys(each.server for each in given)
-        return await self._decide_output(under, len(past) + 1, tuple(injected))
+        return await self._decide_output(under, len(past) + 1, given)
 
     def _hook_context(self, turn: StoredTurn, request: TurnRequest, info: ModelInfo) -> HookContext:
         user = text_of(turn.content) if turn.content else None
@@ -663,16 +666,17 @@ class TurnRunner:
         return replace(active_turn.turn, steps=tuple(active_turn.steps[own:]), facts=facts)
 
     async def _decide_output(
-        self, active_turn: _ActiveTurn, own: int, injected: tuple[str, ...]
+        self, active_turn: _ActiveTurn, own: int, given: Sequence[InjectionRequest]
     ) -> StoredTurn:
         steps = active_turn.steps[own:]
-        looked = await self._review_output(active_turn, output_text(steps))
+        before = output_text(steps)
+        looked = await self._review_output(active_turn, before)
         # The text of a rewriting server may contain secrets just as the model's own text.
         text = WITHHELD if looked.withheld_by else self._dependencies.hide(looked.text)
         facts = TurnFacts(
             active_turn.model,
             active_turn.usage,
-            injected,
+            tuple(dict.fromkeys(each.server for each in given)),
             tuple(looked.rewrote),
             active_turn.turn.facts.tools + active_turn.tools,
             f"{looked.withheld_by} did not look at it" if looked.withheld_by else "",
@@ -682,6 +686,11 @@ class TurnRunner:
         # reviews.
         is_clean = not looked.withheld_by and not looked.rewrote
         thinking = self._dependencies.hide(active_turn.thinking) if is_clean else ""
+        is_rewritten = looked.rewrote and not looked.withheld_by
+        hook_texts = TurnHookTexts(
+            tuple(map(self._injected_text, given[:MAX_SHOWN_INJECTIONS])),
+            turns.compare_texts(before, text) if is_rewritten else (),
+        )
         return replace(
             active_turn.turn,
             state=TurnState.DECIDED,
@@ -689,6 +698,14 @@ class TurnRunner:
             said=to_text_content(text),
             thinking=thinking,
             facts=facts,
+            hook_texts=hook_texts,
+        )
+
+    def _injected_text(self, request: InjectionRequest) -> InjectedText:
+        found = request.injection
+        text = self._dependencies.hide(text_of(found.content))
+        return InjectedText(
+            request.server, found.namespace, found.position, text[:MAX_SHOWN_INJECTION_LENGTH]
         )
 
     async def _review_output(self, active_turn: _ActiveTurn, text: str) -> ReviewedOutput:

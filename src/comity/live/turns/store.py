@@ -24,7 +24,14 @@ from sqlalchemy import (
 
 from comity.inference.messages import ContentBlock
 from comity.inference.model import ConversationStep
-from comity.live.turns.model import OPEN, TURN_PAGE, StoredTurn, TurnFacts, TurnState
+from comity.live.turns.model import (
+    OPEN,
+    TURN_PAGE,
+    StoredTurn,
+    TurnFacts,
+    TurnHookTexts,
+    TurnState,
+)
 from comity.storage import values
 from comity.storage.database import METADATA, NUMBER, DatabaseBackend, Row, SqlDatabase, UtcDateTime
 from comity.storage.work_queue import JOBS, SqlWorkQueue
@@ -59,6 +66,7 @@ TURNS = Table(
     Column("said", Text, nullable=False),
     Column("thinking", Text, nullable=False),
     Column("facts", Text, nullable=False),
+    Column("hook_texts", Text, nullable=False),
     Column("ended_at", UtcDateTime),
     UniqueConstraint("conversation", "place", name="comity_turns_in_order"),
     Index("comity_turns_ended", "ended_at"),
@@ -68,14 +76,17 @@ TURNS = Table(
 _TURN_COLUMNS: Final = [
     *(TURNS.c.number, TURNS.c.id, TURNS.c.cause, TURNS.c.conversation, TURNS.c.place),
     *(TURNS.c.errand, TURNS.c.content, TURNS.c.at, TURNS.c.state, JOBS.c.attempts),
-    *(TURNS.c.steps, TURNS.c.said, TURNS.c.thinking, TURNS.c.facts, TURNS.c.ended_at),
+    *(TURNS.c.steps, TURNS.c.said, TURNS.c.thinking, TURNS.c.facts, TURNS.c.hook_texts),
+    TURNS.c.ended_at,
 ]
 _TURNS_WITH_JOBS: Final = TURNS.join(JOBS, JOBS.c.number == TURNS.c.number)
 _HISTORY_STATES: Final = (TurnState.DONE, TurnState.WITHHELD)
 _EMPTY_LIST: Final = "[]"
+_NO_HOOK_TEXTS: Final = "{}"
 _blocks: Final = msgspec.json.Decoder(tuple[ContentBlock, ...])
 _steps: Final = msgspec.json.Decoder(tuple[ConversationStep, ...])
 _facts: Final = msgspec.json.Decoder(TurnFacts)
+_hook_texts: Final = msgspec.json.Decoder(TurnHookTexts)
 
 
 class SqlConversations:
@@ -140,6 +151,7 @@ class SqlConversations:
             "said": _encode(turn.said),
             "thinking": turn.thinking,
             "facts": _encode(turn.facts),
+            "hook_texts": _encode(turn.hook_texts),
             "ended_at": turn.ended_at,
         }
         async with self._database.beside() as connection:
@@ -184,6 +196,7 @@ class SqlConversations:
             "steps": _EMPTY_LIST,
             "said": _EMPTY_LIST,
             "thinking": "",
+            "hook_texts": _NO_HOOK_TEXTS,
         }
         async with self._database.beside() as connection:
             done = await connection.execute(update(TURNS).where(*old).values(emptied))
@@ -221,12 +234,13 @@ def _row(turn: StoredTurn, place: int, number: int) -> Row:
         "said": _encode(turn.said),
         "thinking": "",
         "facts": _encode(turn.facts),
+        "hook_texts": _NO_HOOK_TEXTS,
     }
 
 
 def _turn(row: Sequence[Any]) -> StoredTurn:
     number, id, cause, conversation, place, errand, content, at, state, attempts, *rest = row
-    steps, said, thinking, facts, ended_at = rest
+    steps, said, thinking, facts, hook_texts, ended_at = rest
     return StoredTurn(
         id,
         cause,
@@ -241,6 +255,7 @@ def _turn(row: Sequence[Any]) -> StoredTurn:
         _blocks.decode(said),
         thinking,
         _facts.decode(facts),
+        _hook_texts.decode(hook_texts),
         ended_at,
         number,
     )

@@ -34,21 +34,37 @@ _LENGTH_BYTES = 4
 
 
 class ProcessOrder:
-    """A command to run, in bytes as the system takes them."""
+    """A command to run, in bytes as the system takes them.
 
-    __slots__ = ("argv", "cwd", "env")
+    Its process writes its id to each of `member_files`, which are those of control groups. A
+    sandbox `ignores_signals` that end a server, and its last step resets them for the server.
+    """
 
-    def __init__(self, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> None:
-        self.argv = argv
+    __slots__ = ("argv", "cwd", "env", "ignores_signals", "member_files")
+
+    def __init__(
+        self,
+        argv: Sequence[bytes],
+        env: Mapping[bytes, bytes],
+        cwd: bytes,
+        *,
+        ignores_signals: bool = False,
+        member_files: Sequence[bytes] = (),
+    ) -> None:
+        self.argv = list(argv)
         self.env = env
         self.cwd = cwd
+        self.ignores_signals = ignores_signals
+        self.member_files = member_files
 
 
-def pack_order(argv: Sequence[bytes], env: Mapping[bytes, bytes], cwd: bytes) -> bytes:
+def pack_order(order: ProcessOrder) -> bytes:
     """Encode a command. Raise `ValueError` if no system could run it."""
+    argv, env, files = order.argv, order.env, order.member_files
     if not argv or any(not name or b"=" in name for name in env):
         raise ValueError("no program, or a variable without a name")
-    words = [cwd, b"%d" % len(argv), *argv, *(b"%s=%s" % pair for pair in env.items())]
+    words = [order.cwd, b"%d" % order.ignores_signals, b"%d" % len(argv), *argv]
+    words += [b"%d" % len(files), *files, *(b"%s=%s" % pair for pair in env.items())]
     if any(b"\0" in word for word in words):
         raise ValueError("a NUL character")
     packed = b"\0".join(words)
@@ -60,10 +76,11 @@ def length_of(prefix: bytes) -> int:
 
 
 def unpack_order(packed: bytes) -> ProcessOrder:
-    cwd, number, *words = packed.split(b"\0")
-    argv = words[: int(number)]
-    pairs = (word.partition(b"=") for word in words[int(number) :])
-    return ProcessOrder(argv, {name: value for name, _, value in pairs}, cwd)
+    cwd, ignores, number, *words = packed.split(b"\0")
+    argv, (number, *words) = words[: int(number)], words[int(number) :]
+    files, words = words[: int(number)], words[int(number) :]
+    env = {name: value for name, _, value in (word.partition(b"=") for word in words)}
+    return ProcessOrder(argv, env, cwd, ignores_signals=ignores == b"1", member_files=files)
 
 
 _ROUND_INTERVAL_SECONDS = 0.02
@@ -315,13 +332,24 @@ def _exec_server(
         for target, descriptor in enumerate(stdio):
             os.dup2(descriptor, target)
         for sign in (*IGNORED_SIGNALS, *_PYTHON_SIGNALS, signal.SIGCHLD):
-            signal.signal(sign, signal.SIG_DFL)
+            if not (order.ignores_signals and sign in IGNORED_SIGNALS):
+                signal.signal(sign, signal.SIG_DFL)
+        for file in order.member_files:
+            _join_group(file)
         where = IN_FOLDER
         os.chdir(order.cwd)
         where = IN_PROGRAM
         os.execvpe(order.argv[0], order.argv, order.env)  # noqa: S606  # the operator's own words
     except OSError as refused:
         os.write(telling, f" {where} {refused.errno or 0}".encode())
+
+
+def _join_group(member_file: bytes) -> None:
+    descriptor = os.open(member_file, os.O_WRONLY)
+    try:
+        os.write(descriptor, b"0")
+    finally:
+        os.close(descriptor)
 
 
 _READY = b"ready"

@@ -57,13 +57,16 @@ class ServerCommand:
 
     The containment `auto` ends every process that the server started. `group` ends only those in
     its process group. With `namespace` the kernel ends them, and the server sees another process
-    id.
+    id. `is_confined` says that `argv` begins with a sandbox, whose processes join the control
+    groups of `member_files`.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str | None = None
     containment: Containment = "auto"
+    is_confined: bool = False
+    member_files: tuple[str, ...] = ()
 
     @property
     def program(self) -> str:
@@ -142,7 +145,14 @@ def _pack_order(command: ServerCommand, environment: Mapping[str, str]) -> bytes
         here = Path.cwd()
     except FileNotFoundError:
         here = Path("/")
-    return keeper.pack_order(argv, env, os.fsencode(here / (command.cwd or "")))
+    order = keeper.ProcessOrder(
+        argv,
+        env,
+        os.fsencode(here / (command.cwd or "")),
+        ignores_signals=command.is_confined,
+        member_files=[os.fsencode(file) for file in command.member_files],
+    )
+    return keeper.pack_order(order)
 
 
 def _describe_failure(command: ServerCommand, path: str | None, answer: list[str]) -> str:

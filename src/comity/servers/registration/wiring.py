@@ -6,36 +6,29 @@ import stat
 import sys
 import tempfile
 from asyncio import to_thread
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import comity
 from comity.app.records import GatewaySnapshot
 from comity.app.settings import ServerSettings, Settings
 from comity.app.upstreams import UpstreamRegistry
 from comity.approvals.wiring import ApprovalComponents
-from comity.errors import ACCESS_DENIED, UPSTREAM_DOWN, Misconfigured, Unavailable
+from comity.errors import ACCESS_DENIED, Misconfigured
 from comity.gateway.all_servers import GatewayInfo
 from comity.gateway.pipeline import CallGate
 from comity.http.client.dial import Resolver
-from comity.mcp.actors import CALL, GATEWAY, Actor, PrincipalKind
+from comity.mcp.actors import CALL, GATEWAY
 from comity.mcp.entries import EntryKind
 from comity.mcp.jsonrpc import FrameLimits
 from comity.mcp.mgp import ShutdownReason
-from comity.mcp.protocol import Era
 from comity.mcp.refusals import Refusal
-from comity.policy.grants import PERMISSION_VERB, Effect, Grant
-from comity.policy.risk import (
-    SERVER_SUBJECT_PREFIX,
-    ApprovalPolicy,
-    PermissionOutcome,
-    TrustLevel,
-    decide_permission,
-)
+from comity.policy.grants import Effect, Grant
+from comity.policy.risk import ApprovalPolicy, TrustLevel
 from comity.policy.wiring import ServerPolicyService
 from comity.servers.process.process import ServerCommand
-from comity.servers.process.sandbox import SandboxLimits, sandbox_command
 from comity.servers.registration.rules import (
     MAX_CODE_BYTES,
     RegistrationRequest,
@@ -47,15 +40,20 @@ from comity.servers.registration.service import (
     RegistrationService,
     ServerNameRegistry,
 )
+from comity.servers.sandbox.egress_rules import ANY_HOST
+from comity.servers.sandbox.levels import AUTO
+from comity.servers.sandbox.model import SandboxAccess, SandboxLimits
+from comity.servers.sandbox.service import SandboxRequest
+from comity.servers.sandbox.wiring import EXECUTE, REACH_NETWORK, SandboxComponents, expand_folders
 from comity.servers.settings import SupervisionSettings
 from comity.servers.supervisor import UpstreamServer
 from comity.servers.transports.http import HttpReach
 from comity.servers.transports.stdio import StdioReach
-from comity.servers.wiring import UpstreamPools, server_limits_of
-from comity.sessions.upstream import TransportFactory, UpstreamTransport
+from comity.servers.wiring import UpstreamPools, find_public_addresses, server_limits_of
+from comity.sessions.upstream import TransportFactory
 from comity.storage.changes import RecordKind
 from comity.toolkit.background import BackgroundTasks
-from comity.validation.network import answers_problem, host_problem
+from comity.validation.network import answers_problem
 from comity.validation.python_code import (
     CodePolicy,
     CodeSafetyLevel,
@@ -69,60 +67,11 @@ MAX_MEMORY_BYTES: Final = 1024 * 1024 * 1024
 TOOL_FILE: Final = "tool.py"
 
 
-@dataclass(frozen=True, slots=True)
-class BoundProgram:
-    """Starts the program of a registered server, with the permissions that apply at each start."""
-
-    registration: RegistrationRequest
-    folder: Path
-    settings: Settings
-    may_use_network: Callable[[], bool]
-    starts_process: bool = True
-
-    def create_transport(self, era: Era) -> UpstreamTransport:
-        home = str(self.folder)
-        # The server gets a home directory of its own, so that it cannot read the operator's.
-        env = {"HOME": home, "TMPDIR": home}
-        return StdioReach(
-            self.registration.id, ServerCommand(self._argv(), env, home)
-        ).create_transport(era)
-
-    def _argv(self) -> tuple[str, ...]:
-        argv = self.registration.command_line
-        if self.registration.code:
-            file = str(self.folder / TOOL_FILE)
-            argv = (sys.executable, "-I", "-m", "comity.sdk.functions", file)
-        network = self.may_use_network()
-        if not self.settings.registration.sandbox:
-            return argv
-        bounds = SandboxLimits(
-            network,
-            MAX_MEMORY_BYTES,
-            _expanded(self.settings.registration.readable_folders),
-            (str(self.folder), *_expanded(self.settings.registration.writable_folders)),
-        )
-        return sandbox_command(bounds, argv)
-
-
 def guarded_pools(pools: UpstreamPools, resolver: Resolver, hosts: frozenset[str]) -> UpstreamPools:
-    """Return separate pools for registered URLs, which check the address of each new connection.
-
-    A name that resolved to a public address at registration may resolve to another one later.
-    """
-
-    async def find(host: str) -> Sequence[str]:
-        problem, name = host_problem(host, hosts)
-        if problem is None and not name:
-            return (host,)
-        answers = await resolver.resolve(name) if problem is None else ()
-        if problem is None and not answers:
-            return ()
-        problem = problem or answers_problem(answers)
-        if problem is not None or not answers:
-            raise Unavailable(f"{host:.200} is refused: {problem}", UPSTREAM_DOWN)
-        return answers[:1]
-
-    return UpstreamPools(pools.calls.like(find), pools.streams.like(find))
+    """Return separate pools for registered URLs, which check the address of each connection."""
+    find = find_public_addresses(resolver, hosts)
+    calls = pools.calls.like(find)
+    return UpstreamPools(calls, pools.streams.like(find), calls)
 
 
 def url_transport_factory(
@@ -133,15 +82,11 @@ def url_transport_factory(
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:
     """Return the folders of registered scripts. Raise Misconfigured if one is invalid."""
-    found = tuple(Path(each) for each in _expanded(settings.registration.folders))
+    found = tuple(Path(each) for each in expand_folders(settings.registration.folders))
     for folder in found:
         if not folder.is_dir():
             raise Misconfigured(f"folders in [registration]: there is no folder {folder}")
     return found
-
-
-def _expanded(folders: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(str(Path(each).expanduser()) for each in folders)
 
 
 NETWORK_PERMISSION: Final = "network.outbound"
@@ -161,11 +106,6 @@ class RegisteredServerInstaller:
     pools: UpstreamPools
     folders: tuple[Path, ...]
     _folder_by_server: dict[str, Path] = field(default_factory=dict[str, Path])
-    _network_by_server: dict[str, bool] = field(default_factory=dict[str, bool])
-    _background_tasks: BackgroundTasks = field(default_factory=lambda: BackgroundTasks("newcomers"))
-
-    def __post_init__(self) -> None:
-        self.server_policies.tool_reviews.permission_service.watch(self._on_permissions_changed)
 
     def names(self) -> Collection[str]:
         return {server.id for server in self.upstream_registry.settings.servers}
@@ -254,13 +194,43 @@ class RegisteredServerInstaller:
         self._folder_by_server[registration.id] = folder
         if registration.code:
             await to_thread((folder / TOOL_FILE).write_text, registration.code, "utf-8")
-        return BoundProgram(
-            registration, folder, self.settings, lambda: self._note_network(registration.id)
+        home, argv = str(folder), registration.command_line
+        if registration.code:
+            file = str(folder / TOOL_FILE)
+            argv = (sys.executable, "-I", "-m", "comity.sdk.functions", file)
+        # The server gets a home directory of its own, so that it cannot read the operator's.
+        command = ServerCommand(argv, {"HOME": home, "TMPDIR": home}, home)
+        sandboxes = self.upstream_registry.sandboxes
+        if not self.settings.registration.sandbox or sandboxes is None:
+            return StdioReach(registration.id, command)
+
+        def request() -> SandboxRequest:
+            return self._sandbox_request(registration, folder, sandboxes)
+
+        return StdioReach(registration.id, command, sandboxes.confine(registration.id, request))
+
+    def _sandbox_request(
+        self, registration: RegistrationRequest, folder: Path, sandboxes: SandboxComponents
+    ) -> SandboxRequest:
+        """Return the rights of a registered program: its folder, and what was granted to it."""
+        own, package = self.settings.registration, Path(comity.__file__).parent
+        access = SandboxAccess(
+            readable=(
+                *expand_folders(own.readable_folders),
+                *([str(package)] if registration.code else ()),
+            ),
+            writable=(str(folder), *expand_folders(own.writable_folders)),
+            hosts=(ANY_HOST,) if sandboxes.is_approved(registration.id, REACH_NETWORK) else (),
+            may_execute=sandboxes.is_approved(registration.id, EXECUTE),
+            # An import lists the folder beside a package, which may also hold the gateway's store.
+            listed=(str(package.parent),) if registration.code else (),
+            # An agent wrote the command line.
+            reads_script=False,
         )
+        return SandboxRequest(AUTO, must_confine=True, access=access, limits=SandboxLimits())
 
     async def _remove_folder(self, server: str, owner: str) -> None:
         self.server_policies.tool_reviews.permission_service.claimed_permissions.pop(server, None)
-        self._network_by_server.pop(server, None)
         await self.snapshot.records.grants.revoke(owner, CALL, f"{server}/*")
         folder = self._folder_by_server.pop(server, None)
         if folder is not None:
@@ -277,27 +247,8 @@ class RegisteredServerInstaller:
         )
         await self.snapshot.refresh()
 
-    def _note_network(self, server: str) -> bool:
-        self._network_by_server[server] = found = self._may_use_network(server)
-        return found
-
-    def _may_use_network(self, server: str) -> bool:
-        actor = Actor(SERVER_SUBJECT_PREFIX + server, PrincipalKind.SERVER)
-        judged = self.snapshot.grants.authorize(actor, PERMISSION_VERB, NETWORK_PERMISSION, "")
-        policy = self.server_policies.policy_of(server)
-        decided = decide_permission(NETWORK_PERMISSION, judged, policy.approval, policy.permissions)
-        return decided.decision is PermissionOutcome.APPROVED
-
-    def _on_permissions_changed(self, server: str) -> None:
-        """Restart a server whose network permission changed: the sandbox is fixed at the start."""
-        started_with = self._network_by_server.get(server)
-        if started_with is not None and started_with != self._may_use_network(server):
-            self._network_by_server.pop(server)
-            self._background_tasks.start(self.upstream_registry.servers.restart(server, GATEWAY))
-
     async def close(self) -> None:
-        """Cancel pending work, close connections and delete the folders of registered servers."""
-        self._background_tasks.cancel()
+        """Close connections and delete the folders of registered servers."""
         await self.pools.close()
         for folder in self._folder_by_server.values():
             await to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final, Protocol
 
 from comity.errors import (
@@ -21,7 +23,7 @@ from comity.mcp import jsonrpc, protocol
 from comity.mcp.framing import SseEvent, SseParser
 from comity.mcp.jsonrpc import LIMITS, Frame, FrameLimits
 from comity.mcp.protocol import SESSION_HEADER, STANDALONE, Era, Stream
-from comity.sessions.upstream import TransportListener, UpstreamTransport
+from comity.sessions.upstream import TransportAccount, TransportListener, UpstreamTransport
 from comity.telemetry.tracing import Headers
 from comity.toolkit.resilience import ByteBudget, Jitter, RetrySchedule
 
@@ -49,6 +51,8 @@ class ResponseOwner(Protocol):
 
     def on_session_started(self, session: bytes) -> None: ...
     def on_finished(self, stream: int) -> None: ...
+    def can_authorize(self, reply: "UpstreamResponse", status: int) -> bool: ...
+    def authorize_again(self, reply: "UpstreamResponse", status: int, challenge: str) -> None: ...
     def is_session_lost(self, status: int) -> bool: ...
     def resend_in_new_session(self, reply: "UpstreamResponse") -> None: ...
     def resume_stream(self, reply: "UpstreamResponse") -> None: ...
@@ -69,6 +73,10 @@ class UpstreamResponse:
     _is_retried = False
     _parser: SseParser | None = None
     _byte_budget: ByteBudget | None = None
+    _challenge = ""
+    # The Authorization header that the request carried, and whether another one was tried.
+    authorization = b""
+    was_reauthorized = False
 
     def __init__(self, owner: ResponseOwner, stream: int, body: bytes, headers: Headers) -> None:
         self.stream = stream
@@ -87,6 +95,11 @@ class UpstreamResponse:
                 self._owner.on_session_started(value)
             elif name == b"content-type" and status == 200 and value.startswith(_STREAM_TYPE):
                 self._parser = SseParser(self._owner.limits.frame_bytes + 1024)
+        if status in (401, 403):
+            self._challenge = challenge_in(headers)
+        elif self._challenge:
+            # The request was sent again. Its first refusal says nothing of this answer.
+            self._challenge = ""
         if self._parser is not None and not self._resumptions:
             self._owner.listener.on_stream_opened(self.stream)
 
@@ -106,6 +119,11 @@ class UpstreamResponse:
         elif self._status != 200 and self._is_session_lost():
             self._is_retried = True
             self._owner.resend_in_new_session(self)
+        # A server of MCP 2025-03-26 sends no challenge with its 401.
+        elif (self._challenge or self._status == 401) and self._owner.can_authorize(
+            self, self._status
+        ):
+            self._owner.authorize_again(self, self._status, self._challenge)
         else:
             self._owner.on_finished(self.stream)
             self._deliver(b"".join(self._chunks))
@@ -303,6 +321,67 @@ class IgnoredResponse:
             self.done.set_result(None)
 
 
+NOTICE_TIMEOUT_SECONDS: Final = 2.0
+"""How long a notification or response waits for the one before it."""
+
+
+class NoticeQueue:
+    """Posts notifications and responses one after the other, so that they arrive in order.
+
+    Each is a request of its own, and requests on two connections can overtake each other. Once a
+    server takes one too slowly, the waiting ones are posted without their order.
+    """
+
+    def __init__(self, post: Callable[[bytes, bytes, IgnoredResponse], object]) -> None:
+        self._post = post
+        self._waiting: deque[tuple[bytes, bytes, IgnoredResponse]] = deque()
+        self._blocking: asyncio.Future[None] | None = None
+        self._unanswered: set[asyncio.Future[None]] = set()
+
+    def send(self, head: bytes, body: bytes) -> None:
+        notice = IgnoredResponse()
+        self._unanswered.add(notice.done)
+        notice.done.add_done_callback(self._on_answered)
+        self._waiting.append((head, body, notice))
+        if self._blocking is None:
+            self._post_next()
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Return once the server has answered all messages, or the time is over."""
+        if self._unanswered:
+            await asyncio.wait(list(self._unanswered), timeout=timeout)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+    def _on_answered(self, done: asyncio.Future[None]) -> None:
+        self._unanswered.discard(done)
+        if done is self._blocking:
+            self._post_next()
+
+    def _post_next(self) -> None:
+        self._blocking = None
+        if self._waiting:
+            head, body, notice = self._waiting.popleft()
+            self._blocking = notice.done
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(NOTICE_TIMEOUT_SECONDS, self._post_all, notice.done)
+            notice.done.add_done_callback(lambda _: timer.cancel())
+            self._post(head, body, notice)
+
+    def _post_all(self, slow: asyncio.Future[None]) -> None:
+        if slow is self._blocking:
+            self._blocking = None
+            while self._waiting:
+                self._post(*self._waiting.popleft())
+
+
+def challenge_in(headers: ResponseHeaders) -> str:
+    """Return the challenges of a response as one header."""
+    found = [value for name, value in headers if name == b"www-authenticate"]
+    return b", ".join(found).decode("latin-1")
+
+
 def _checked_event_id(event_id: str) -> str:
     """Return the event id if a header can hold it, because only then it can be resumed."""
     return event_id if event_id.isprintable() and len(event_id) <= _MAX_EVENT_ID_LENGTH else ""
@@ -357,6 +436,7 @@ class HttpReach:
         self._limits = limits
         self.origin, self.target = HttpOrigin.of(url)
         self._headers = tuple(headers.items())
+        self.has_fixed_credentials = any(name.lower() == "authorization" for name in headers)
 
     def create_transport(self, era: Era) -> UpstreamTransport:
         return HttpCarrier(self, self._pool, era, self._limits)
@@ -394,11 +474,24 @@ class HttpCarrier:
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
         self._held_back: list[tuple[Frame, Stream, Headers]] | None = None
-        self._notification_futures: set[asyncio.Future[None]] = set()
+        self._notices = NoticeQueue(partial(pool.send, transport_factory.origin))
+        self.account: TransportAccount | None = None
+        self._uses_account = False
         self.listener: TransportListener
 
+    @property
+    def has_fixed_credentials(self) -> bool:
+        return self._transport_factory.has_fixed_credentials
+
     async def open(self, listener: TransportListener) -> None:
+        self.attach(listener)
+        if self.account is not None:
+            await self.account.prepare()
+
+    def attach(self, listener: TransportListener) -> None:
         self.listener = listener
+        # A server that demands no sign-in costs its calls nothing.
+        self._uses_account = self.account is not None and self.account.is_needed()
 
     def send(self, frame: Frame, stream: Stream, headers: Headers = ()) -> None:
         if self._held_back is not None:
@@ -413,17 +506,20 @@ class HttpCarrier:
         head = self._post_in_session
         for name, value in headers:
             head += b"%b: %b\r\n" % (name, value)
+        authorization = b""
+        if self._uses_account:
+            authorization = self._authorization()
+            head += _authorization_line(authorization)
         if not stream:
             if self._era is Era.HANDSHAKE or frame.method != protocol.CANCELLED:
                 # In the modern era, closing the stream is the cancellation.
-                told = IgnoredResponse()
-                self._notification_futures.add(told.done)
-                told.done.add_done_callback(self._notification_futures.discard)
-                self._pool.send(self._transport_factory.origin, head, body, told)
+                self._notices.send(head, body)
             return
         if frame.method == protocol.INITIALIZE:
             self._initialize_body = body
         reply = self._response_by_stream[stream] = UpstreamResponse(self, stream, body, headers)
+        if authorization:
+            reply.authorization = authorization
         # A `LISTEN` request keeps its connection open, so it must not take one from the calls.
         pool = (
             self._transport_factory.stream_pool if frame.method == protocol.LISTEN else self._pool
@@ -478,13 +574,14 @@ class HttpCarrier:
             self._standalone.abort()
         for task in list(self._tasks):
             task.cancel()
-        if self._notification_futures:
-            # A server may fail on notifications for a session that it is ending. It may then close
-            # the connection on the request that uses it next.
-            await asyncio.wait(list(self._notification_futures), timeout=CLOSE_TIMEOUT_SECONDS)
+        # A server may fail on notifications for a session that it is ending. It may then close the
+        # connection on the request that uses it next.
+        await self._notices.wait(CLOSE_TIMEOUT_SECONDS)
+        self._notices.clear()
         if self._session:
             farewell = IgnoredResponse()
             head = self._transport_factory.head("DELETE") + self._session_lines()
+            head += _authorization_line(self._authorization())
             self._pool.send(self._transport_factory.origin, head, b"", farewell)
             await asyncio.wait([farewell.done], timeout=CLOSE_TIMEOUT_SECONDS)
 
@@ -504,8 +601,7 @@ class HttpCarrier:
             # A connection does not report that it has taken a request: that would cost every call.
             while self._has_unsent():  # noqa: ASYNC110 - nothing reports it
                 await asyncio.sleep(FLUSH_SECONDS)
-            if self._notification_futures:
-                await asyncio.wait(list(self._notification_futures))
+            await self._notices.wait()
 
     # Events from the responses.
 
@@ -516,6 +612,28 @@ class HttpCarrier:
 
     def on_finished(self, stream: int) -> None:
         self._response_by_stream.pop(stream, None)
+
+    def can_authorize(self, reply: UpstreamResponse, status: int) -> bool:
+        """Whether a refused request, which did not run, can be sent with another token."""
+        is_spent = reply.was_reauthorized and status == 401
+        return self.account is not None and not self._is_closed and not is_spent
+
+    def authorize_again(self, reply: UpstreamResponse, status: int, challenge: str) -> None:
+        """Send a refused request again with a renewed token, or fail it with the challenge."""
+        self._spawn(self._authorize_again(reply, status, challenge))
+
+    async def _authorize_again(self, reply: UpstreamResponse, status: int, challenge: str) -> None:
+        assert self.account is not None
+        self._uses_account = True
+        try:
+            authorization = await self.account.renew(reply.authorization, status, challenge)
+        except Unavailable as error:
+            self.on_finished(reply.stream)
+            self.listener.on_stream_ended(reply.stream, error)
+            return
+        reply.authorization, reply.was_reauthorized = authorization, True
+        if self.listener.is_awaited(reply.stream) and not self._is_closed:
+            self._send_again(reply)
 
     def is_session_lost(self, status: int) -> bool:
         """Whether an HTTP status means that the server no longer knows this session."""
@@ -554,8 +672,9 @@ class HttpCarrier:
         """Open a new session. Return whether the server accepted."""
         assert self._initialize_body is not None
         greeting = IgnoredResponse(self)
+        line = _authorization_line(self._authorization())
         self._pool.send(
-            self._transport_factory.origin, self._post_head, self._initialize_body, greeting
+            self._transport_factory.origin, self._post_head + line, self._initialize_body, greeting
         )
         await asyncio.wait([greeting.done], timeout=MAX_WAIT_SECONDS)
         if not greeting.named_a_session:
@@ -563,7 +682,8 @@ class HttpCarrier:
             return False
         hello = jsonrpc.encode_frame(jsonrpc.make_notification(protocol.INITIALIZED))
         initialized = IgnoredResponse()
-        self._pool.send(self._transport_factory.origin, self._post_in_session, hello, initialized)
+        head = self._post_in_session + _authorization_line(self._authorization())
+        self._pool.send(self._transport_factory.origin, head, hello, initialized)
         await asyncio.wait([initialized.done], timeout=MAX_WAIT_SECONDS)
         log.info("The expired session at %s was opened again", self._transport_factory.origin)
         self.listener.on_session_renewed()
@@ -575,16 +695,24 @@ class HttpCarrier:
             reason = Unavailable("the server forgot the session and would not open another")
             self.listener.on_stream_ended(reply.stream, reason)
             return
-        head = self._post_in_session
+        reply.authorization = self._authorization()
+        self._send_again(reply)
+
+    def _send_again(self, reply: UpstreamResponse) -> None:
+        head = self._post_in_session + _authorization_line(reply.authorization)
         for name, value in reply.headers:
             head += b"%b: %b\r\n" % (name, value)
         reply.sending = self._pool.send(self._transport_factory.origin, head, reply.body, reply)
 
     def _send_get(self, reader: UpstreamResponse | StandaloneStream, extra: bytes) -> None:
         head = self._transport_factory.head("GET") + self._session_lines() + extra
+        head += _authorization_line(self._authorization())
         reader.sending = self._transport_factory.stream_pool.send(
             self._transport_factory.origin, head, b"", reader, may_repeat=True
         )
+
+    def _authorization(self) -> bytes:
+        return b"" if self.account is None else self.account.authorization()
 
     def _session_lines(self) -> bytes:
         lines = b"mcp-session-id: %b\r\n" % self._session if self._session else b""
@@ -600,6 +728,10 @@ class HttpCarrier:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _authorization_line(authorization: bytes) -> bytes:
+    return b"authorization: %b\r\n" % authorization if authorization else b""
 
 
 def _last_event(event_id: str) -> bytes:

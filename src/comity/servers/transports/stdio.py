@@ -1,7 +1,7 @@
 """The stdio transport: messages as lines of a server process's stdin and stdout."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from comity.errors import Unavailable
@@ -10,6 +10,7 @@ from comity.mcp.framing import OverlongLine
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.protocol import UNKNOWN, Era, Stream
 from comity.servers.process.process import ServerCommand, ServerProcess, memory_of
+from comity.servers.sandbox.service import SandboxRun
 from comity.sessions.upstream import TransportListener, UpstreamTransport
 from comity.telemetry.tracing import Headers
 
@@ -17,18 +18,26 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE = timedelta(seconds=2)
 
+type Confine = Callable[[ServerCommand], Awaitable[SandboxRun]]
+"""Prepares the sandbox of a server, before each of its starts."""
+
+
+type CommandSource = ServerCommand | Callable[[], Awaitable[ServerCommand]]
+"""The command of a server, or a function that checks and returns it at each start."""
+
 
 class StdioReach:
     """Creates stdio transports: each runs the command of a server."""
 
     starts_process = True
 
-    def __init__(self, name: str, command: ServerCommand) -> None:
+    def __init__(self, name: str, command: CommandSource, confine: Confine | None = None) -> None:
         self._name = name
         self._command = command
+        self._confine = confine
 
     def create_transport(self, era: Era) -> UpstreamTransport:
-        return StdioCarrier(self._name, self._command)
+        return StdioCarrier(self._name, self._command, self._confine)
 
 
 class StdioCarrier:
@@ -36,17 +45,37 @@ class StdioCarrier:
 
     has_separate_streams = False
 
-    def __init__(self, name: str, command: ServerCommand) -> None:
+    def __init__(self, name: str, command: CommandSource, confine: Confine | None = None) -> None:
         self._name = name
         self._command = command
+        self._confine = confine
         self._process: ServerProcess | None = None
+        self._sandbox: SandboxRun | None = None
         self._listener: TransportListener
 
     async def open(self, listener: TransportListener) -> None:
         self._listener = listener
-        self._process = await ServerProcess.start(
-            self._command, self._on_line, listener.on_closed, self._on_overlong
-        )
+        command, on_closed = self._command, listener.on_closed
+        if not isinstance(command, ServerCommand):
+            command = await command()
+        if self._confine is not None:
+            self._sandbox = await self._confine(command)
+            command, on_closed = self._sandbox.command, self._on_confined_exit
+        try:
+            self._process = await ServerProcess.start(
+                command, self._on_line, on_closed, self._on_overlong
+            )
+        except BaseException:
+            await self._leave_sandbox()
+            raise
+
+    def _on_confined_exit(self, reason: str) -> None:
+        assert self._sandbox is not None
+        self._listener.on_closed(self._sandbox.describe_end(reason))
+
+    async def _leave_sandbox(self) -> None:
+        if self._sandbox is not None:
+            await self._sandbox.close()
 
     def send(self, frame: Frame, stream: Stream, headers: Headers = ()) -> None:
         if self._process is None:
@@ -71,8 +100,11 @@ class StdioCarrier:
     def drop_stream(self, stream: Stream) -> None: ...
 
     async def close(self) -> None:
-        if self._process is not None:
-            await self._process.stop(STOP_GRACE)
+        try:
+            if self._process is not None:
+                await self._process.stop(STOP_GRACE)
+        finally:
+            await self._leave_sandbox()
 
     @property
     def has_exited_cleanly(self) -> bool:

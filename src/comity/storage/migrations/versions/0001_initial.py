@@ -52,14 +52,17 @@ def upgrade() -> None:
     _create_change_feed()
     _create_grants()
     _create_identities()
+    _create_provisioned()
     _create_servers()
     _create_approvals()
+    _create_push_subscriptions()
     _create_audit_log()
     _create_webhooks()
     _create_states()
     _create_jobs()
     _create_turns()
     _create_budgets()
+    _create_limit_counts()
 
 
 def _create_change_feed() -> None:
@@ -100,6 +103,7 @@ def _create_identities() -> None:
         sa.Column("disabled", sa.Boolean, nullable=False),
         _text("created_by"),
         sa.Column("created_at", _MOMENT),
+        _text("groups"),
     )
     op.create_table(
         "comity_api_keys",
@@ -117,6 +121,78 @@ def _create_identities() -> None:
         sa.Column("last_used", _MOMENT),
     )
     op.create_index("comity_api_keys_by_party", "comity_api_keys", ["party"])
+    op.create_table(
+        "comity_browser_sessions",
+        sa.Column("id", sa.Text, primary_key=True),
+        *map(_text, ("party", "method")),
+        sa.Column("digest", sa.LargeBinary, nullable=False),
+        sa.Column("previous", sa.LargeBinary, nullable=False),
+        sa.Column("rotated_at", _MOMENT, nullable=False),
+        sa.Column("created_at", _MOMENT, nullable=False),
+        sa.Column("last_seen", _MOMENT, nullable=False),
+        sa.Column("expires_at", _MOMENT, nullable=False),
+        *map(_text, ("key", "issuer", "subject", "sid")),
+        sa.Column("hint", sa.LargeBinary, nullable=False),
+    )
+    sessions = "comity_browser_sessions"
+    op.create_index("comity_browser_sessions_by_party", sessions, ["party"])
+    op.create_index("comity_browser_sessions_by_issuer", sessions, ["issuer", "subject"])
+    op.create_index("comity_browser_sessions_ending", sessions, ["expires_at"])
+    op.create_table(
+        "comity_accounts",
+        sa.Column("id", sa.Text, primary_key=True),
+        *map(_text, ("server", "owner", "resource", "issuer", "client_id")),
+        *map(_text, ("scopes", "missing_scopes", "state")),
+        sa.Column("connected_at", _MOMENT, nullable=False),
+        _text("connected_by"),
+        sa.Column("expires_at", _MOMENT),
+        sa.Column("is_refreshable", sa.Boolean, nullable=False),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("sealed", sa.LargeBinary, nullable=False),
+        _text("refresh_by"),
+        sa.Column("refresh_until", _MOMENT),
+    )
+    op.create_index("comity_accounts_by_server", "comity_accounts", ["server"])
+    op.create_table(
+        "comity_account_clients",
+        sa.Column("id", sa.Text, primary_key=True),
+        *map(_text, ("issuer", "redirect_uri")),
+        sa.Column("sealed", sa.LargeBinary, nullable=False),
+    )
+    op.create_table(
+        "comity_used_tokens",
+        sa.Column("digest", sa.Text, primary_key=True),
+        sa.Column("expires_at", _MOMENT, nullable=False),
+    )
+    op.create_index("comity_used_tokens_ending", "comity_used_tokens", ["expires_at"])
+
+
+def _create_provisioned() -> None:
+    op.create_table(
+        "comity_scim_users",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("principal", sa.Text, nullable=False, unique=True),
+        _text("user_name"),
+        sa.Column("name_key", sa.Text, nullable=False, unique=True),
+        _text("external_id"),
+        sa.Column("active", sa.Boolean, nullable=False),
+        _text("attributes"),
+        *(sa.Column(name, _MOMENT) for name in ("created_at", "changed_at")),
+    )
+    op.create_index("comity_scim_users_by_external_id", "comity_scim_users", ["external_id"])
+    op.create_table(
+        "comity_scim_groups",
+        sa.Column("id", sa.Text, primary_key=True),
+        _text("name"),
+        sa.Column("name_key", sa.Text, nullable=False, unique=True),
+        _text("external_id"),
+        *(sa.Column(name, _MOMENT) for name in ("created_at", "changed_at")),
+    )
+    op.create_table(
+        "comity_scim_members",
+        *(sa.Column(name, sa.Text, primary_key=True) for name in ("group_id", "user_id")),
+    )
+    op.create_index("comity_scim_members_by_user", "comity_scim_members", ["user_id"])
 
 
 def _create_servers() -> None:
@@ -158,6 +234,9 @@ def _create_approvals() -> None:
     )
     live = sa.text("state IN ('pending', 'deferred', 'approved')")
     op.create_index("comity_approvals_by_state", "comity_approvals", ["state", "id"])
+    op.create_index(
+        "comity_approvals_by_asker", "comity_approvals", ["asker", "server", "tool", "id"]
+    )
     op.create_index("comity_approvals_by_digest", "comity_approvals", ["digest", "id"])
     _create_partial_index("comity_approvals", "one_live", ["digest"], live, unique=True)
     _create_partial_index("comity_approvals", "due", ["expires_at"], live)
@@ -192,6 +271,12 @@ def _create_audit_log() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("comity_audit_entries_by_time", "comity_audit_entries", ["at"])
+    for name in ("actor", "type"):
+        op.create_index(f"comity_audit_entries_by_{name}", "comity_audit_entries", [name, "at"])
+    for name, where in (("server", "server <> ''"), ("tool", "tool <> ''")):
+        _create_partial_index("comity_audit_entries", f"by_{name}", [name, "at"], sa.text(where))
+    failed = sa.text("result <> 'SUCCESS'")
+    _create_partial_index("comity_audit_entries", "by_result", ["result", "at"], failed)
     op.create_index("comity_audit_entries_by_trace", "comity_audit_entries", ["trace"])
     _create_partial_index("comity_audit_entries", "by_call", ["call"], sa.text("call <> ''"))
     op.create_table(
@@ -215,6 +300,18 @@ def _create_audit_log() -> None:
     is_sqlite = op.get_context().dialect.name == "sqlite"
     for statement in _SQLITE_TRIGGERS if is_sqlite else _POSTGRES_TRIGGERS:
         op.execute(statement)
+
+
+def _create_push_subscriptions() -> None:
+    op.create_table(
+        "comity_push_subscriptions",
+        sa.Column("party", sa.Text, primary_key=True),
+        sa.Column("id", sa.Text, primary_key=True),
+        _text("endpoint"),
+        sa.Column("p256dh", sa.LargeBinary, nullable=False),
+        sa.Column("auth", sa.LargeBinary, nullable=False),
+        sa.Column("created_at", _MOMENT, nullable=False),
+    )
 
 
 def _create_webhooks() -> None:
@@ -348,7 +445,7 @@ def _create_turns() -> None:
         sa.Column("place", sa.Integer, nullable=False),
         *map(_text, ("errand", "content")),
         sa.Column("at", _MOMENT, nullable=False),
-        *map(_text, ("state", "steps", "said", "thinking", "facts")),
+        *map(_text, ("state", "steps", "said", "thinking", "facts", "hook_texts")),
         sa.Column("ended_at", _MOMENT),
         sa.UniqueConstraint("conversation", "place", name="comity_turns_in_order"),
     )
@@ -372,6 +469,17 @@ def _create_budgets() -> None:
         *(sa.Column(name, sa.Text, primary_key=True) for name in ("party", "feature", "model")),
         *map(_count, ("input_tokens", "output_tokens", "money", "requests")),
     )
+
+
+def _create_limit_counts() -> None:
+    op.create_table(
+        "comity_limit_counts",
+        sa.Column("key", sa.Text, primary_key=True),
+        _count("used"),
+        sa.Column("ends_at", sa.Double, nullable=False),
+        _count("granted"),
+    )
+    op.create_index("comity_limit_counts_ending", "comity_limit_counts", ["ends_at"])
 
 
 def _create_partial_index(

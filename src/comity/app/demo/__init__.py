@@ -1,0 +1,1 @@
+"""`comity demo`: a gateway with sample servers, agents and traffic."""

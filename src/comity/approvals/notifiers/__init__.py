@@ -1,0 +1,1 @@
+"""Notices of approval requests: Slack, Microsoft Teams, email, Web Push and webhooks."""

@@ -1,0 +1,1 @@
+"""The web console: its built files, and the routes that only it needs."""

@@ -1,0 +1,1 @@
+"""Products that hold keys and secrets: this machine, Vault, AWS, Google Cloud and Azure."""

@@ -1,0 +1,258 @@
+"""`comity servers search` and `comity servers add`."""
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from comity.app.settings import Settings
+from comity.app.settings_reader import ConfigSource, file_format_of, load_settings
+from comity.cli.options import (
+    CliCommand,
+    config_options,
+    confirm,
+    current_options,
+    dry_run_option,
+    limit_option,
+    yes_option,
+)
+from comity.cli.output import build_table, line_text, show_document, show_hint, show_output
+from comity.clients.files import read_text
+from comity.clients.server_import import ImportedServer
+from comity.clients.takeover import add_servers
+from comity.errors import Misconfigured
+from comity.mcp.protocol import is_id
+from comity.servers.mcp_registry.client import McpRegistryClient, address_problem
+from comity.servers.mcp_registry.model import NAME, RegistryServer
+from comity.servers.mcp_registry.rules import REMOTE, ServerPlan, plan_server
+from comity.servers.wiring import proxies_of
+
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SOURCES: Final = ("npm", "pypi", "oci", "nuget", REMOTE)
+
+
+@click.command("search", cls=CliCommand)
+@click.argument("words", nargs=-1)
+@limit_option(20, 100)
+@config_options
+def search_command(words: tuple[str, ...], limit: int) -> None:
+    """Search the MCP registry for servers by name.
+
+    The setting `registry.source_url` names the registry.
+
+    \b
+    Examples:
+      comity servers search github
+      comity servers search files -n 50 -o json
+    """
+    client = _client_of(_settings_or_defaults())
+    found = asyncio.run(client.search(" ".join(words), limit))
+    rows = [
+        (each.name, each.version, ", ".join(_sources_of(each)), each.description or each.title)
+        for each in found
+    ]
+
+    def print_table() -> None:
+        if not rows:
+            show_output(line_text("The registry has no such server."))
+            return
+        show_output(build_table(("NAME", "VERSION", "RUNS AS", "DESCRIPTION"), rows))
+        show_hint("`comity servers add NAME` adds one to your configuration.")
+
+    document = {
+        "servers": [
+            {"name": name, "version": version, "description": about, "sources": _sources_of(each)}
+            for each, (name, version, _, about) in zip(found, rows, strict=True)
+        ]
+    }
+    show_document(document, print_table, [each.name for each in found])
+
+
+@click.command("add", cls=CliCommand)
+@click.argument("name", metavar="NAME[@VERSION]")
+@click.option("--id", "server_id", metavar="ID", default="", help="Id of the server here.")
+@click.option(
+    "--use",
+    "source",
+    type=click.Choice(_SOURCES),
+    help="Use this kind of package, or the remote endpoint. Default: the first one.",
+)
+@click.option(
+    "--allow-runtime-arguments",
+    is_flag=True,
+    help="Accept arguments for the program that runs the package, such as docker.",
+)
+@dry_run_option
+@yes_option
+@config_options
+def add_command(
+    name: str,
+    server_id: str,
+    source: str | None,
+    *,
+    allow_runtime_arguments: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Add a server of the MCP registry to the configuration.
+
+    The command shows what will run, and asks. The entry has one fixed version. Secrets stay
+    variables: the command says which ones to set.
+
+    \b
+    Examples:
+      comity servers search github
+      comity servers add io.github.owner/name --dry-run
+      comity servers add io.github.owner/name@1.2.0 --id notes
+    """
+    wanted, _, version = name.partition("@")
+    if not NAME.fullmatch(wanted):
+        raise Misconfigured(f"{wanted!r:.200} is no server of a registry, as io.github.owner/name")
+    if server_id and not is_id(server_id):
+        raise Misconfigured(f"{server_id!r:.80} is no id of a server")
+    path, settings = _load_config()
+    client = _client_of(settings)
+    server = asyncio.run(client.get(wanted, version or "latest"))
+    plan = plan_server(
+        server, id=server_id, source=source or "", with_runtime_arguments=allow_runtime_arguments
+    )
+    if "url" in plan.entry and (problem := asyncio.run(address_problem(plan.entry["url"]))):
+        raise Misconfigured(f"{server.name} {server.version} cannot be added: {problem}")
+    is_for_people = not current_options().is_for_programs
+    if is_for_people:
+        _print_plan(server, plan)
+    added: list[str] = []
+    if not dry_run:
+        confirm(f"Add it to {path}?", yes=yes)
+        added = _write(path, settings, server, plan)
+    document = _plan_view(server, plan, path, added)
+    show_document(document, lambda: _print_outcome(path, plan, added, dry_run), added or [plan.id])
+
+
+def _write(path: Path, settings: Settings, server: RegistryServer, plan: ServerPlan) -> list[str]:
+    host = urlsplit(settings.registry.source_url).netloc
+    comment = f"{server.name} {server.version} of {host} {plan.digest}".strip()
+    imported = ImportedServer(plan.id, plan.entry, [server.name], comment=comment)
+    return add_servers(path, [imported], _find_mistakes)
+
+
+def _find_mistakes(path: Path) -> str:
+    try:
+        load_settings(path, _environ_for(path))
+    except Misconfigured as problem:
+        return str(problem)
+    return ""
+
+
+def _load_config() -> tuple[Path, Settings]:
+    """Return the configuration file and its settings. Its variables need not be set yet."""
+    source = _config_source(os.environ)
+    paths = [path for path in source.watched_paths if path.is_file()]
+    path = current_options().config or next(iter(paths), None)
+    if path is not None and path.is_file():
+        if file_format_of(path) == "mgp":
+            raise Misconfigured(f"{path} is shared with other programs; add the server there")
+        source = _config_source(_environ_for(path))
+    loaded = source.load()
+    return loaded.files[0], loaded.settings
+
+
+def _settings_or_defaults() -> Settings:
+    source = _config_source(os.environ)
+    if current_options().config is None and not any(each.exists() for each in source.watched_paths):
+        return Settings()
+    return _load_config()[1]
+
+
+def _config_source(environ: Mapping[str, str]) -> ConfigSource:
+    return ConfigSource(Path.cwd(), Path.home(), environ, current_options().config)
+
+
+def _environ_for(path: Path) -> dict[str, str]:
+    """Return the environment, with a word for each variable of the file that is not set yet."""
+    return {**dict.fromkeys(_REFERENCE.findall(read_text(path)), "unset"), **os.environ}
+
+
+def _client_of(settings: Settings) -> McpRegistryClient:
+    return McpRegistryClient(settings.registry.source_url, proxies_of(settings))
+
+
+def _sources_of(server: RegistryServer) -> list[str]:
+    kinds = [package.registry_type for package in server.packages]
+    return list(dict.fromkeys([*kinds, *([REMOTE] if server.remotes else [])]))
+
+
+def _print_plan(server: RegistryServer, plan: ServerPlan) -> None:
+    entry = plan.entry
+    facts = [
+        ("description", server.description),
+        ("id", plan.id),
+        ("runs", " ".join(map(_shown_word, [entry["command"], *entry["args"]])))
+        if "command" in entry
+        else ("calls", entry["url"]),
+        ("digest", plan.digest),
+        ("gets", ", ".join([*entry.get("env", {}), *entry.get("headers", {})])),
+        *(("note", note) for note in plan.notes),
+    ]
+    show_output(line_text(f"{server.name} {server.version}", "bold"))
+    rows = [(line_text(title, "dim"), line_text(fact)) for title, fact in facts if fact]
+    show_output(build_table(("", ""), rows))
+    if plan.needs:
+        show_output("", line_text("Variables of the gateway's environment that it gets:", "bold"))
+        needs = [
+            (
+                each.name,
+                "required" if each.is_required else "optional",
+                "set" if os.environ.get(each.name) else "not set",
+                each.description,
+            )
+            for each in plan.needs
+        ]
+        show_output(build_table(("VARIABLE", "NEEDED", "STATE", "DESCRIPTION"), needs))
+
+
+def _print_outcome(path: Path, plan: ServerPlan, added: list[str], dry_run: bool) -> None:
+    if dry_run:
+        show_output("", line_text(f"Nothing was written to {path}."))
+    elif not added:
+        show_output("", line_text(f"{path} has this server already."))
+    else:
+        show_output("", line_text(f"Added {added[0]} to {path}."))
+    unset = [each.name for each in plan.needs if each.is_required and not os.environ.get(each.name)]
+    if unset:
+        show_output(line_text(f"Set before the gateway starts: {', '.join(unset)}.", "yellow"))
+
+
+def _shown_word(word: str) -> str:
+    return word if re.fullmatch(r"[A-Za-z0-9_@%+=:,./${}-]+", word) else repr(word)
+
+
+def _plan_view(
+    server: RegistryServer, plan: ServerPlan, path: Path, added: list[str]
+) -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "version": server.version,
+        "id": added[0] if added else plan.id,
+        "source": plan.source,
+        "entry": plan.entry,
+        "digest": plan.digest or None,
+        "needs": [
+            {
+                "name": each.name,
+                "description": each.description,
+                "required": each.is_required,
+                "secret": each.is_secret,
+                "set": bool(os.environ.get(each.name)),
+            }
+            for each in plan.needs
+        ],
+        "notes": list(plan.notes),
+        "file": str(path),
+        "added": bool(added),
+    }

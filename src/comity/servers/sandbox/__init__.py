@@ -1,0 +1,1 @@
+"""The sandbox of server processes: levels, rules, resources and the network proxy."""

@@ -1,0 +1,64 @@
+"""The levels of confinement, and what a server may reach inside of it."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+MEGABYTE: Final = 1024 * 1024
+
+
+class SandboxLevel(IntEnum):
+    """How strongly a server is confined. A higher level confines more."""
+
+    NONE = 0
+    # No new privileges, limits of resources, a clean environment, no inherited descriptors.
+    BASIC = 1
+    # Landlock and seccomp as well: files, network, programs and system calls.
+    LANDLOCK = 2
+    # Namespaces of bubblewrap as well: nothing else of the machine can be seen.
+    BUBBLEWRAP = 3
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+LEVEL_BY_LABEL: Final = {level.label: level for level in SandboxLevel}
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxAccess:
+    """The access of a server beyond its own program and its scratch folder.
+
+    `hosts` are the entries of the network proxy's allow-list. Of the folders in `listed` it may
+    read the names of files only. `reads_script` gives it the folder of the script in its command
+    line, which an operator wrote.
+    """
+
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    may_execute: bool = False
+    listed: tuple[str, ...] = ()
+    reads_script: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """The resources of a server. `cpu_percent` is of one core, and 0 is without a limit."""
+
+    memory: int = 1024 * MEGABYTE
+    processes: int = 64
+    open_files: int = 1024
+    file_bytes: int = 256 * MEGABYTE
+    scratch_bytes: int = 64 * MEGABYTE
+    cpu_percent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxPolicy:
+    """The confinement of one server at its next start."""
+
+    level: SandboxLevel
+    access: SandboxAccess = field(default_factory=SandboxAccess)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)

@@ -1,0 +1,168 @@
+"""The files that a program needs to run: itself, its interpreter and its libraries."""
+
+import os
+import shutil
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from comity.errors import Unavailable
+
+SYSTEM_LIBRARIES: Final = (
+    *("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/share", "/usr/local/lib"),
+    *("/usr/local/share", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"),
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ssl", "/etc/pki"),
+    *("/etc/ca-certificates", "/etc/localtime", "/etc/timezone", "/etc/hosts"),
+    *("/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf"),
+)
+"""The places that every program may read. They hold no program that can be executed."""
+
+SYSTEM_PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/opt", "/etc/alternatives")
+"""The programs that a server may execute with the permission `shell.execute`."""
+
+_SCRIPT_SUFFIXES: Final = (".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".jar")
+_MAX_HOPS: Final = 8
+_ELF, _PT_INTERP = b"\x7fELF", 3
+
+
+@dataclass(slots=True)
+class ProgramFiles:
+    """The path to execute, and what this program reads and executes itself.
+
+    `links` maps symbolic links on the way to their targets, as they are written.
+    """
+
+    program: str
+    readable: dict[str, None] = field(default_factory=dict[str, None])
+    executable: dict[str, None] = field(default_factory=dict[str, None])
+    links: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def find_program_files(
+    argv: Sequence[str], environment: Mapping[str, str], folder: str, *, with_script: bool = True
+) -> ProgramFiles:
+    """Return the files of a command line. Raise Unavailable if there is no such program."""
+    path = environment.get("PATH", os.defpath)
+    found = shutil.which(argv[0], path=path)
+    if found is None:
+        raise Unavailable(
+            f"cannot start {argv[0]!r:.200}: there is no such program; check that it is installed "
+            "and how it is spelt, or give its full path"
+        )
+    files = ProgramFiles(str(_with_real_folder(Path(folder, found))))
+    _add_executable(files, files.program, path, _MAX_HOPS)
+    words = (Path(folder, word) for word in argv[1:]) if with_script else ()
+    script = next((word for word in words if _is_file(word)), None)
+    if script is not None:
+        _add_script(files, script)
+    return files
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _add_executable(files: ProgramFiles, program: str, search_path: str, hops: int) -> None:
+    """Add a program with its libraries, its loader, and the interpreter of its first line."""
+    real = _follow_links(files, program)
+    files.executable[str(real)] = None
+    # A virtual environment is found by the name of its program, not by the file behind it.
+    for each in {Path(program): None, real: None}:
+        for place in _libraries_beside(each):
+            files.readable[str(place)] = None
+    for needed in _interpreters_of(real, search_path):
+        if hops:
+            _add_executable(files, needed, search_path, hops - 1)
+
+
+def _follow_links(files: ProgramFiles, path: str) -> Path:
+    here = _with_real_folder(Path(path))
+    for _ in range(_MAX_HOPS):
+        if not here.is_symlink():
+            break
+        target = str(here.readlink())
+        files.links[str(here)] = target
+        here = _with_real_folder(here.parent / target)
+    return here.resolve()
+
+
+def _with_real_folder(path: Path) -> Path:
+    """Return a path whose folders are no symbolic links. The last part may be one."""
+    return path.parent.resolve() / path.name
+
+
+def _libraries_beside(program: Path) -> Iterable[Path]:
+    """Yield the libraries of a program's installation: never a whole home directory."""
+    modules = [parent for parent in program.parents if parent.name == "node_modules"]
+    yield from modules[-1:]
+    prefix = program.parent.parent
+    if program.parent.name != "bin" or str(prefix) in ("/", "/usr", "/usr/local"):
+        return
+    marker = prefix / "pyvenv.cfg"
+    if _is_file(marker):
+        yield prefix
+        yield from _base_of_environment(marker)
+    for name in ("lib", "lib64", "libexec"):
+        if (prefix / name).is_dir():
+            yield prefix / name
+
+
+def _base_of_environment(marker: Path) -> Iterable[Path]:
+    """Yield the libraries of the Python that a virtual environment is based on."""
+    for line in marker.read_text("utf-8", errors="replace").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "home":
+            yield from (place for place in (Path(value.strip()).parent / "lib",) if place.is_dir())
+
+
+def _interpreters_of(program: Path, search_path: str) -> Iterable[str]:
+    try:
+        with program.open("rb") as opened:
+            beginning = opened.read(4096)
+            if beginning[:4] == _ELF:
+                yield from _loader_of(beginning)
+                return
+    except OSError:
+        return
+    if beginning[:2] != b"#!":
+        return
+    words = os.fsdecode(beginning[2:].split(b"\n", 1)[0]).split()
+    yield from words[:1]
+    if words and Path(words[0]).name == "env":
+        named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        found = shutil.which(named[0], path=search_path) if named else None
+        if found is not None:
+            yield found
+
+
+def _loader_of(beginning: bytes) -> Iterable[str]:
+    """Yield the dynamic loader that an ELF file of 64 bits names, if it is near the beginning."""
+    if beginning[4] != 2:
+        return
+    (table,) = struct.unpack_from("<Q", beginning, 32)
+    size, count = struct.unpack_from("<HH", beginning, 54)
+    for number in range(count):
+        at = table + number * size
+        if at + 56 > len(beginning):
+            return
+        kind, _, start, _, _, length = struct.unpack_from("<IIQQQQ", beginning, at)
+        if kind == _PT_INTERP and start + length <= len(beginning):
+            yield os.fsdecode(beginning[start : start + length].rstrip(b"\0"))
+            return
+
+
+def _add_script(files: ProgramFiles, script: Path) -> None:
+    """Add the script that an interpreter runs, and the modules beside it."""
+    for each in {script: None, _follow_links(files, str(script)): None}:
+        files.readable[str(each)] = None
+        for place in _libraries_beside(each):
+            files.readable[str(place)] = None
+        folder = each.parent
+        is_shared = folder in (Path("/"), Path("/tmp"), Path.home())  # noqa: S108  # only compared
+        if each.suffix in _SCRIPT_SUFFIXES and not is_shared:
+            files.readable[str(folder)] = None

@@ -1,0 +1,201 @@
+"""Confines the processes of servers, each with what it may reach when it starts."""
+
+import asyncio
+import itertools
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from comity.errors import Unavailable
+from comity.servers.process.process import ServerCommand, environment_for
+from comity.servers.sandbox.cgroups import ControlGroup, ControlGroups
+from comity.servers.sandbox.launch import SCRATCH, EgressDoor, proxy_variables, sandbox_command
+from comity.servers.sandbox.levels import MachineSandbox, detect_levels
+from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits, SandboxPolicy
+
+_HANDOVER_SECONDS = 30.0
+
+
+class NetworkProxy(Protocol):
+    """The network of one confined server."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+type ProxyFactory = Callable[[str, tuple[str, ...], socket.socket], NetworkProxy]
+"""Creates the proxy of a server for the hosts that it may reach and its listening socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRequest:
+    """The confinement of a server at its next start. `wanted` is a level or `auto`."""
+
+    wanted: str
+    must_confine: bool
+    access: SandboxAccess
+    limits: SandboxLimits
+
+
+class SandboxService:
+    """The sandboxes of one gateway: its levels, its control groups and its folders."""
+
+    def __init__(self, make_proxy: ProxyFactory) -> None:
+        self._make_proxy = make_proxy
+        self._detected: asyncio.Future[MachineSandbox] | None = None
+        self._groups: ControlGroups | None = None
+        self._folder: Path | None = None
+        self._run_numbers = itertools.count(1)
+
+    async def machine(self) -> MachineSandbox:
+        """Return the levels of this machine. The first call finds out."""
+        if self._detected is None:
+            self._detected = asyncio.ensure_future(asyncio.to_thread(detect_levels))
+        return await asyncio.shield(self._detected)
+
+    async def enter(
+        self, server: str, command: ServerCommand, request: SandboxRequest
+    ) -> "SandboxRun":
+        """Return a command that is confined, with what belongs to it.
+
+        Raises Unavailable if this machine cannot confine it as requested.
+        """
+        level = SandboxLevel.NONE
+        if request.must_confine or request.wanted != level.label:
+            try:
+                level = (await self.machine()).choose(
+                    request.wanted, must_confine=request.must_confine
+                )
+            except Unavailable as refused:
+                raise Unavailable(f"server {server!r} is not started: {refused}") from None
+        run = SandboxRun(SandboxPolicy(level, request.access, request.limits), command)
+        if level is SandboxLevel.NONE:
+            return run
+        try:
+            await asyncio.to_thread(run.prepare_folders, self._own_folder(), self._create_group)
+            if request.access.hosts and level >= SandboxLevel.LANDLOCK:
+                await run.open_network(partial(self._make_proxy, server, request.access.hosts))
+            run.confine()
+        except BaseException:
+            await run.close()
+            raise
+        return run
+
+    async def close(self) -> None:
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def _own_folder(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="comity-sandbox-"))
+        return self._folder
+
+    def _create_group(self, limits: SandboxLimits) -> ControlGroup | None:
+        if self._groups is None:
+            self._groups = ControlGroups()
+        return self._groups.create(f"{os.getpid()}-{next(self._run_numbers)}", limits)
+
+
+class SandboxRun:
+    """One run of a confined server, with its control group, scratch folder and network."""
+
+    def __init__(self, policy: SandboxPolicy, command: ServerCommand) -> None:
+        self.policy = policy
+        self.command = command
+        self._group: ControlGroup | None = None
+        self._scratch: Path | None = None
+        self._door: EgressDoor | None = None
+        self._proxy: NetworkProxy | None = None
+        self._handover: asyncio.Future[None] | None = None
+
+    def prepare_folders(
+        self, parent: Path, create_group: Callable[[SandboxLimits], ControlGroup | None]
+    ) -> None:
+        """Create the control group and the scratch folder. This blocks for a moment."""
+        self._group = create_group(self.policy.limits)
+        self._scratch = Path(tempfile.mkdtemp(dir=parent))
+
+    async def open_network(self, make_proxy: Callable[[socket.socket], NetworkProxy]) -> None:
+        """Start the proxy. With namespaces, the sandbox hands over the socket that it serves."""
+        assert self._scratch is not None
+        if self.policy.level is SandboxLevel.LANDLOCK:
+            listener = socket.create_server(("127.0.0.1", 0))
+            self._door = EgressDoor(port=listener.getsockname()[1])
+            await self._start_proxy(make_proxy(listener))
+            return
+        path = str(self._scratch / "egress")
+        self._door = EgressDoor(socket_path=path)
+        door = socket.socket(socket.AF_UNIX)
+        try:
+            door.bind(path)
+            door.listen(1)
+            door.setblocking(False)
+        except BaseException:
+            door.close()
+            raise
+        self._handover = asyncio.ensure_future(self._take_listener(door, make_proxy))
+
+    async def _take_listener(
+        self, door: socket.socket, make_proxy: Callable[[socket.socket], NetworkProxy]
+    ) -> None:
+        """Take the socket from the last step before the server starts, and nothing from others."""
+        with door:
+            line, _ = await asyncio.get_running_loop().sock_accept(door)
+        with line:
+            line.settimeout(_HANDOVER_SECONDS)
+            _, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, line, 1, 1)
+            await self._start_proxy(make_proxy(socket.socket(fileno=descriptors[0])))
+            line.setblocking(False)
+            line.send(b"t")
+
+    async def _start_proxy(self, proxy: NetworkProxy) -> None:
+        self._proxy = proxy
+        await proxy.start()
+
+    def confine(self) -> None:
+        """Put the command into the sandbox. Raise Unavailable if there is no such program."""
+        command, scratch = self.command, str(self._scratch)
+        home = SCRATCH if self.policy.level is SandboxLevel.BUBBLEWRAP else scratch
+        own: Mapping[str, str] = {"HOME": home, "TMPDIR": home, **proxy_variables(self._door)}
+        env = {**own, **command.env}
+        argv = sandbox_command(
+            self.policy,
+            command.argv,
+            environment_for(env, os.environ),
+            folder=str(Path.cwd() / (command.cwd or "")),
+            scratch=scratch,
+            door=self._door,
+        )
+        files = () if self._group is None else self._group.member_files
+        self.command = replace(
+            command, argv=argv, env=env, cwd="/", is_confined=True, member_files=files
+        )
+
+    def describe_end(self, reason: str) -> str:
+        """Return why the server ended, with the limits that it reached."""
+        reached = [] if self._group is None else self._group.reached_limits()
+        return f"{reason}; it reached {' and '.join(reached)}" if reached else reason
+
+    async def close(self) -> None:
+        if self._handover is not None:
+            self._handover.cancel()
+            # A sandbox that hands over no socket has no network, and says so itself.
+            await asyncio.gather(self._handover, return_exceptions=True)
+        if self._proxy is not None:
+            await self._proxy.close()
+        await asyncio.to_thread(self._remove_folders)
+
+    def _remove_folders(self) -> None:
+        if self._group is not None:
+            self._group.remove()
+        if self._scratch is not None:
+            with suppress(OSError):
+                shutil.rmtree(self._scratch)

@@ -1,0 +1,427 @@
+"""The last step before a server starts: it gives up all access that the server does not get.
+
+It runs as a process of its own, inside of bubblewrap if there is one. It imports no package and few
+modules, because every start of a server waits for it.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import stat
+import struct
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+STAGE_FAILED_STATUS = 97
+"""The exit status if the program could not be confined."""
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_ONLY_VERSION, _BENEATH, _PORT = 1, 1, 2
+_EXECUTE, _WRITE, _READ, _LIST = 1, 2, 4, 8
+_MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
+_TRUNCATE, _IOCTL = 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
+_READING = _READ | _LIST
+# How many access rights to files each Landlock version has, counted from the lowest bit.
+_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
+_RIGHTS_SINCE_5 = 16
+# From version 4 on: TCP ports to bind and to connect to.
+_BIND_AND_CONNECT, _CONNECT = 3, 2
+# From version 6 on: no signal and no abstract socket connection leaves the sandbox.
+_SCOPES = 3
+
+
+class _LandlockRuleset(ctypes.Structure):
+    _fields_ = (
+        ("handled_fs", ctypes.c_uint64),
+        ("handled_net", ctypes.c_uint64),
+        ("scoped", ctypes.c_uint64),
+    )
+
+
+class _PathBeneathRule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+class _PortRule(ctypes.Structure):
+    _fields_ = (("allowed", ctypes.c_uint64), ("port", ctypes.c_uint64))
+
+
+def landlock_version() -> int:
+    """Return the Landlock version of this kernel. Raise OSError if it has none."""
+    return _call(_CREATE, None, 0, _ONLY_VERSION)
+
+
+def restrict_files(
+    readable: Iterable[str],
+    writable: Iterable[str],
+    executable: Iterable[str],
+    listed: Iterable[str] = (),
+    ports: Iterable[int] = (),
+) -> None:
+    """Restrict this process to these files, folders and TCP ports to connect to.
+
+    Paths that do not exist are skipped.
+    """
+    known = landlock_version()
+    rights = (1 << _RIGHTS.get(known, _RIGHTS_SINCE_5)) - 1
+    ruleset = _LandlockRuleset(
+        rights, _BIND_AND_CONNECT if known >= 4 else 0, _SCOPES if known >= 6 else 0
+    )
+    size = 8 if known < 4 else 16 if known < 6 else 24
+    rules = _call(_CREATE, ctypes.byref(ruleset), size, 0)
+    changing = rights & ~(_EXECUTE | _IOCTL | _MAKE_CHAR | _MAKE_BLOCK)
+    try:
+        for allowed, places in (
+            (_READING, readable),
+            (changing, writable),
+            (_EXECUTE | _READING, executable),
+            (_LIST, listed),
+        ):
+            for place in places:
+                with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
+                    _allow(rules, place, allowed & rights)
+        for port in ports:
+            _call(_ADD, rules, _PORT, ctypes.byref(_PortRule(_CONNECT, port)), 0)
+        _call(_RESTRICT, rules, 0)
+    finally:
+        os.close(rules)
+
+
+def _allow(rules: int, place: str, allowed: int) -> None:
+    opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISDIR(os.fstat(opened).st_mode):
+            allowed &= _OF_FILES
+        beneath = _PathBeneathRule(allowed, opened)
+        _call(_ADD, rules, _BENEATH, ctypes.byref(beneath), 0)
+    finally:
+        os.close(opened)
+
+
+def _call(number: int, *arguments: object) -> int:
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    found: int = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *words)
+    if found < 0:
+        failed = ctypes.get_errno()
+        raise OSError(failed, os.strerror(failed))
+    return found
+
+
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 38, 22, 24
+_FILTER = 2
+_LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
+_HAS_BITS = 0x45
+_NUMBER_AT, _MACHINE_AT = 0, 4
+_KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
+_MAX_CAPABILITIES = 64
+
+_X86, _ARM = "x86_64", "aarch64"
+_MACHINES = {_X86: 0xC000003E, _ARM: 0xC00000B7}
+_X32 = 0x40000000
+"""From this number on, an x86_64 kernel accepts the same system calls under other numbers."""
+
+# The numbers of each system call on x86_64 and aarch64, or None where it does not exist.
+REFUSED_CALLS: Mapping[str, tuple[int, int | None]] = {
+    # Other processes.
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "process_madvise": (440, 440),
+    # Mounts and namespaces.
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    # Large parts of the kernel that a server does not need. io_uring opens sockets past a filter.
+    "bpf": (321, 280),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "vmsplice": (278, 75),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "memfd_secret": (447, 447),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    # The machine itself.
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "syslog": (103, 116),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "vhangup": (153, 58),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+}
+# Programs that are not in a file that may be executed.
+_REFUSED_EXECUTION: Mapping[str, tuple[int, int | None]] = {
+    "memfd_create": (319, 279),
+    "execveat": (322, 281),
+}
+_SOCKET, _CLONE3 = {_X86: 41, _ARM: 198}, 435
+CLONE_CALLS = {_X86: 56, _ARM: 220}
+IOCTL_CALLS = {_X86: 16, _ARM: 29}
+# CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID and NET.
+_NAMESPACE_FLAGS = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x70000000
+# These put text into a terminal as if somebody had typed it.
+_TERMINAL_REQUESTS = (0x5412, 0x541C)
+_IPV4, _IPV6, _STREAM, _TYPE_MASK, _TCP = 2, 10, 1, 0xF, 6
+
+_Step = tuple[int, int, int, int]
+
+
+class _SeccompProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
+
+
+def restrict_syscalls(*, network: bool, execution: bool) -> None:
+    """Install the seccomp filter. Raise OSError if the kernel or the architecture has none.
+
+    With `network` the only sockets are those of TCP. With `execution` a program may come from
+    memory too.
+    """
+    machine = os.uname().machine
+    if sys.platform != "linux" or machine not in _MACHINES:
+        raise OSError(errno.ENOSYS, f"no filter of calls for {machine}")
+    written = _filter_program(machine, network=network, execution=execution)
+    program = _SeccompProgram(len(written) // 8, written)
+    _drop_capabilities()
+    _control(_PR_SET_NO_NEW_PRIVS, 1)
+    _control(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program))
+
+
+def _filter_program(machine: str, *, network: bool, execution: bool) -> bytes:
+    """Return the filter program for the kernel: instructions of a code, two jumps and a number."""
+    refuse = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
+    steps: list[_Step] = [
+        (_LOAD, 0, 0, _MACHINE_AT),
+        (_EQUAL, 1, 0, _MACHINES[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+    ]
+    if machine == _X86:
+        steps += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+    column = 0 if machine == _X86 else 1
+    names = REFUSED_CALLS if execution else {**REFUSED_CALLS, **_REFUSED_EXECUTION}
+    for numbers in names.values():
+        number = numbers[column]
+        if number is not None:
+            steps += [(_EQUAL, 0, 1, number), refuse]
+    # The flags of this call are in memory, which a filter cannot read. Libraries then use clone.
+    steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    steps += _guard_call(
+        CLONE_CALLS[machine], [_load_argument(0), (_HAS_BITS, 0, 1, _NAMESPACE_FLAGS), refuse]
+    )
+    terminal = [(_EQUAL, 0, 1, each) for each in _TERMINAL_REQUESTS]
+    steps += _guard_call(
+        IOCTL_CALLS[machine],
+        [_load_argument(1), *(part for check in terminal for part in (check, refuse))],
+    )
+    if network:
+        steps += _guard_call(_SOCKET[machine], _allow_tcp(refuse))
+    else:
+        steps += [(_EQUAL, 0, 1, _SOCKET[machine]), refuse]
+    steps.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def _guard_call(number: int, checks: Sequence[_Step]) -> list[_Step]:
+    """Return the steps for one system call. Every other call skips them."""
+    return [(_EQUAL, 0, len(checks) + 1, number), *checks, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _load_argument(index: int) -> _Step:
+    return (_LOAD, 0, 0, 16 + 8 * index)
+
+
+def _allow_tcp(refuse: _Step) -> list[_Step]:
+    """Return the checks of a new socket: IPv4 or IPv6, a stream, and TCP by default or by name.
+
+    Landlock has no rule for other protocols over streams, such as MPTCP.
+    """
+    return [
+        _load_argument(0),
+        (_EQUAL, 2, 0, _IPV4),
+        (_EQUAL, 1, 0, _IPV6),
+        refuse,
+        _load_argument(1),
+        (_AND, 0, 0, _TYPE_MASK),
+        (_EQUAL, 1, 0, _STREAM),
+        refuse,
+        _load_argument(2),
+        (_EQUAL, 2, 0, 0),
+        (_EQUAL, 1, 0, _TCP),
+        refuse,
+    ]
+
+
+def _drop_capabilities() -> None:
+    """Drop the capability bounding set if this process is root. Others have none to drop."""
+    if os.geteuid() != 0:
+        return
+    for capability in range(_MAX_CAPABILITIES):
+        try:
+            _control(_PR_CAPBSET_DROP, capability)
+        except OSError as refused:
+            if refused.errno == errno.EINVAL:
+                return
+            raise
+
+
+def _control(what: int, *arguments: object) -> None:
+    words = [ctypes.c_ulong(each) if isinstance(each, int) else each for each in arguments]
+    words += [ctypes.c_ulong(0)] * (4 - len(words))
+    if ctypes.CDLL(None, use_errno=True).prctl(what, *words) != 0:
+        failed = ctypes.get_errno()
+        raise OSError(failed, os.strerror(failed))
+
+
+def restrict_resources(limits: Mapping[str, int]) -> None:
+    """Set the limits of this process. `limits` are those of `comity.servers.sandbox.model`."""
+    processes = limits["processes"] + limits.get("counted_processes", 0)
+    for what, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_DATA, limits["memory"]),
+        (resource.RLIMIT_NPROC, processes),
+    ):
+        _, hard = resource.getrlimit(what)
+        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (bound, bound))
+
+
+def count_own_processes() -> int:
+    """Return how many threads the user of this process runs. The kernel counts them together."""
+    found, user = 0, os.getuid()
+    for name in os.listdir("/proc"):  # noqa: PTH208  # the stage imports as little as it can
+        with suppress(OSError):
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:  # noqa: PTH116  # as above
+                found += len(os.listdir(f"/proc/{name}/task"))  # noqa: PTH208  # as above
+    return found
+
+
+def hand_over_listener(gateway: str, port: int) -> None:
+    """Listen on loopback in this network namespace, and give the socket to the gateway.
+
+    The gateway accepts the connections of the server there: it is the only way out.
+    """
+    # Most servers have no network, and their start does not wait for this module.
+    import socket
+
+    with socket.socket() as listener, socket.socket(socket.AF_UNIX) as line:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+        line.settimeout(10)
+        line.connect(gateway)
+        socket.send_fds(line, [b"l"], [listener.fileno()])
+        line.recv(1)
+
+
+class StagePolicy:
+    """The policy as `comity.servers.sandbox.launch` writes it."""
+
+    level: int
+    limits: dict[str, int]
+    counts_processes: bool
+    readable: list[str]
+    writable: list[str]
+    executable: list[str]
+    listed: list[str]
+    network: bool
+    execution: bool
+    ports: list[int]
+    egress: str
+    egress_port: int
+    folder: str
+
+    def __init__(self, text: str) -> None:
+        self.__dict__.update(json.loads(text))
+
+
+def apply_sandbox(policy: StagePolicy) -> None:
+    """Give up all other access, irrevocably. Raise OSError if that is not possible."""
+    if policy.egress:
+        hand_over_listener(policy.egress, policy.egress_port)
+    limits = dict(policy.limits)
+    if policy.counts_processes:
+        limits["counted_processes"] = count_own_processes()
+    restrict_resources(limits)
+    if policy.level == 1:
+        _control(_PR_SET_NO_NEW_PRIVS, 1)
+        return
+    restrict_syscalls(network=policy.network, execution=policy.execution)
+    restrict_files(
+        policy.readable,
+        policy.writable,
+        policy.executable,
+        policy.listed,
+        policy.ports,
+    )
+
+
+def main(words: Sequence[str]) -> int:
+    policy, program, argv = StagePolicy(words[0]), words[1], words[2:]
+    try:
+        apply_sandbox(policy)
+    except OSError as refused:
+        sys.stderr.write(
+            f"this machine cannot confine a program ({refused.strerror}); see its levels with "
+            "`comity doctor`\n"
+        )
+        return STAGE_FAILED_STATUS
+    # Bubblewrap ignores these, so that a signal to the group ends the server and not its cage.
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(sign, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    if policy.folder:
+        with suppress(OSError):
+            os.chdir(policy.folder)
+    try:
+        os.execv(program, list(argv))  # noqa: S606  # words that the operator's rules allow
+    except OSError as refused:
+        sys.stderr.write(f"cannot start {argv[0]!r:.200}: {refused.strerror}\n")
+    return STAGE_FAILED_STATUS
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Views: named subsets of tools, each with its own endpoint."""

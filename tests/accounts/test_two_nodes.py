@@ -1,0 +1,58 @@
+"""Accounts on two nodes: each call has the right one, and a node that dies loses none."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from comity.storage import stores
+from tests.accounts.scene import AGENT, ANA, BEN, SECONDS, AccountScene, an_account_scene
+from tests.cluster.nats_cluster import a_nats_cluster
+from tests.cluster.postgres import a_postgres
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Generator[AccountScene]:
+    with a_nats_cluster(tmp_path, 1) as bus, a_postgres() as postgres:
+        asyncio.run(stores.upgrade_store(postgres.url))
+        with an_account_scene(tmp_path, store=postgres.url, nats=bus.urls[0], nodes=2) as made:
+            yield made
+
+
+async def test_both_nodes_use_the_right_account_and_a_killed_refresh_leaves_one(
+    scene: AccountScene,
+) -> None:
+    for place, person in enumerate((ANA, BEN)):
+        scene.realm.person = person.partition(":")[2]
+        await scene.connect(person, node=place)
+    scene.wait_for_server()
+    for node in (0, 1):
+        assert await scene.call(ANA, node=node) == "ana"
+        assert await scene.call(BEN, node=node) == "ben"
+        assert await scene.call(AGENT, node=node) == "ana"
+    # Both nodes find the token expired at the same time. One of them refreshes it.
+    scene.realm.expire_all()
+    calls = (scene.call(ANA, node=node) for node in (0, 1, 0, 1))
+    assert await asyncio.gather(*calls) == ["ana"] * 4
+    assert scene.realm.grants.count("refresh_token") == 1
+    # The node that refreshes dies before its request was answered.
+    scene.realm.may_refresh.clear()
+    scene.realm.expire_all()
+    begun = scene.realm.refreshes_begun
+    lost = asyncio.create_task(scene.call(ANA))
+    async with asyncio.timeout(SECONDS):
+        while scene.realm.refreshes_begun == begun:
+            await asyncio.sleep(0.02)
+    os.kill(scene.programs[0].pid, signal.SIGKILL)
+    scene.realm.drops_held = True
+    scene.realm.may_refresh.set()
+    await asyncio.gather(lost, return_exceptions=True)
+    # The other node takes over once the lease of the dead one has ended.
+    assert await scene.call(ANA, node=1) == "ana"
+    valid = [each for each in scene.realm.refreshing.values() if each.user == "ana"]
+    assert len(valid) == 1

@@ -1,0 +1,152 @@
+"""Project files have no effect until a person approved exactly their content."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comity.app.settings_reader import ConfigSource
+from comity.config.trust import content_digest, is_trusted, require_trust, trust_file
+from comity.errors import Misconfigured
+from tests.cli.program import EXAMPLE, Desk, Terminal
+
+pytestmark = pytest.mark.integration
+REFUSED = "run `comity config trust`"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path, COMITY_STATE_DIR=str(tmp_path / "state"))
+
+
+def leave(desk: Desk, name: str, content: object) -> Path:
+    """A file that somebody else left in the folder."""
+    path = desk.folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def witness(file: Path) -> dict[str, Any]:
+    """A server that leaves a file when it is started."""
+    code = f"open({str(file)!r}, 'w').close()"
+    return {"mcpServers": {"witness": {"command": sys.executable, "args": ["-c", code]}}}
+
+
+def toml(entry: dict[str, Any], *lines: str) -> str:
+    pairs = [f"{name} = {json.dumps(value)}" for name, value in entry.items()]
+    return "\n".join([*lines, "[[servers]]", 'id = "example"', *pairs, ""])
+
+
+@pytest.mark.parametrize("name", ["mcp.json", ".mcp.json"])
+def test_a_file_of_the_folder_starts_nothing_before_it_is_approved(desk: Desk, name: str) -> None:
+    left = desk.folder / "was-started"
+    leave(desk, name, witness(left))
+    for command in (
+        ("serve", "--port", "0"),
+        ("serve", "--stdio"),
+        ("tools", "list", "--local"),
+        ("servers", "update", "--yes"),
+        ("doctor",),
+        ("clients", "connect", "cursor", "--stdio"),
+    ):
+        ran = desk.run(*command)
+        assert ran.status != 0, command
+        assert REFUSED in ran.err + ran.out, command
+    assert not left.exists()
+    approved = desk.run("config", "trust")
+    assert (approved.status, "witness: " in approved.out) == (0, True)
+    desk.run("tools", "list", "--local")
+    assert left.exists()
+
+
+def test_a_changed_file_needs_a_new_approval(desk: Desk) -> None:
+    file = leave(desk, "comity.toml", toml(EXAMPLE))
+    assert desk.run("config", "trust").status == 0
+    assert desk.run("tools", "list", "--local").status == 0
+    file.write_text(toml(EXAMPLE, "# another line"))
+    ran = desk.run("tools", "list", "--local")
+    assert (ran.status != 0, REFUSED in ran.err) == (True, True)
+
+
+def test_a_changed_lock_file_needs_a_new_approval(desk: Desk) -> None:
+    leave(desk, "comity.toml", toml(EXAMPLE))
+    desk.run("config", "trust")
+    assert desk.run("servers", "update", "--yes", "--no-start").status == 0
+    assert desk.run("tools", "list", "--local").status == 0
+    lock = desk.folder / "comity.lock"
+    lock.write_text(lock.read_text() + "# another line\n")
+    ran = desk.run("tools", "list", "--local")
+    assert (REFUSED in ran.err, "comity.lock" in ran.err) == (True, True)
+    assert desk.run("config", "trust").status == 0
+    assert desk.run("tools", "list", "--local").status == 0
+
+
+def test_a_named_file_and_a_file_of_the_user_need_no_approval(desk: Desk) -> None:
+    file = leave(desk, "comity.toml", toml(EXAMPLE))
+    assert desk.run("tools", "list", "--local", "-c", "comity.toml").status == 0
+    own = desk.write("~/.config/comity/comity.toml", file.read_text())
+    file.unlink()
+    assert own.exists()
+    assert desk.run("tools", "list", "--local").status == 0
+
+
+def test_a_file_that_comity_wrote_is_approved_and_stays_so(desk: Desk) -> None:
+    assert desk.run("init").status == 0
+    assert desk.run("tools", "list", "--local").status == 0
+    desk.write("~/.cursor/mcp.json", {"mcpServers": {"more": {**EXAMPLE, "env": {"A": "b"}}}})
+    added = desk.run("init", "--connect")
+    assert "Added to comity.toml: more" in added.out, added.err
+    assert desk.run("tools", "list", "--local").status == 0
+
+
+def test_the_file_of_a_new_project_is_approved(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMITY_STATE_DIR", str(tmp_path / "state"))
+    assert desk.run("dev", "new", "server", "weather").status == 0
+    file = desk.folder / "weather" / "comity.toml"
+    assert is_trusted(file, content_digest(file.read_bytes()))
+
+
+def test_a_person_at_a_terminal_is_asked_at_the_start(desk: Desk) -> None:
+    leave(desk, "comity.toml", toml(EXAMPLE))
+    with Terminal(desk, "serve", "--port", "0") as terminal:
+        terminal.until("[y/N]")
+        assert "dev example-server" in terminal.seen
+        terminal.type("n\n")
+        assert terminal.end() != 0
+    with Terminal(desk, "serve", "--port", "0") as terminal:
+        terminal.until("[y/N]")
+        terminal.type("y\n")
+        terminal.until("listening on")
+
+
+def test_the_parsed_content_is_the_approved_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that changes after its approval, also while a gateway runs, is not applied."""
+    monkeypatch.setenv("COMITY_STATE_DIR", str(tmp_path / "state"))
+    file = tmp_path / "comity.toml"
+    file.write_text("port = 1\n")
+    source = ConfigSource(tmp_path, tmp_path, {}, needs_trust=True)
+    trust_file(file, content_digest(file.read_bytes()))
+    assert source.load().settings.port == 1
+    # The secret would be read from a place that the new content names.
+    file.write_text('port = 2\n[secrets]\nsources = ["file:/etc"]\n[store]\nurl = "${secret:x}"\n')
+    with pytest.raises(Misconfigured, match="config trust"):
+        source.load()
+
+
+def test_a_record_of_trust_is_private_and_for_one_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMITY_STATE_DIR", str(tmp_path / "state"))
+    digest = content_digest(b"a")
+    trust_file(tmp_path / "a" / "comity.toml", digest)
+    require_trust(tmp_path / "a" / "comity.toml", digest)
+    assert not is_trusted(tmp_path / "b" / "comity.toml", digest)
+    (record,) = (tmp_path / "state" / "trust").iterdir()
+    record.chmod(0o644)
+    assert not is_trusted(tmp_path / "a" / "comity.toml", digest)

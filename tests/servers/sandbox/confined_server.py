@@ -1,0 +1,98 @@
+"""A server that reads, writes, connects, fetches and executes as asked. Run as a program."""
+
+import os
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("confined")
+
+
+@server.tool()
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+
+@server.tool()
+def write(path: str, text: str) -> str:
+    return str(Path(path).write_text(text))
+
+
+@server.tool()
+def connect(host: str, port: int) -> str:
+    with socket.create_connection((host, port), 5):
+        return "connected"
+
+
+@server.tool()
+def fetch(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310
+            return answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return f"{refused.code}: {refused.read().decode()}"
+
+
+@server.tool()
+def execute(words: list[str]) -> str:
+    return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
+
+
+@server.tool()
+def variables() -> str:
+    return " ".join(sorted(os.environ))
+
+
+@server.tool()
+def fork_endlessly() -> str:
+    children: list[int] = []
+    try:
+        while True:
+            pid = os.fork()
+            if pid == 0:
+                signal.pause()
+            children.append(pid)
+    except OSError as refused:
+        return f"{len(children)} {refused.strerror}"
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+@server.tool()
+def fill_the_disk() -> str:
+    written = 0
+    with Path(os.environ["HOME"], "large").open("wb") as file:
+        try:
+            while True:
+                written += file.write(bytes(1024 * 1024))
+        except OSError as refused:
+            return f"{written} {refused.strerror}"
+
+
+@server.tool()
+def open_files() -> str:
+    held: list[int] = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError as refused:
+        return f"{len(held)} {refused.strerror}"
+    finally:
+        for each in held:
+            os.close(each)
+
+
+@server.tool()
+def take_memory(megabytes: int) -> str:
+    held = [bytearray(b"x" * 1024 * 1024) for _ in range(megabytes)]
+    return str(len(held))
+
+
+server.run()

@@ -1,0 +1,194 @@
+"""Real gateways whose servers try to do what they were not granted."""
+
+import asyncio
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from comity.servers.sandbox.model import LEVEL_BY_LABEL, SandboxLevel
+from tests.interop.processes import comity, operator_headers
+from tests.servers.sandbox.levels import skip_without
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux"),
+]
+
+SERVER = Path(__file__).with_name("confined_server.py")
+LEVELS = pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
+
+
+class Confined:
+    """A running gateway with one confined server, and its operator."""
+
+    def __init__(self, origin: str, config: Path) -> None:
+        self.origin, self.config = origin, config
+        self._headers = {"Content-Type": "application/json", **operator_headers(origin)}
+
+    def ask(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Return the answer as JSON, also that of an error."""
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(self.origin + path, data, self._headers)  # noqa: S310
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310
+                return json.load(answer)
+        except urllib.error.HTTPError as refused:
+            return json.load(refused)
+
+    def call(self, tool: str, **arguments: object) -> str:
+        return json.dumps(self.ask(f"/tools/confined__{tool}", arguments))
+
+    def server(self) -> Mapping[str, Any]:
+        return self.ask("/api/servers/confined")
+
+    def audit(self, kind: str) -> list[Mapping[str, Any]]:
+        return self.ask(f"/api/audit?type={kind}")["entries"]
+
+
+@contextmanager
+def confined(folder: Path, level: str, permissions: Mapping[str, list[str]]) -> Generator[Confined]:
+    skip_without(LEVEL_BY_LABEL.get(level, SandboxLevel.LANDLOCK))
+    words = [f'"{name}" = {json.dumps(places)}' for name, places in permissions.items()]
+    config = folder / "comity.toml"
+    config.write_text(
+        f"""
+[store]
+url = "sqlite:///{folder / "store.db"}"
+
+[[servers]]
+id = "confined"
+command = {json.dumps(sys.executable)}
+args = [{json.dumps(str(SERVER))}]
+sandbox = "{level}"
+max_processes = 64
+max_memory_mb = 400
+
+[servers.policy]
+trust = "sandboxed"
+permissions = {{ {", ".join(words)} }}
+"""
+    )
+    with comity(config) as origin:
+        yield Confined(origin, config)
+
+
+@contextmanager
+def a_site() -> Generator[int]:
+    """Serve a word on a port of this machine."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"the word")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as served:
+        Thread(target=served.serve_forever, daemon=True).start()
+        yield served.server_port
+        served.shutdown()
+
+
+@pytest.mark.requirement("MGP-3.2-filesystem.read", "MGP-3.2-filesystem.write")
+@pytest.mark.requirement("MGP-3.2-network.outbound", "MGP-3.2-shell.execute")
+@LEVELS
+def test_a_server_does_what_it_was_granted_and_nothing_else(level: str, tmp_path: Path) -> None:
+    for name in ("read", "write", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(f"the file in {name}")
+    with a_site() as granted, a_site() as other:
+        permissions = {
+            "filesystem.read": [str(tmp_path / "read")],
+            "filesystem.write": [str(tmp_path / "write")],
+            "network.outbound": [f"127.0.0.1:{granted}"],
+        }
+        with confined(tmp_path, level, permissions) as gateway:
+            assert gateway.server()["sandbox"] == level
+            assert "the file in read" in gateway.call("read", path=str(tmp_path / "read/file"))
+            assert "the file" not in gateway.call("read", path=str(tmp_path / "other/file"))
+            assert "the file" not in gateway.call("read", path=str(gateway.config))
+            gateway.call("write", path=str(tmp_path / "write/new"), text="x")
+            gateway.call("write", path=str(tmp_path / "read/new"), text="x")
+            gateway.call("write", path=str(tmp_path / "other/new"), text="x")
+            assert "the word" in gateway.call("fetch", url=f"http://127.0.0.1:{granted}/")
+            refused = gateway.call("fetch", url=f"http://127.0.0.1:{other}/")
+            assert f"network.outbound: 127.0.0.1:{other} is not granted" in refused
+            assert "connected" not in gateway.call("connect", host="127.0.0.1", port=granted)
+            assert "connected" not in gateway.call("connect", host="127.0.0.1", port=other)
+            port = int(gateway.origin.rpartition(":")[2])
+            assert "connected" not in gateway.call("connect", host="127.0.0.1", port=port)
+            assert "hello" not in gateway.call("execute", words=["/bin/echo", "hello"])
+            connections = [entry["result"] for entry in gateway.audit("dev.comity.server_network")]
+            assert sorted(set(connections)) == ["BLOCKED", "SUCCESS"]
+    made = [place.parent.name for place in tmp_path.glob("*/new")]
+    assert made == ["write"]
+
+
+@LEVELS
+def test_a_server_cannot_decide_for_the_operator(level: str, tmp_path: Path) -> None:
+    """Finding F2: in local mode a server accepted its own definition and approved its own call."""
+    with confined(tmp_path, level, {"network.outbound": ["*"]}) as gateway:
+        for url in (
+            f"{gateway.origin}/api/servers",
+            f"http://localhost:{gateway.origin.rpartition(':')[2]}/api/servers",
+        ):
+            told = gateway.call("fetch", url=url)
+            assert "not granted" in told or "refused" in told
+            assert "confined_server" not in told
+        records = Path.home() / ".local" / "state"
+        assert "token" not in gateway.call("read", path=str(records))
+
+
+def test_a_server_that_reaches_its_limits_is_told_to_the_operator(tmp_path: Path) -> None:
+    with confined(tmp_path, "auto", {}) as gateway:
+        assert "Resource temporarily unavailable" in gateway.call("fork_endlessly")
+        told = gateway.call("take_memory", megabytes=600)
+        told += json.dumps(gateway.server()["history"])
+        # The process got no more, the kernel ended it, or the supervisor saw the memory first.
+        limits = ("MemoryError", "its limit of 400 MB of memory", "resource_limit")
+        assert any(text in told for text in limits), told
+
+
+def test_a_host_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+    with confined(tmp_path, "auto", {"network.outbound": ["https://a.example/"]}) as gateway:
+        assert "https://a.example/" in gateway.server()["reason"]
+
+
+def test_a_folder_that_holds_the_operators_token_is_not_granted(tmp_path: Path) -> None:
+    state = os.environ["COMITY_STATE_DIR"]
+    with confined(tmp_path, "auto", {"filesystem.read": [state]}) as gateway:
+        assert "holds files of Comity itself" in gateway.server()["reason"]
+
+
+@pytest.mark.requirement("MGP-3.1-decide")
+@pytest.mark.requirement("MGP-3.6-approved", "MGP-3.6-denied", "MGP-3.2-shell.execute")
+def test_a_permission_that_is_approved_later_widens_the_sandbox(tmp_path: Path) -> None:
+    with confined(tmp_path, "auto", {}) as gateway:
+        assert "hello" not in gateway.call("execute", words=["/bin/echo", "hello"])
+        body = {"server": "confined", "permission": "shell.execute"}
+        assert "error" not in gateway.ask("/api/permissions/approve", body)
+        assert _within(lambda: "hello" in gateway.call("execute", words=["/bin/echo", "hello"]))
+        assert "error" not in gateway.ask("/api/permissions/deny", body)
+        assert _within(lambda: "hello" not in gateway.call("execute", words=["/bin/echo", "hello"]))
+
+
+def _within(is_true: Any, seconds: float = 30) -> bool:
+    async def look() -> bool:
+        async with asyncio.timeout(seconds):
+            while not await asyncio.to_thread(is_true):
+                await asyncio.sleep(0.05)
+        return True
+
+    return asyncio.run(look())
