@@ -1,7 +1,8 @@
 """The pytest plugin that ties tests to the rows of the five documents.
 
 `@pytest.mark.requirement("MGP-5.4-grant", ...)` names the rows that a test proves. An unknown row
-fails its test. A full run leaves a record of what was proved; a part of one leaves it as it was.
+fails its test. A full run leaves a record of what was proved. `--last-failed` adds what passed then;
+any other part of a run leaves the record as it was.
 """
 
 import os
@@ -78,8 +79,12 @@ class Ledger:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         ended_by_itself = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         stopped_early = bool(session.shouldfail or session.shouldstop)
-        if ended_by_itself and not stopped_early and is_full_run(self._config):
+        if not ended_by_itself or stopped_early:
+            return
+        if is_full_run(self._config):
             self._record.write(self._config.rootpath, self._run)
+        elif self._config.getoption("lf", default=False):
+            self._record.mend(self._config.rootpath, self._run)
 
 
 def is_full_run(config: pytest.Config) -> bool:

@@ -83,10 +83,28 @@ class Record:
         }
 
     def write(self, root: Path, run: Run) -> None:
-        rows = {row: asdict(proof) for row, proof in self.proofs().items()}
-        path = root / RECORD
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"run": asdict(run), "rows": rows}, indent=1) + "\n", "utf-8")
+        _write(root, run, self.proofs())
+
+    def mend(self, root: Path, run: Run) -> None:
+        """Note in the record of the same commit which of its fallen tests passed by themselves."""
+        kept = read_record(root)
+        if kept.run is None or kept.run.commit != run.commit:
+            return
+        good = self.passed - self.fallen
+        _write(root, kept.run, {row: _mended(proof, good) for row, proof in kept.rows.items()})
+
+
+def _mended(proof: Proof, good: set[str]) -> Proof:
+    passed = good & set(proof.fallen)
+    fallen = [test for test in proof.fallen if test not in passed]
+    return Proof(proof.tests, fallen, sorted({*proof.rerun, *passed}))
+
+
+def _write(root: Path, run: Run, proofs: Mapping[str, Proof]) -> None:
+    rows = {row: asdict(proof) for row, proof in proofs.items()}
+    path = root / RECORD
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"run": asdict(run), "rows": rows}, indent=1) + "\n", "utf-8")
 
 
 def read_record(root: Path) -> Reading:

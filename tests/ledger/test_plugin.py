@@ -151,6 +151,20 @@ def test_a_pass_on_a_second_try_proves_and_is_recorded(project: pytest.Pytester)
     assert rerun == {"MCP-1-one": ["tests/test_fickle.py::test_it"], "MCP-1-two": []}
 
 
+def test_a_failed_test_that_passes_by_itself_proves_and_is_recorded(
+    project: pytest.Pytester,
+) -> None:
+    _write(project, "good", '"MCP-1-one"')
+    _write(project, "bad", '"MCP-1-two"', "assert False")
+    _run(project).assert_outcomes(passed=1, failed=1)
+    _run(project, "--last-failed").assert_outcomes(failed=1)
+    assert _proved(project) == ["MCP-1-one"]
+    _write(project, "bad", '"MCP-1-two"')
+    _run(project, "--last-failed").assert_outcomes(passed=1)
+    assert _proved(project) == ["MCP-1-one", "MCP-1-two"]
+    assert read_record(project.path).rows["MCP-1-two"].rerun == ["tests/test_bad.py::test_it"]
+
+
 def test_a_run_that_stops_at_its_first_failure_leaves_the_record_as_it_was(
     project: pytest.Pytester,
 ) -> None:

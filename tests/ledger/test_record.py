@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,19 @@ def test_a_record_tells_its_run_and_which_tests_prove_a_row(tmp_path: Path) -> N
     record.write(tmp_path, RUN)
     kept = read_record(tmp_path)
     assert (kept.run, kept.rows) == (RUN, {"ROW": Proof(["a", "b"], [], [])})
+
+
+def test_a_record_of_another_commit_is_not_mended(tmp_path: Path) -> None:
+    failed, passed = Record(), Record()
+    failed.note("a", ["ROW"], phase="call", outcome="failed")
+    passed.note("a", ["ROW"], phase="call", outcome="passed")
+    passed.mend(tmp_path, RUN)
+    assert read_record(tmp_path).run is None
+    failed.write(tmp_path, RUN)
+    passed.mend(tmp_path, replace(RUN, commit="deed"))
+    assert read_record(tmp_path).rows == {"ROW": Proof(["a"], ["a"], [])}
+    passed.mend(tmp_path, RUN)
+    assert read_record(tmp_path).rows == {"ROW": Proof(["a"], [], ["a"])}
 
 
 @pytest.mark.parametrize("phase", ["setup", "call", "teardown"])
