@@ -325,7 +325,7 @@ NOTICE_TIMEOUT_SECONDS: Final = 2.0
 """How long a notification or response waits for the one before it."""
 
 
-class NoticeQueue:
+class PostQueue:
     """Posts notifications and responses one after the other, so that they arrive in order.
 
     Each is a request of its own, and requests on two connections can overtake each other. Once a
@@ -474,7 +474,7 @@ class HttpCarrier:
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
         self._held_back: list[tuple[Frame, Stream, Headers]] | None = None
-        self._notices = NoticeQueue(partial(pool.send, transport_factory.origin))
+        self._notices = PostQueue(partial(pool.send, transport_factory.origin))
         self.account: TransportAccount | None = None
         self._uses_account = False
         self.listener: TransportListener
