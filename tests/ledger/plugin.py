@@ -1,8 +1,8 @@
 """The pytest plugin that ties tests to the rows of the five documents.
 
 `@pytest.mark.requirement("MGP-5.4-grant", ...)` names the rows that a test proves. An unknown row
-fails its test. A full run leaves a record of what was proved. `--last-failed` adds what passed then;
-any other part of a run leaves the record as it was.
+fails its test. A full run leaves a record of what was proved, and `--last-failed` adds to it what
+passed then. Any other part of a run leaves it as it was.
 """
 
 import os
