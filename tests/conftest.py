@@ -89,6 +89,9 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = os.environ["COMITY_STATE_DIR"] = tempfile.mkdtemp(prefix="comity-state-")
     # A gateway whose configuration names no store keeps nothing, unless a test wants that.
     os.environ["DATABASE_URL"] = "memory"
+    # Most test servers leave files and open connections by which a test sees what they did. What
+    # is confined by default is proved in tests/servers/sandbox and on the pages of the docs.
+    os.environ["COMITY_POLICY_SANDBOX"] = "none"
     # A gateway that was started for a client on pipes is not needed any more after its test.
     os.environ["COMITY_IDLE_SECONDS"] = "1"
     config.add_cleanup(lambda: _end_gateways(Path(folder)))

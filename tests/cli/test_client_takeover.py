@@ -67,6 +67,9 @@ FILES = {
 }
 
 
+ANY_HOST = {"policy": {"permissions": {"network.outbound": ["*"]}}}
+
+
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path, COMITY_STATE_DIR=str(tmp_path / "state"))
@@ -90,16 +93,21 @@ def test_all_servers_move_to_comity_and_back(desk: Desk) -> None:
     assert "canary" not in ran.out
     config = desk.folder / "comity.toml"
     assert servers_of(config) == {
-        "user": {"command": "u"},
-        "here": {"command": "h"},
+        "user": {"command": "u", **ANY_HOST},
+        "here": {"command": "h", **ANY_HOST},
         "web": {
             "url": "https://example.org/mcp",
             "headers": {"Authorization": "Bearer canary"},
         },
-        "files": {"command": "npx", "args": ["-y", "files"]},
-        "db": {"command": "db"},
-        "memo": {"command": "memo", "args": ["--all"], "env": {"MEMO_TOKEN": "${MEMO_TOKEN:-}"}},
-        "code": {"command": "code", "args": ["${HOME}"], "disabled": True},
+        "files": {"command": "npx", "args": ["-y", "files"], **ANY_HOST},
+        "db": {"command": "db", **ANY_HOST},
+        "memo": {
+            "command": "memo",
+            "args": ["--all"],
+            "env": {"MEMO_TOKEN": "${MEMO_TOKEN:-}"},
+            **ANY_HOST,
+        },
+        "code": {"command": "code", "args": ["${HOME}"], "disabled": True, **ANY_HOST},
     }
     listed = {each["client"]: each for each in desk.run("clients", "-o", "json").json["clients"]}
     for client, left in (("zed", 2), ("cursor", 1), ("codex", 1), ("goose", 2), ("opencode", 1)):
@@ -170,7 +178,7 @@ def test_replace_moves_the_servers_of_one_client(desk: Desk) -> None:
     assert ran.status == 0, ran.err
     assert servers_of(config) == {
         "files": {"command": "other"},
-        "files-2": {"command": "npx", "args": ["-y", "files"]},
+        "files-2": {"command": "npx", "args": ["-y", "files"], **ANY_HOST},
     }
     assert '"files"' not in zed.read_text()
     assert '"extension"' in zed.read_text()
@@ -187,7 +195,48 @@ def test_a_configuration_in_json_takes_servers_too(desk: Desk) -> None:
     config = desk.write("mcp.json", '{\n  "mcpServers": {}\n}\n')
     desk.write("~/.codex/config.toml", CODEX)
     assert desk.run("clients", "connect", "codex", "--replace").status == 0
-    assert json.loads(config.read_text()) == {"mcpServers": {"db": {"command": "db"}}}
+    assert json.loads(config.read_text()) == {"mcpServers": {"db": {"command": "db", **ANY_HOST}}}
+
+
+def test_a_server_keeps_the_folders_that_its_entry_names(desk: Desk) -> None:
+    project, notes = desk.folder / "project", desk.folder / "notes"
+    for each in (project, notes):
+        each.mkdir()
+    (notes / "notes.db").touch()
+    (project / "server.py").touch()
+    desk.write(
+        "~/.cursor/mcp.json",
+        {
+            "mcpServers": {
+                "files": {"command": "npx", "args": ["-y", "files", str(project)]},
+                "notes": {"command": "notes", "env": {"DB": str(notes / "notes.db")}},
+                "script": {"command": "python3", "args": [str(project / "server.py")]},
+                "home": {"command": "all", "args": [str(desk.home), "/"]},
+                "image": {"command": "docker", "args": ["run", "-i", "image"]},
+            }
+        },
+    )
+    assert desk.run("init").status == 0
+    found = servers_of(desk.folder / "comity.toml")
+    assert found["image"] == {
+        "command": "docker",
+        "args": ["run", "-i", "image"],
+        "sandbox": "none",
+    }
+    reached = {
+        name: each["policy"]["permissions"] for name, each in found.items() if "policy" in each
+    }
+    anywhere = {"network.outbound": ["*"]}
+    assert reached == {
+        "files": {
+            "filesystem.read": [str(project)],
+            "filesystem.write": [str(project)],
+            **anywhere,
+        },
+        "notes": {"filesystem.read": [str(notes)], "filesystem.write": [str(notes)], **anywhere},
+        "script": anywhere,
+        "home": anywhere,
+    }
 
 
 def test_a_configuration_that_would_break_is_left_alone(desk: Desk) -> None:

@@ -50,8 +50,10 @@ class Reader:
                 self.follow(steps)
 
     def environment(self) -> dict[str, str]:
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
         return {
-            "HOME": str(self.folder),
+            "HOME": str(home),
             "PATH": f"{fork_server.shell_folder()}:{HERE}:{os.defpath}",
             "COMITY_URL": f"http://127.0.0.1:{self.port}",
             # --offline refuses to work beside a gateway at the port of the configuration.

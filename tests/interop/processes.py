@@ -202,8 +202,11 @@ def on_pipes(config: Path) -> list[str]:
 
     Most clients hand down only a few variables, and not where this run keeps its records.
     """
-    kept = ("COMITY_STATE_DIR", "COMITY_IDLE_SECONDS", "DATABASE_URL")
-    variables = [f"{name}={os.environ[name]}" for name in kept]
+    kept = (
+        *("COMITY_STATE_DIR", "COMITY_IDLE_SECONDS", "COMITY_POLICY_SANDBOX"),
+        "DATABASE_URL",
+    )
+    variables = [f"{name}={os.environ[name]}" for name in kept if name in os.environ]
     program = str(Path(sys.executable).with_name("comity"))
     return ["env", *variables, program, "serve", "-c", str(config), "--stdio"]
 

@@ -166,12 +166,16 @@ def shell_folder() -> str:
     return str(program.parent)
 
 
-_SHELL_PROGRAM = """#!/bin/sh
-exec {python} -I -S -c '
+_SHELL_PROGRAM = """#!{python} -IS
 import json, os, signal, socket, sys
-with socket.socket(socket.AF_UNIX) as line:
-    line.connect(sys.argv[1])
-    order = {{"arguments": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+try:
+    line = socket.socket(socket.AF_UNIX)
+    line.connect("{orders}")
+except OSError:
+    # In a sandbox there is nobody to fork.
+    os.execv("{python}", ["{python}", "-m", "comity.cli", *sys.argv[1:]])
+with line:
+    order = {{"arguments": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
     socket.send_fds(line, [b"."], [0, 1, 2])
     line.sendall(json.dumps(order).encode())
     line.shutdown(socket.SHUT_WR)
@@ -181,7 +185,6 @@ with socket.socket(socket.AF_UNIX) as line:
         signal.signal(number, lambda number, _: os.kill(pid, number))
     code = int(said.readline())
 sys.exit(code if code >= 0 else 128 - code)
-' {orders} "$@"
 """
 
 

@@ -35,6 +35,7 @@ from comity.policy.settings import (
     POLICY_TYPE,
     TOOLS_TYPE,
     PolicySettings,
+    SandboxChoice,
 )
 from comity.registry.settings import RegistrySettings
 from comity.secrets.settings import SecretSettings
@@ -54,7 +55,6 @@ type ProtocolChoice = Literal["auto", "2025-11-25", "2026-07-28"]
 type ProcessCleanup = Literal["auto", "group", "namespace"]
 type PackageChoice = Literal["auto", "store", "as_written"]
 type ServerDefault = Literal["inherit", "deny", "allow"]
-type SandboxChoice = Literal["auto", "bubblewrap", "landlock", "basic", "none"]
 type TrustLevel = Literal["trusted", "standard", "sandboxed"]
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -92,13 +92,14 @@ class ServerSettings:
     )
     sandbox: SandboxChoice = setting(
         "auto",
-        "How strongly it is confined; `auto` takes the best level for a server that is "
-        "`sandboxed` or whose permissions name folders or hosts.",
+        "How strongly its process is confined to its permissions. `auto`: not at all if it is "
+        "`trusted`, at the best level if it is `sandboxed` or has permissions with folders or "
+        "hosts, else as `policy.sandbox`.",
     )
     packages: PackageChoice = setting(
         "auto",
         "Whether an `npx` or `uvx` command runs from the package store (`store`) or `as_written`; "
-        "`auto` uses the store for packages in comity.lock.",
+        "`auto` uses the store for packages in comity.lock and for confined servers.",
     )
     supervision: SupervisionSettings = field(default_factory=SupervisionSettings)
     # The entry as the file has it, and its approved state; None without a lock file.

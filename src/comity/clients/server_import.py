@@ -1,15 +1,18 @@
 """Converts the servers of MCP clients to a Comity configuration in TOML or JSON."""
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from comity.clients.applications import NAME, ClientApplication
 from comity.config.toml_writer import toml_key, toml_text, toml_value
 from comity.mcp.protocol import derived_id
+from comity.servers.sandbox.programs import SCRIPT_SUFFIXES
 from comity.toolkit.text import object_members
 
 type Entry = dict[str, Any]
@@ -40,6 +43,52 @@ class ImportedServer:
     notes: list[str] = field(default_factory=list[str])
     # One line above the entry, in a form of the file that has comments.
     comment: str = ""
+
+
+# Programs that run another one with their own caches, downloads or daemon. Nothing of them would
+# work in a sandbox. `npx` and `uvx` are not among them: Comity runs their packages from its store.
+_RUNNERS: Final = frozenset(
+    (
+        *("uv", "pipx", "poetry", "pdm", "hatch", "conda", "pnpm", "yarn", "bun", "bunx", "deno"),
+        *("docker", "podman", "nerdctl", "sh", "bash", "zsh", "wsl", "ssh", "go", "cargo", "mvn"),
+    )
+)
+
+
+def with_permissions(entry: Entry, home: Path) -> Entry:
+    """Return the entry of a program with permissions for what it could use in its client.
+
+    These are all public hosts, its working directory, and the folders in its arguments and
+    variables. A runner of other programs is not confined.
+    """
+    if "command" not in entry:
+        return entry
+    if PurePath(entry["command"]).name.removesuffix(".exe") in _RUNNERS:
+        return {**entry, "sandbox": "none"}
+    words = (
+        entry.get("cwd"),
+        *_items(entry.get("args")),
+        *object_members(entry.get("env")).values(),
+    )
+    found = (_folder_in(word, home) for word in words if isinstance(word, str))
+    folders = list(dict.fromkeys(place for place in found if place))
+    reach = {"filesystem.read": folders, "filesystem.write": folders} if folders else {}
+    return {**entry, "policy": {"permissions": {**reach, "network.outbound": ["*"]}}}
+
+
+def _folder_in(word: str, home: Path) -> str:
+    """Return the folder that a word names, or that of its file; empty if there is none."""
+    place = Path(word.replace("~", str(home), 1) if word.startswith("~/") else word)
+    try:
+        if not place.is_absolute() or not place.exists():
+            return ""
+        folder = place if place.is_dir() else place.parent
+        # A script is part of the program, which may always read it.
+        if place.is_file() and (place.suffix in SCRIPT_SUFFIXES or os.access(place, os.X_OK)):
+            return ""
+    except (OSError, ValueError):
+        return ""
+    return "" if home.is_relative_to(folder) or folder == Path("/tmp") else str(folder)  # noqa: S108  # only compared
 
 
 _URLS: Final = ("httpUrl", "serverUrl", "url", "uri")
@@ -302,9 +351,10 @@ EXAMPLES: Final = """
 """
 
 _ORDER: Final = (
-    *("command", "args", "cwd", "openapi", "url", "operations", "transport", "disabled"),
+    *("command", "args", "cwd", "sandbox", "openapi", "url", "operations", "transport"),
+    "disabled",
 )
-_TABLES: Final = ("env", "headers", "auth", "oauth")
+_TABLES: Final = ("env", "headers", "auth", "oauth", "policy")
 
 
 def as_toml(servers: Servers) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from comity.clients.server_import import (
     bring_together,
     free_id,
     render_table,
+    with_permissions,
 )
 from comity.config.trust import content_digest, is_trusted, trust_file
 from comity.errors import Misconfigured
@@ -47,7 +48,9 @@ def plan_takeover(found: Iterable[tuple[ClientFile, Sequence[ClientServer]]]) ->
         (file, tuple(each for each in servers if _is_importable(file, each)))
         for file, servers in sources
     )
-    return ServerTakeover(tuple(together), movable)
+    home = Path.home()
+    allowed = (replace(each, entry=with_permissions(each.entry, home)) for each in together)
+    return ServerTakeover(tuple(allowed), movable)
 
 
 def _context_of(file: ClientFile) -> ClientImportContext:

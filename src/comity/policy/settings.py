@@ -44,6 +44,7 @@ type RequireApprovalChoice = Literal["auto", "never", "destructive", "dangerous"
 type SuspiciousChoice = Literal["show", "refuse", "strict"]
 type FallbackChoice = Literal["auto", "off", "warn", "on"]
 type DefinitionsChoice = Literal["first_use", "approve", "off"]
+type SandboxChoice = Literal["auto", "bubblewrap", "landlock", "basic", "none"]
 type ApprovalChoice = Literal["auto", "interactive", "auto_approve", "deny_all", "config_only"]
 
 MAX_GRANTS: Final = 10_000
@@ -252,11 +253,8 @@ def _read_permissions(value: ConfigValue) -> Mapping[str, tuple[str, ...]]:
 
 def _read_place(permission: str, place: ConfigValue) -> str:
     text = place.text()
-    if permission.startswith("filesystem."):
-        if not text.startswith(("/", "~/")):
-            raise place.wrong("must be an absolute path, or begin with ~/")
-        if not text.strip("/"):
-            raise place.wrong("must be a folder below /")
+    if permission.startswith("filesystem.") and not text.strip("/"):
+        raise place.wrong("must be a folder below /")
     return text
 
 
@@ -453,4 +451,9 @@ class PolicySettings:
         "auto",
         "The decision about pending permissions of servers; `auto`: config_only where identity is "
         "required, else auto_approve.",
+    )
+    sandbox: SandboxChoice = setting(
+        "auto",
+        "How strongly the processes of servers are confined whose own `sandbox` is `auto`, unless "
+        "they are `trusted` or `sandboxed`; `auto` is the best level of this machine.",
     )

@@ -143,7 +143,7 @@ def make_transport_factory(
     `confine` prepares the sandbox of a server process.
     """
     limits = server_limits_of(settings)
-    launcher = _launcher_of(server)
+    launcher = _launcher_of(server, settings)
     # A server that differs from the lock file never gets past the launcher, whatever its transport.
     if server.transport == "stdio" or launcher.problem:
         return StdioReach(server.id, launcher.prepare, confine)
@@ -162,10 +162,24 @@ def make_transport_factory(
     return HttpReach(pools.calls, server.url, server.headers, limits, pools.streams)
 
 
-def _launcher_of(server: ServerSettings) -> ServerLauncher:
+def sandbox_of(server: ServerSettings, settings: Settings) -> str:
+    """Return the level at which a server's process runs. `auto` is the best one there is."""
+    trust = server.policy.get("trust") or server.trust_level
+    if server.sandbox != "auto":
+        return server.sandbox
+    if trust == "sandboxed" or any(server.policy.get("permissions", {}).values()):
+        return "auto"
+    return "none" if trust == "trusted" else settings.policy.sandbox
+
+
+def _launcher_of(server: ServerSettings, settings: Settings) -> ServerLauncher:
     argv = (server.command, *server.args)
     command = ServerCommand(argv, server.env, server.cwd, server.process_cleanup)
-    return ServerLauncher(server.id, command, server.written, server.packages, server.lock)
+    packages = server.packages
+    if packages == "auto" and sandbox_of(server, settings) != "none":
+        # A runner in a sandbox has neither its cache nor the network to download the package.
+        packages = "store"
+    return ServerLauncher(server.id, command, server.written, packages, server.lock)
 
 
 def options_of(server: ServerSettings, settings: Settings) -> ServerOptions:

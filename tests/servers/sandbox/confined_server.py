@@ -9,13 +9,17 @@ import urllib.request
 from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 server = MCPServer("confined")
 
 
 @server.tool()
 def read(path: str) -> str:
-    return Path(path).read_text()
+    try:
+        return Path(path).read_text()
+    except OSError as refused:
+        raise ToolError(str(refused)) from None
 
 
 @server.tool()

@@ -107,7 +107,8 @@ def _stage_policy(
     programs = [*files.executable]
     if access.may_execute:
         programs += shown if is_wrapped else [*shown, *SYSTEM_PROGRAMS, *access.writable]
-    is_reached = _is_within(folder, (*access.readable, *access.writable))
+    reached = (*access.readable, *access.writable, *files.readable)
+    has_own_files = any(_is_within(place, (folder,)) for place in files.readable)
     return {
         "level": int(policy.level),
         "limits": asdict(policy.limits),
@@ -122,7 +123,7 @@ def _stage_policy(
         "ports": [] if door is None else [door.port or EGRESS_PORT],
         "egress": EGRESS_SOCKET if is_wrapped and door is not None else "",
         "egress_port": EGRESS_PORT,
-        "folder": folder if is_reached else own_folder,
+        "folder": folder if has_own_files or _is_within(folder, reached) else own_folder,
     }
 
 

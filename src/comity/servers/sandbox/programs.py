@@ -3,6 +3,7 @@
 import os
 import shutil
 import struct
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,10 @@ SYSTEM_LIBRARIES: Final = (
 SYSTEM_PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/opt", "/etc/alternatives")
 """The programs that a server may execute with the permission `shell.execute`."""
 
-_SCRIPT_SUFFIXES: Final = (".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".jar")
+SCRIPT_SUFFIXES: Final = (".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".jar")
+_LIBRARY_VARIABLES: Final = ("PYTHONPATH", "NODE_PATH", "RUBYLIB", "PERL5LIB")
+_VERSION_MANAGERS: Final = ("pyenv", "rbenv", "nodenv", "asdf", "mise")
+_SHIM_SECONDS: Final = 10.0
 _MAX_HOPS: Final = 8
 _ELF, _PT_INTERP = b"\x7fELF", 3
 
@@ -51,13 +55,61 @@ def find_program_files(
             f"cannot start {argv[0]!r:.200}: there is no such program; check that it is installed "
             "and how it is spelt, or give its full path"
         )
-    files = ProgramFiles(str(_with_real_folder(Path(folder, found))))
+    found = _behind_shim(Path(folder, found), environment, folder)
+    files = ProgramFiles(str(_with_real_folder(found)))
     _add_executable(files, files.program, path, _MAX_HOPS)
     words = (Path(folder, word) for word in argv[1:]) if with_script else ()
     script = next((word for word in words if _is_file(word)), None)
     if script is not None:
         _add_script(files, script)
+    if with_script:
+        _add_library_folders(files, argv, environment, Path(folder))
     return files
+
+
+def _behind_shim(program: Path, environment: Mapping[str, str], folder: str) -> Path:
+    """Return the program that a shim of a version manager would run here."""
+    if program.parent.name != "shims":
+        return program
+    path = os.pathsep.join((str(program.parent.parent / "bin"), environment.get("PATH", "")))
+    manager = next((name for name in _VERSION_MANAGERS if name in str(program)), None)
+    tool = manager and shutil.which(manager, path=path)
+    if not tool:
+        return program
+    try:
+        said = subprocess.run(
+            (tool, "which", program.name),
+            capture_output=True,
+            timeout=_SHIM_SECONDS,
+            check=True,
+            cwd=folder,
+            env=environment,
+            text=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return program
+    named = Path(said.stdout.strip())
+    return named if named.is_absolute() and _is_file(named) else program
+
+
+def _add_library_folders(
+    files: ProgramFiles, argv: Sequence[str], environment: Mapping[str, str], folder: Path
+) -> None:
+    """Add the folders where an interpreter is told to look for modules."""
+    named = [environment.get(name, "").split(os.pathsep) for name in _LIBRARY_VARIABLES]
+    found = [folder / place for places in named for place in places if place]
+    for module in argv[argv.index("-m") + 1 :][:1] if "-m" in argv else ():
+        package = folder / module.partition(".")[0]
+        own = [each for each in (package, package.with_suffix(".py")) if each.exists()]
+        found += own if _is_shared(folder) else own and [folder]
+    for place in found:
+        if not _is_shared(place.resolve()):
+            files.readable[str(place.resolve())] = None
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether a folder holds more than one program, so that a script in it does not open it."""
+    return folder in (Path("/"), Path("/tmp"), Path.home())  # noqa: S108  # only compared
 
 
 def _is_file(path: Path) -> bool:
@@ -107,6 +159,7 @@ def _libraries_beside(program: Path) -> Iterable[Path]:
     if _is_file(marker):
         yield prefix
         yield from _base_of_environment(marker)
+        yield from _editable_installs(prefix)
     for name in ("lib", "lib64", "libexec"):
         if (prefix / name).is_dir():
             yield prefix / name
@@ -118,6 +171,15 @@ def _base_of_environment(marker: Path) -> Iterable[Path]:
         name, _, value = line.partition("=")
         if name.strip() == "home":
             yield from (place for place in (Path(value.strip()).parent / "lib",) if place.is_dir())
+
+
+def _editable_installs(prefix: Path) -> Iterable[Path]:
+    """Yield the folders that path files of a virtual environment name."""
+    for path_file in prefix.glob("lib/python*/site-packages/*.pth"):
+        for line in path_file.read_text("utf-8", errors="replace").splitlines():
+            place = Path(line.strip())
+            if place.is_absolute() and place.is_dir() and not _is_shared(place):
+                yield place
 
 
 def _interpreters_of(program: Path, search_path: str) -> Iterable[str]:
@@ -163,6 +225,5 @@ def _add_script(files: ProgramFiles, script: Path) -> None:
         for place in _libraries_beside(each):
             files.readable[str(place)] = None
         folder = each.parent
-        is_shared = folder in (Path("/"), Path("/tmp"), Path.home())  # noqa: S108  # only compared
-        if each.suffix in _SCRIPT_SUFFIXES and not is_shared:
+        if each.suffix in SCRIPT_SUFFIXES and not _is_shared(folder):
             files.readable[str(folder)] = None

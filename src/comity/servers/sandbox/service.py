@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from comity.servers.sandbox.cgroups import ControlGroup, ControlGroups
 from comity.servers.sandbox.launch import SCRATCH, EgressDoor, proxy_variables, sandbox_command
 from comity.servers.sandbox.levels import MachineSandbox, detect_levels
 from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits, SandboxPolicy
+from comity.servers.sandbox.refusals import RefusalHints
 
 _HANDOVER_SECONDS = 30.0
 
@@ -54,6 +55,7 @@ class SandboxService:
         self._groups: ControlGroups | None = None
         self._folder: Path | None = None
         self._run_numbers = itertools.count(1)
+        self._hints_by_server: dict[str, RefusalHints] = {}
 
     async def machine(self) -> MachineSandbox:
         """Return the levels of this machine. The first call finds out."""
@@ -79,15 +81,24 @@ class SandboxService:
         run = SandboxRun(SandboxPolicy(level, request.access, request.limits), command)
         if level is SandboxLevel.NONE:
             return run
+        if level >= SandboxLevel.LANDLOCK:
+            words = (*command.argv, *command.env.values())
+            run.hints = self._hints_by_server[server] = RefusalHints(server, request.access, words)
         try:
             await asyncio.to_thread(run.prepare_folders, self._own_folder(), self._create_group)
             if request.access.hosts and level >= SandboxLevel.LANDLOCK:
                 await run.open_network(partial(self._make_proxy, server, request.access.hosts))
-            run.confine()
+            await asyncio.to_thread(run.confine)
         except BaseException:
             await run.close()
             raise
         return run
+
+    def note_connection_refusal(self, server: str, reason: str) -> None:
+        """Keep why the network proxy refused a connection of a server, for its next error."""
+        hints = self._hints_by_server.get(server)
+        if hints is not None:
+            hints.note_connection_refusal(reason)
 
     async def close(self) -> None:
         if self._folder is not None:
@@ -115,6 +126,7 @@ class SandboxRun:
         self._door: EgressDoor | None = None
         self._proxy: NetworkProxy | None = None
         self._handover: asyncio.Future[None] | None = None
+        self.hints: RefusalHints | None = None
 
     def prepare_folders(
         self, parent: Path, create_group: Callable[[SandboxLimits], ControlGroup | None]
@@ -161,7 +173,10 @@ class SandboxRun:
         await proxy.start()
 
     def confine(self) -> None:
-        """Put the command into the sandbox. Raise Unavailable if there is no such program."""
+        """Put the command into the sandbox. Raise Unavailable if there is no such program.
+
+        This reads files, and may start the version manager of a language.
+        """
         command, scratch = self.command, str(self._scratch)
         home = SCRATCH if self.policy.level is SandboxLevel.BUBBLEWRAP else scratch
         own: Mapping[str, str] = {"HOME": home, "TMPDIR": home, **proxy_variables(self._door)}
@@ -179,10 +194,16 @@ class SandboxRun:
             command, argv=argv, env=env, cwd="/", is_confined=True, member_files=files
         )
 
-    def describe_end(self, reason: str) -> str:
-        """Return why the server ended, with the limits that it reached."""
+    def describe_end(self, reason: str, said: Iterable[str] = ()) -> str:
+        """Return why the server ended, with the limits that it reached.
+
+        `said` is the end of its error output, which may name a file that it may not read.
+        """
         reached = [] if self._group is None else self._group.reached_limits()
-        return f"{reason}; it reached {' and '.join(reached)}" if reached else reason
+        if reached:
+            return f"{reason}; it reached {' and '.join(reached)}"
+        hint = "" if self.hints is None else self.hints.explain("\n".join(said))
+        return f"{reason}; {hint}" if hint else reason
 
     async def close(self) -> None:
         if self._handover is not None:

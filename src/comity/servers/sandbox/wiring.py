@@ -20,17 +20,15 @@ from comity.policy.wiring import ServerPolicyService
 from comity.servers.process.process import ServerCommand
 from comity.servers.sandbox.egress import EgressEvent, EgressProxy, open_stream
 from comity.servers.sandbox.egress_rules import ANY_HOST, EgressRules
-from comity.servers.sandbox.levels import AUTO
 from comity.servers.sandbox.model import MEGABYTE, SandboxAccess, SandboxLevel, SandboxLimits
+from comity.servers.sandbox.refusals import READ_FILES, WRITE_FILES
 from comity.servers.sandbox.service import SandboxRequest, SandboxRun, SandboxService
 from comity.servers.service import ServerService
 from comity.servers.transports.stdio import Confine
-from comity.servers.wiring import proxies_of
+from comity.servers.wiring import proxies_of, sandbox_of
 from comity.storage.changes import RecordKind
 from comity.toolkit.background import BackgroundTasks
 
-READ_FILES: Final = "filesystem.read"
-WRITE_FILES: Final = "filesystem.write"
 REACH_NETWORK: Final = "network.outbound"
 EXECUTE: Final = "shell.execute"
 
@@ -110,9 +108,8 @@ class SandboxComponents:
 
     def _configured_request(self, server: ServerSettings) -> SandboxRequest:
         policy = self._server_policies.policy_of(server.id)
-        wanted, is_sandboxed = server.sandbox, policy.trust is TrustLevel.SANDBOXED
-        if wanted == AUTO and not is_sandboxed and not any(policy.reach.values()):
-            wanted = SandboxLevel.NONE.label
+        wanted = sandbox_of(server, self._settings)
+        is_sandboxed = policy.trust is TrustLevel.SANDBOXED
         # A server that is not confined needs no restart when its permissions change.
         is_confined = is_sandboxed or wanted != SandboxLevel.NONE.label
         access = self._access_of(server.id, policy) if is_confined else SandboxAccess()
@@ -150,6 +147,8 @@ class SandboxComponents:
 
     def _record_connection(self, event: EgressEvent) -> None:
         """Record a connection to the network, or why there is none."""
+        if event.outcome == "refused":
+            self.service.note_connection_refusal(event.server, event.reason)
         self._audit_log.record(
             AuditType.SERVER_NETWORK,
             f"{SERVER_SUBJECT_PREFIX}{event.server}",
@@ -199,5 +198,5 @@ def _limits_of(server: ServerSettings, policy: ServerPolicy) -> SandboxLimits:
 
 
 def expand_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders with `~` replaced by the home directory."""
-    return tuple(str(Path(each).expanduser()) for each in folders)
+    """Return full paths: `~` is the home directory, and the rest is in the current folder."""
+    return tuple(str(Path(each).expanduser().absolute()) for each in folders)

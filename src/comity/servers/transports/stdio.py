@@ -10,6 +10,7 @@ from comity.mcp.framing import OverlongLine
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.protocol import UNKNOWN, Era, Stream
 from comity.servers.process.process import ServerCommand, ServerProcess, memory_of
+from comity.servers.sandbox.refusals import SPACED_TOOL_ERROR, TOOL_ERROR, RefusalHints
 from comity.servers.sandbox.service import SandboxRun
 from comity.sessions.upstream import TransportListener, UpstreamTransport
 from comity.telemetry.tracing import Headers
@@ -51,6 +52,7 @@ class StdioCarrier:
         self._confine = confine
         self._process: ServerProcess | None = None
         self._sandbox: SandboxRun | None = None
+        self._hints: RefusalHints | None = None
         self._listener: TransportListener
 
     async def open(self, listener: TransportListener) -> None:
@@ -61,6 +63,7 @@ class StdioCarrier:
         if self._confine is not None:
             self._sandbox = await self._confine(command)
             command, on_closed = self._sandbox.command, self._on_confined_exit
+            self._hints = self._sandbox.hints
         try:
             self._process = await ServerProcess.start(
                 command, self._on_line, on_closed, self._on_overlong
@@ -71,7 +74,7 @@ class StdioCarrier:
 
     def _on_confined_exit(self, reason: str) -> None:
         assert self._sandbox is not None
-        self._listener.on_closed(self._sandbox.describe_end(reason))
+        self._listener.on_closed(self._sandbox.describe_end(reason, self.stderr_lines()))
 
     async def _leave_sandbox(self) -> None:
         if self._sandbox is not None:
@@ -118,6 +121,8 @@ class StdioCarrier:
             # Some servers wrongly print greetings to stdout. These lines are not messages.
             log.info("Server %r printed a line that is not a message", self._name)
             return False
+        if self._hints is not None and (TOOL_ERROR in line or SPACED_TOOL_ERROR in line):
+            line = self._hints.explain_response(line)
         return self._listener.on_message(line, UNKNOWN, 200)
 
     def _on_overlong(self, line: OverlongLine) -> None:

@@ -1,0 +1,122 @@
+"""Hints that name the permission which a confined server lacks.
+
+The operating system refuses a file without saying why, and a server reports it in its own words.
+The hints read those words, so they are a guess, and they grant nothing.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Final, cast
+
+from comity.errors import MalformedMessage
+from comity.mcp import jsonrpc
+from comity.servers.sandbox.model import SandboxAccess
+
+READ_FILES: Final = "filesystem.read"
+WRITE_FILES: Final = "filesystem.write"
+
+TOOL_ERROR: Final = b'"isError":true'
+SPACED_TOOL_ERROR: Final = b'"isError": true'
+"""How servers write that a tool failed. Responses without it are not decoded."""
+
+_MAX_MESSAGE_BYTES: Final = 64 * 1024
+_MAX_PLACE_LENGTH: Final = 300
+_REFUSED: Final = re.compile(
+    r"ENOENT|EACCES|EPERM|EROFS|no such file|permission denied|not permitted|read-only file"
+    r"|cannot access|unable to open|access denied"
+    # MCP's Python SDK says no more of an exception.
+    r"|^Error executing tool \S+$",
+    re.IGNORECASE,
+)
+_READ_ONLY: Final = re.compile(r"EROFS|read-only file", re.IGNORECASE)
+_PATH: Final = re.compile(r"(?<![\w/.])/[\w.@+~-][\w.@+~/-]*")
+
+
+class RefusalHints:
+    """The hints for one confined server."""
+
+    def __init__(self, server: str, access: SandboxAccess, words: Iterable[str]) -> None:
+        self._server = server
+        self._access = access
+        # The places that the command line and the environment name.
+        self._named = [word for word in words if _PATH.fullmatch(word)]
+        self._connection_refusal = ""
+
+    def note_connection_refusal(self, reason: str) -> None:
+        """Keep the words of the network proxy for the next hint."""
+        self._connection_refusal = reason
+
+    def explain(self, text: str) -> str:
+        """Return which permission is missing by the words of a server; empty if none is known."""
+        if self._connection_refusal:
+            reason, self._connection_refusal = self._connection_refusal, ""
+            return reason
+        # Other lines of a traceback name the files of the program.
+        text = "\n".join(line for line in text.splitlines() if _REFUSED.search(line))
+        if not text:
+            return ""
+        place = next(self._refused_places(text), "")
+        if not place:
+            return (
+                f"Server {self._server!r} is confined and may lack a permission. "
+                f"`comity servers learn {self._server}` finds those that it needs."
+            )
+        can_read = _is_within(place, self._access.readable)
+        writes = can_read or _READ_ONLY.search(text) is not None
+        return self._advice(WRITE_FILES if writes else READ_FILES, place)
+
+    def explain_response(self, line: bytes) -> bytes:
+        """Return the response of a tool that failed, with a hint if one is known."""
+        if len(line) > _MAX_MESSAGE_BYTES:
+            return line
+        try:
+            message = jsonrpc.decode_value(line)
+        except MalformedMessage:
+            return line
+        content = _error_content(message)
+        hint = self.explain("\n".join(_texts_in(content)))
+        if not hint:
+            return line
+        content.append({"type": "text", "text": hint})
+        return jsonrpc.to_json(message)
+
+    def _refused_places(self, text: str) -> Iterator[str]:
+        for path in _PATH.findall(text):
+            # The operator's own words name a folder better than the file in it that was refused.
+            named = [each for each in self._named if _is_within(path, (each,))]
+            place = named[0] if named else path
+            if not _is_within(path, self._access.writable) and len(place) <= _MAX_PLACE_LENGTH:
+                yield place
+        granted = (*self._access.readable, *self._access.writable)
+        yield from (each for each in self._named if not _is_within(each, granted))
+
+    def _advice(self, permission: str, place: str) -> str:
+        words: Sequence[str] = ("comity", "servers", "permissions", "approve", self._server)
+        command = shlex.join((*words, permission, "--reach", place))
+        return (
+            f"Server {self._server!r} is confined and may lack the permission {permission} for "
+            f"{place}. A person can approve it with: {command}"
+        )
+
+
+def _error_content(message: object) -> list[object]:
+    """Return the content of a tool's error result, as it is in the message."""
+    found = message
+    for member in ("result", "content"):
+        found = cast(dict[str, object], found).get(member) if isinstance(found, dict) else None
+    return cast(list[object], found) if isinstance(found, list) else []
+
+
+def _texts_in(content: Iterable[object]) -> Iterable[str]:
+    for each in content:
+        match each:
+            case {"type": "text", "text": str(text)}:
+                yield text
+            case _:
+                pass
+
+
+def _is_within(place: str, folders: Iterable[str]) -> bool:
+    return any(PurePosixPath(place).is_relative_to(folder) for folder in folders)
