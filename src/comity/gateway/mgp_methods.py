@@ -347,6 +347,12 @@ class ServerStatusMethods:
             if self.gateway_control is None
             else self.gateway_control.resources(request.actor),
             "checks": there,
+            # Not a member of MGP: at which level each server process is confined.
+            "sandbox": {
+                server.name: level
+                for server in known
+                if (level := self._servers.sandbox_level(server.name)) is not None
+            },
         }
 
     @method("mgp/lifecycle/shutdown", MgpExtension.LIFECYCLE)

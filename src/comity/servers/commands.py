@@ -111,6 +111,7 @@ def _print_servers(servers: list[Answer]) -> None:
     # A narrow terminal has no room for reasons beside all the rest.
     is_wide = bool(reasons) and output_width() >= MIN_WIDE_COLUMNS
     brought = any(server.get("registered_by") for server in servers)
+    confined = any(server.get("sandbox") not in (None, "none") for server in servers)
     rows = [
         (
             server["id"],
@@ -119,11 +120,13 @@ def _print_servers(servers: list[Answer]) -> None:
             server["transport"],
             describe_age(server["since"]),
             str(server["restarts"]),
+            *([server.get("sandbox") or ""] if confined else []),
             *([server.get("registered_by", "")] if brought else []),
             *([short_reason(server["reason"])] if is_wide else []),
         )
         for server in servers
     ]
+    columns += ["SANDBOX"] if confined else []
     columns += [*(["REGISTERED BY"] if brought else []), *(["REASON"] if is_wide else [])]
     show_output(build_table(columns, rows))
     if reasons and not is_wide:

@@ -132,12 +132,16 @@ class ServerService:
             "protocol_versions": server.connections.protocol_versions,
             "restarts": server.restarts,
         }
-        sandbox = (self._describe_server(name) or {}).get("sandbox")
+        sandbox = self.sandbox_level(name)
         if sandbox is not None:
             said["sandbox"] = sandbox
         if terms is not None:
             said["mgp"] = {"version": terms.version, "extensions": sorted(terms.extensions)}
         return said
+
+    def sandbox_level(self, name: str) -> str | None:
+        """Return the level at which a server was last started. None if it is not a process."""
+        return (self._describe_server(name) or {}).get("sandbox")
 
     def add(
         self, name: str, transport_factory: TransportFactory, options: ServerOptions

@@ -95,8 +95,11 @@ def open_files() -> str:
 
 @server.tool()
 def take_memory(megabytes: int) -> str:
-    held = [bytearray(b"x" * 1024 * 1024) for _ in range(megabytes)]
-    return str(len(held))
+    try:
+        return str(len([bytearray(b"x" * 1024 * 1024) for _ in range(megabytes)]))
+    except MemoryError:
+        # The error has no text of its own.
+        return "MemoryError"
 
 
 server.run()

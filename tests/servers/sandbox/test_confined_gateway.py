@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from comity.sdk.agent import Agent
+from comity.sdk.agent_results import AgentRefusal
 from comity.servers.sandbox.model import LEVEL_BY_LABEL, SandboxLevel
-from tests.interop.processes import comity, operator_headers
+from tests.cli.program import Desk
+from tests.interop.processes import comity, operator_headers, operator_token
 from tests.servers.sandbox.levels import skip_without
 
 pytestmark = [
@@ -134,6 +137,29 @@ def test_a_server_does_what_it_was_granted_and_nothing_else(level: str, tmp_path
             assert sorted(set(connections)) == ["BLOCKED", "SUCCESS"]
     made = [place.parent.name for place in tmp_path.glob("*/new")]
     assert made == ["write"]
+
+
+def test_the_level_of_a_server_is_in_its_health_its_audit_entry_and_the_lists(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    with confined(tmp_path, "landlock", {}) as gateway:
+
+        async def health() -> Any:
+            async with (
+                asyncio.timeout(60),
+                Agent(f"{gateway.origin}/mcp", operator_token(gateway.origin)) as agent,
+            ):
+                return await agent.health()
+
+        told = asyncio.run(health())
+        assert not isinstance(told, AgentRefusal)
+        assert told["sandbox"] == {"confined": "landlock"}
+        (connected,) = gateway.audit("SERVER_CONNECTED")
+        assert connected["details"]["sandbox"] == "landlock"
+        for command in (["list"], ["show", "confined"]):
+            shown = desk.run("servers", *command, "--url", gateway.origin)
+            assert "landlock" in shown.out, shown.err
 
 
 @LEVELS

@@ -191,6 +191,13 @@ def _check_sandbox() -> Finding:
     found = detect_levels()
     if found.best is SandboxLevel.BUBBLEWRAP:
         return ok_result("sandbox", "servers can be confined with bubblewrap")
+    if sys.platform != "linux":
+        return warning_result(
+            "sandbox",
+            f"the level is {found.best.label}: {found.reason}; servers get limits, a clean "
+            "environment and no open files of Comity, and `sandboxed` servers do not start",
+            "run Comity on Linux, in a virtual machine or a container",
+        )
     return warning_result(
         "sandbox",
         f"the best level for confined servers is {found.best.label}: {found.reason}",

@@ -43,7 +43,7 @@ class MachineSandbox:
 def detect_levels() -> MachineSandbox:
     """Find the best level by starting a program in it. This blocks for a moment."""
     if sys.platform != "linux":
-        return MachineSandbox(SandboxLevel.BASIC, "confinement needs Linux")
+        return MachineSandbox(SandboxLevel.BASIC, "Landlock and bubblewrap need Linux")
     problem = bubblewrap_problem()
     if problem is None:
         return MachineSandbox(SandboxLevel.BUBBLEWRAP)

@@ -316,14 +316,17 @@ def _control(what: int, *arguments: object) -> None:
 
 def restrict_resources(limits: Mapping[str, int]) -> None:
     """Set the limits of this process. `limits` are those of `comity.servers.sandbox.model`."""
-    processes = limits["processes"] + limits.get("counted_processes", 0)
-    for what, most in (
+    bounds = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
         (resource.RLIMIT_DATA, limits["memory"]),
-        (resource.RLIMIT_NPROC, processes),
-    ):
+    ]
+    # The limit holds for all processes of a user, and only Linux tells how many there are.
+    if sys.platform == "linux":
+        processes = limits["processes"] + limits.get("counted_processes", 0)
+        bounds.append((resource.RLIMIT_NPROC, processes))
+    for what, most in bounds:
         _, hard = resource.getrlimit(what)
         bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (bound, bound))
@@ -383,11 +386,13 @@ def apply_sandbox(policy: StagePolicy) -> None:
     if policy.egress:
         hand_over_listener(policy.egress, policy.egress_port)
     limits = dict(policy.limits)
-    if policy.counts_processes:
+    if policy.counts_processes and sys.platform == "linux":
         limits["counted_processes"] = count_own_processes()
     restrict_resources(limits)
     if policy.level == 1:
-        _control(_PR_SET_NO_NEW_PRIVS, 1)
+        # Other systems have no such flag.
+        if sys.platform == "linux":
+            _control(_PR_SET_NO_NEW_PRIVS, 1)
         return
     restrict_syscalls(network=policy.network, execution=policy.execution)
     restrict_files(
