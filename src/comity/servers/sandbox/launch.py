@@ -49,14 +49,20 @@ def sandbox_command(
     folder: str,
     scratch: str = "",
     door: EgressDoor | None = None,
+    user: int = 0,
 ) -> tuple[str, ...]:
     """Return the command line that confines a program. `scratch` is its folder without namespaces.
 
+    With Landlock, a program that root starts becomes `user` if it was granted no folders.
     Raises Unavailable if there is no such program.
     """
-    with_script = policy.access.reads_script
-    files = find_program_files(argv, environment, folder, with_script=with_script)
+    access = policy.access
+    files = find_program_files(argv, environment, folder, with_script=access.reads_script)
     wanted = _stage_policy(policy, files, folder, scratch, door)
+    # In a folder that root granted, another user could not do what was granted.
+    has_folders = access.readable or access.writable or access.listed
+    if policy.level is SandboxLevel.LANDLOCK and not has_folders:
+        wanted["user"] = user
     inner = (*_stage_python(), json.dumps(wanted), files.program, *argv)
     if policy.level is SandboxLevel.BUBBLEWRAP:
         return (*_bubblewrap(policy, files, door), *inner)
@@ -124,6 +130,9 @@ def _stage_policy(
         "egress": EGRESS_SOCKET if is_wrapped and door is not None else "",
         "egress_port": EGRESS_PORT,
         "folder": folder if has_own_files or _is_within(folder, reached) else own_folder,
+        "user": 0,
+        "scratch": scratch,
+        "program_files": [files.program, *files.readable, *files.executable],
     }
 
 

@@ -20,6 +20,7 @@ from comity.servers.sandbox.launch import SCRATCH, EgressDoor, proxy_variables, 
 from comity.servers.sandbox.levels import MachineSandbox, detect_levels
 from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits, SandboxPolicy
 from comity.servers.sandbox.refusals import RefusalHints
+from comity.servers.sandbox.users import ServerUsers
 
 _HANDOVER_SECONDS = 30.0
 
@@ -56,6 +57,7 @@ class SandboxService:
         self._folder: Path | None = None
         self._run_numbers = itertools.count(1)
         self._hints_by_server: dict[str, RefusalHints] = {}
+        self._users = ServerUsers()
 
     async def machine(self) -> MachineSandbox:
         """Return the levels of this machine. The first call finds out."""
@@ -78,7 +80,8 @@ class SandboxService:
                 )
             except Unavailable as refused:
                 raise Unavailable(f"server {server!r} is not started: {refused}") from None
-        run = SandboxRun(SandboxPolicy(level, request.access, request.limits), command)
+        policy = SandboxPolicy(level, request.access, request.limits)
+        run = SandboxRun(policy, command, self._users)
         if level is SandboxLevel.NONE:
             return run
         if level >= SandboxLevel.LANDLOCK:
@@ -107,6 +110,8 @@ class SandboxService:
     def _own_folder(self) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="comity-sandbox-"))
+            # The users of servers reach their own folders inside, and see no names.
+            self._folder.chmod(0o711)
         return self._folder
 
     def _create_group(self, limits: SandboxLimits) -> ControlGroup | None:
@@ -118,9 +123,11 @@ class SandboxService:
 class SandboxRun:
     """One run of a confined server, with its control group, scratch folder and network."""
 
-    def __init__(self, policy: SandboxPolicy, command: ServerCommand) -> None:
+    def __init__(self, policy: SandboxPolicy, command: ServerCommand, users: ServerUsers) -> None:
         self.policy = policy
         self.command = command
+        self._users = users
+        self._user = users.take() if policy.level is SandboxLevel.LANDLOCK else 0
         self._group: ControlGroup | None = None
         self._scratch: Path | None = None
         self._door: EgressDoor | None = None
@@ -188,6 +195,7 @@ class SandboxRun:
             folder=str(Path.cwd() / (command.cwd or "")),
             scratch=scratch,
             door=self._door,
+            user=self._user,
         )
         files = () if self._group is None else self._group.member_files
         self.command = replace(
@@ -213,6 +221,7 @@ class SandboxRun:
         if self._proxy is not None:
             await self._proxy.close()
         await asyncio.to_thread(self._remove_folders)
+        self._users.give_back(self._user)
 
     def _remove_folders(self) -> None:
         if self._group is not None:

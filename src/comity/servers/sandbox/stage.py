@@ -116,12 +116,16 @@ def _call(number: int, *arguments: object) -> int:
 
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 38, 22, 24
+_PR_SET_SECUREBITS, _PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL = 28, 47, 4
+# Root gets no capabilities from a new program or a change of users, and cannot change this.
+_SECURE_BITS = 0b1111
 _FILTER = 2
 _LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 _HAS_BITS = 0x45
 _NUMBER_AT, _MACHINE_AT = 0, 4
 _KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
 _MAX_CAPABILITIES = 64
+_CAPSET, _CAPABILITY_VERSION = {"x86_64": 126, "aarch64": 91}, 0x20080522
 
 _X86, _ARM = "x86_64", "aarch64"
 _MACHINES = {_X86: 0xC000003E, _ARM: 0xC00000B7}
@@ -223,7 +227,6 @@ def restrict_syscalls(*, network: bool, execution: bool) -> None:
         raise OSError(errno.ENOSYS, f"no filter of calls for {machine}")
     written = _filter_program(machine, network=network, execution=execution)
     program = _SeccompProgram(len(written) // 8, written)
-    _drop_capabilities()
     _control(_PR_SET_NO_NEW_PRIVS, 1)
     _control(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program))
 
@@ -293,10 +296,28 @@ def _allow_tcp(refuse: _Step) -> list[_Step]:
     ]
 
 
-def _drop_capabilities() -> None:
-    """Drop the capability bounding set if this process is root. Others have none to drop."""
-    if os.geteuid() != 0:
-        return
+def drop_privileges(user: int) -> None:
+    """Become this user, unless it is 0, without any capability. Raise OSError if that fails.
+
+    Root without capabilities is an ordinary owner of root's files.
+    """
+    machine = os.uname().machine
+    if machine not in _CAPSET:
+        raise OSError(errno.ENOSYS, f"cannot drop the capabilities on {machine}")
+    if os.geteuid() == 0:
+        _drop_bounding_set()
+        _control(_PR_SET_SECUREBITS, _SECURE_BITS)
+    if user:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    # A service manager gives a program of an ordinary user such capabilities.
+    _control(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
+    # A version and a process id; then the effective, permitted and inheritable set, in two halves.
+    _call(_CAPSET[machine], struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24))
+
+
+def _drop_bounding_set() -> None:
     for capability in range(_MAX_CAPABILITIES):
         try:
             _control(_PR_CAPBSET_DROP, capability)
@@ -304,6 +325,43 @@ def _drop_capabilities() -> None:
             if refused.errno == errno.EINVAL:
                 return
             raise
+
+
+def choose_user(user: int, scratch: str, program_files: Iterable[str]) -> int:
+    """Return the user to become, and give it the scratch folder. 0 is to stay root.
+
+    Root stays root where the program belongs to root alone, or where there is no such user.
+    """
+    if user == 0 or os.geteuid() != 0 or not _can_become(user, scratch, program_files):
+        return 0
+    os.chown(scratch, user, user)
+    return user
+
+
+def _can_become(user: int, scratch: str, program_files: Iterable[str]) -> bool:
+    groups, group = os.getgroups(), os.getegid()
+    try:
+        os.setgroups([])
+        os.setegid(user)
+    except OSError:
+        # A namespace has only the users that were mapped into it.
+        return False
+    try:
+        os.seteuid(user)
+        # The kernel looks at each part of a path, and at access control lists.
+        can_enter = os.access(os.path.dirname(scratch), os.X_OK, effective_ids=True)  # noqa: PTH120  # as below
+        return can_enter and all(_can_read(place) for place in program_files)
+    except OSError:
+        return False
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
+
+
+def _can_read(place: str) -> bool:
+    needs = os.R_OK | (os.X_OK if os.path.isdir(place) else 0)  # noqa: PTH112  # as below
+    return os.access(place, needs, effective_ids=True)
 
 
 def _control(what: int, *arguments: object) -> None:
@@ -332,9 +390,9 @@ def restrict_resources(limits: Mapping[str, int]) -> None:
         resource.setrlimit(what, (bound, bound))
 
 
-def count_own_processes() -> int:
-    """Return how many threads the user of this process runs. The kernel counts them together."""
-    found, user = 0, os.getuid()
+def count_processes(user: int) -> int:
+    """Return how many threads a user runs. The kernel counts them together."""
+    found = 0
     for name in os.listdir("/proc"):  # noqa: PTH208  # the stage imports as little as it can
         with suppress(OSError):
             if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:  # noqa: PTH116  # as above
@@ -376,6 +434,9 @@ class StagePolicy:
     egress: str
     egress_port: int
     folder: str
+    user: int
+    scratch: str
+    program_files: list[str]
 
     def __init__(self, text: str) -> None:
         self.__dict__.update(json.loads(text))
@@ -383,17 +444,20 @@ class StagePolicy:
 
 def apply_sandbox(policy: StagePolicy) -> None:
     """Give up all other access, irrevocably. Raise OSError if that is not possible."""
+    user = choose_user(policy.user, policy.scratch, policy.program_files)
     if policy.egress:
         hand_over_listener(policy.egress, policy.egress_port)
     limits = dict(policy.limits)
     if policy.counts_processes and sys.platform == "linux":
-        limits["counted_processes"] = count_own_processes()
+        limits["counted_processes"] = count_processes(user or os.getuid())
     restrict_resources(limits)
     if policy.level == 1:
         # Other systems have no such flag.
         if sys.platform == "linux":
+            drop_privileges(user)
             _control(_PR_SET_NO_NEW_PRIVS, 1)
         return
+    drop_privileges(user)
     restrict_syscalls(network=policy.network, execution=policy.execution)
     restrict_files(
         policy.readable,
