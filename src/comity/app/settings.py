@@ -35,12 +35,12 @@ from comity.policy.settings import (
     POLICY_TYPE,
     TOOLS_TYPE,
     PolicySettings,
-    SandboxChoice,
 )
 from comity.registry.settings import RegistrySettings
 from comity.secrets.settings import SecretSettings
 from comity.servers.packages.model import LockedServer, WrittenEntry
 from comity.servers.registration.settings import RegistrationSettings
+from comity.servers.sandbox.oci import EngineChoice
 from comity.servers.settings import SupervisionSettings
 from comity.storage.settings import StoreSettings
 from comity.telemetry.settings import TelemetrySettings
@@ -55,6 +55,7 @@ type ProtocolChoice = Literal["auto", "2025-11-25", "2026-07-28"]
 type ProcessCleanup = Literal["auto", "group", "namespace"]
 type PackageChoice = Literal["auto", "store", "as_written"]
 type ServerDefault = Literal["inherit", "deny", "allow"]
+type SandboxChoice = Literal["auto", "bubblewrap", "landlock", "basic", "none", "oci"]
 type TrustLevel = Literal["trusted", "standard", "sandboxed"]
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -94,7 +95,7 @@ class ServerSettings:
         "auto",
         "How strongly its process is confined to its permissions. `auto`: not at all if it is "
         "`trusted`, at the best level if it is `sandboxed` or has permissions with folders or "
-        "hosts, else as `policy.sandbox`.",
+        "hosts, else as `policy.sandbox`. With `oci`, `command` is a container image.",
     )
     packages: PackageChoice = setting(
         "auto",
@@ -159,6 +160,9 @@ class Settings:
         (),
         "The networks of proxies whose X-Forwarded-For or Forwarded header Comity believes.",
         NETWORKS,
+    )
+    container_engine: EngineChoice = setting(
+        "auto", "The program that runs container images; `auto` is podman, or else docker."
     )
     remote_shutdown: bool = setting(
         False, "Whether an MGP client with the grant admin/write may stop the gateway."

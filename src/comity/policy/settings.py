@@ -44,7 +44,7 @@ type RequireApprovalChoice = Literal["auto", "never", "destructive", "dangerous"
 type SuspiciousChoice = Literal["show", "refuse", "strict"]
 type FallbackChoice = Literal["auto", "off", "warn", "on"]
 type DefinitionsChoice = Literal["first_use", "approve", "off"]
-type SandboxChoice = Literal["auto", "bubblewrap", "landlock", "basic", "none"]
+type DefaultSandbox = Literal["auto", "bubblewrap", "landlock", "basic", "none"]
 type ApprovalChoice = Literal["auto", "interactive", "auto_approve", "deny_all", "config_only"]
 
 MAX_GRANTS: Final = 10_000
@@ -452,7 +452,7 @@ class PolicySettings:
         "The decision about pending permissions of servers; `auto`: config_only where identity is "
         "required, else auto_approve.",
     )
-    sandbox: SandboxChoice = setting(
+    sandbox: DefaultSandbox = setting(
         "auto",
         "How strongly the processes of servers are confined whose own `sandbox` is `auto`, unless "
         "they are `trusted` or `sandboxed`; `auto` is the best level of this machine.",

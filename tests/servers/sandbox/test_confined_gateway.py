@@ -205,12 +205,12 @@ def test_a_permission_that_is_approved_later_widens_the_sandbox(tmp_path: Path) 
         assert "hello" not in gateway.call("execute", words=["/bin/echo", "hello"])
         body = {"server": "confined", "permission": "shell.execute"}
         assert "error" not in gateway.ask("/api/permissions/approve", body)
-        assert _within(lambda: "hello" in gateway.call("execute", words=["/bin/echo", "hello"]))
+        assert within(lambda: "hello" in gateway.call("execute", words=["/bin/echo", "hello"]))
         assert "error" not in gateway.ask("/api/permissions/deny", body)
-        assert _within(lambda: "hello" not in gateway.call("execute", words=["/bin/echo", "hello"]))
+        assert within(lambda: "hello" not in gateway.call("execute", words=["/bin/echo", "hello"]))
 
 
-def _within(is_true: Any, seconds: float = 30) -> bool:
+def within(is_true: Any, seconds: float = 30) -> bool:
     async def look() -> bool:
         async with asyncio.timeout(seconds):
             while not await asyncio.to_thread(is_true):

@@ -53,6 +53,7 @@ from comity.policy.grants import ANY, split_target
 from comity.secrets.backends import open_key_services
 from comity.secrets.envelope import probe_key
 from comity.secrets.settings import PEPPER as PEPPER_KEY
+from comity.servers.sandbox.oci import image_problem
 from comity.servers.wiring import describe_server, proxies_of
 from comity.storage import schema, stores
 from comity.telemetry.setup import is_asked_for
@@ -511,6 +512,11 @@ def _check_server(server: ServerSettings) -> Finding:
 
 
 def _check_program(about: str, server: ServerSettings) -> Finding:
+    if server.sandbox == "oci":
+        problem = image_problem(server.command)
+        if problem is not None:
+            return problem_result(about, problem, "write the digest into `command`")
+        return ok_result(about, "is a container image")
     if server.cwd and not Path(server.cwd).is_dir():
         return problem_result(about, f"its folder {server.cwd} is not there", "put the cwd right")
     # Comity looks for the program in the PATH of the server's own environment.

@@ -32,6 +32,7 @@ from comity.errors import Misconfigured, Unavailable
 from comity.servers.process.keeper_client import detect_containment
 from comity.servers.sandbox.levels import detect_levels
 from comity.servers.sandbox.model import SandboxLevel
+from comity.servers.sandbox.oci import find_engine
 
 try:
     import resource
@@ -112,6 +113,7 @@ def check_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _check_proxies(environ)
     yield from _check_containment()
     yield _check_sandbox()
+    yield _check_engine()
 
 
 def _check_event_loop() -> Finding:
@@ -196,13 +198,20 @@ def _check_sandbox() -> Finding:
             "sandbox",
             f"the level is {found.best.label}: {found.reason}; servers get limits, a clean "
             "environment and no open files of Comity, and `sandboxed` servers do not start",
-            "run Comity on Linux, in a virtual machine or a container",
+            'run Comity on Linux, or run servers as images with `sandbox = "oci"`',
         )
     return warning_result(
         "sandbox",
         f"the best level for confined servers is {found.best.label}: {found.reason}",
         "install bubblewrap, and allow user namespaces",
     )
+
+
+def _check_engine() -> Finding:
+    engine = find_engine()
+    if engine is None:
+        return ok_result("containers", "neither podman nor docker is there to run images")
+    return ok_result("containers", f"{engine} runs servers that are images")
 
 
 def program_path(command: str, environ: Mapping[str, str], folder: str | None) -> str | None:

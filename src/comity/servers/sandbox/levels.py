@@ -30,6 +30,9 @@ class MachineSandbox:
         With `must_confine` nothing below Landlock is enough.
         """
         level = self.best if wanted == AUTO else LEVEL_BY_LABEL[wanted]
+        if level is SandboxLevel.OCI:
+            # The container engine confines the server, whatever this machine has itself.
+            return level
         if must_confine and level < SandboxLevel.LANDLOCK:
             raise Unavailable(f"it must be confined, and {self._describe()}")
         if level > self.best:

@@ -17,6 +17,8 @@ class SandboxLevel(IntEnum):
     LANDLOCK = 2
     # Namespaces of bubblewrap as well: nothing else of the machine can be seen.
     BUBBLEWRAP = 3
+    # A container of podman or docker. Only for images, and only by name.
+    OCI = 4
 
     @property
     def label(self) -> str:

@@ -1,8 +1,11 @@
 """Confines the processes of servers, each with what it may reach when it starts."""
 
 import asyncio
+import grp
 import itertools
 import os
+import pwd
+import secrets
 import shutil
 import socket
 import tempfile
@@ -11,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from comity.errors import Unavailable
 from comity.servers.process.process import ServerCommand, environment_for
@@ -19,10 +22,12 @@ from comity.servers.sandbox.cgroups import ControlGroup, ControlGroups
 from comity.servers.sandbox.launch import SCRATCH, EgressDoor, proxy_variables, sandbox_command
 from comity.servers.sandbox.levels import MachineSandbox, detect_levels
 from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits, SandboxPolicy
+from comity.servers.sandbox.oci import Container, EngineChoice, find_engine
 from comity.servers.sandbox.refusals import RefusalHints
-from comity.servers.sandbox.users import ServerUsers
 
 _HANDOVER_SECONDS = 30.0
+# Neither distributions nor systemd assign these, and a container with 65,536 users has them.
+_USERS: Final = range(60706, 61184)
 
 
 class NetworkProxy(Protocol):
@@ -47,11 +52,44 @@ class SandboxRequest:
     limits: SandboxLimits
 
 
+class ServerUsers:
+    """Lends each server of root a user that nothing else runs as. Its group has the same number."""
+
+    def __init__(self) -> None:
+        self._lent: set[int] = set()
+
+    def take(self) -> int:
+        """Return a free user, or 0 if this process is not root or all of them are in use."""
+        if os.geteuid() != 0:
+            return 0
+        free = set(_USERS) - self._lent
+        while free:
+            # Another gateway of this machine takes from the same range.
+            user = secrets.choice(tuple(free))
+            if not _is_known(user):
+                self._lent.add(user)
+                return user
+            free.discard(user)
+        return 0
+
+    def give_back(self, user: int) -> None:
+        self._lent.discard(user)
+
+
+def _is_known(user: int) -> bool:
+    with suppress(KeyError):
+        return bool(pwd.getpwuid(user))
+    with suppress(KeyError):
+        return bool(grp.getgrgid(user))
+    return False
+
+
 class SandboxService:
     """The sandboxes of one gateway: its levels, its control groups and its folders."""
 
-    def __init__(self, make_proxy: ProxyFactory) -> None:
+    def __init__(self, make_proxy: ProxyFactory, engine: EngineChoice = "auto") -> None:
         self._make_proxy = make_proxy
+        self._engine: EngineChoice = engine
         self._detected: asyncio.Future[MachineSandbox] | None = None
         self._groups: ControlGroups | None = None
         self._folder: Path | None = None
@@ -87,6 +125,12 @@ class SandboxService:
         if level >= SandboxLevel.LANDLOCK:
             words = (*command.argv, *command.env.values())
             run.hints = self._hints_by_server[server] = RefusalHints(server, request.access, words)
+        if level is SandboxLevel.OCI:
+            try:
+                run.enter_container(self._new_container())
+            except Unavailable as refused:
+                raise Unavailable(f"server {server!r} is not started: {refused}") from None
+            return run
         try:
             await asyncio.to_thread(run.prepare_folders, self._own_folder(), self._create_group)
             if request.access.hosts and level >= SandboxLevel.LANDLOCK:
@@ -102,6 +146,13 @@ class SandboxService:
         hints = self._hints_by_server.get(server)
         if hints is not None:
             hints.note_connection_refusal(reason)
+
+    def _new_container(self) -> Container:
+        engine = find_engine(self._engine)
+        if engine is None:
+            wanted = "podman or docker" if self._engine == "auto" else self._engine
+            raise Unavailable(f"its sandbox is 'oci', and {wanted} is not installed")
+        return Container(engine, f"comity-{os.getpid()}-{secrets.token_hex(8)}")
 
     async def close(self) -> None:
         if self._folder is not None:
@@ -134,6 +185,12 @@ class SandboxRun:
         self._proxy: NetworkProxy | None = None
         self._handover: asyncio.Future[None] | None = None
         self.hints: RefusalHints | None = None
+        self._container: Container | None = None
+
+    def enter_container(self, container: Container) -> None:
+        """Run the image that the command names. Raise Unavailable if that is not possible."""
+        self.command = container.wrap(self.command, self.policy)
+        self._container = container
 
     def prepare_folders(
         self, parent: Path, create_group: Callable[[SandboxLimits], ControlGroup | None]
@@ -214,6 +271,8 @@ class SandboxRun:
         return f"{reason}; {hint}" if hint else reason
 
     async def close(self) -> None:
+        if self._container is not None:
+            await self._container.remove()
         if self._handover is not None:
             self._handover.cancel()
             # A sandbox that hands over no socket has no network, and says so itself.

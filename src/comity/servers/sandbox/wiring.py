@@ -63,7 +63,7 @@ class SandboxComponents:
         self._own_addresses = {(settings.host, settings.port)}
         self._resolver = resolver
         self._audit_log = audit_log
-        self.service = SandboxService(self._make_proxy)
+        self.service = SandboxService(self._make_proxy, settings.container_engine)
         self._server_policies = server_policies
         self._servers = servers
         self._descriptions = descriptions
