@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from comity.servers.registration.settings import RegistrationSettings
+from comity.servers.sandbox import service
+from comity.servers.sandbox.levels import MachineSandbox, detect_levels
+from comity.servers.sandbox.model import SandboxLevel
+from comity.validation.worker import ValidationWorker
 from tests.conformance.governed import refusal_of
 from tests.conformance.newcomer_scene import (
     AGENT,
@@ -19,6 +24,7 @@ from tests.conformance.newcomer_scene import (
     greeted,
     is_there,
     scene_of,
+    tool_names,
     until_gone,
 )
 
@@ -129,3 +135,85 @@ sys.exit(str(found))
         assert "[1, 1, 2, 'done', 2, 3, 'done']" in told or "[1, 1, 13, 13, 13, 1, 'done']" in told
         assert not (tmp_path / "new").exists()
         await until_gone(scene)
+
+
+ESCAPING = """
+def attempts(secret: str, new: str, pid: int) -> str:
+    import os, socket, subprocess
+    def attempt(what):
+        try:
+            what()
+        except OSError as refused:
+            return type(refused).__name__
+        return "done"
+    return " ".join([
+        attempt(lambda: socket.socket()),
+        attempt(lambda: socket.socket(socket.AF_UNIX)),
+        attempt(lambda: open(secret)),
+        attempt(lambda: open(new, "w")),
+        attempt(lambda: open("/etc/passwd")),
+        attempt(lambda: os.kill(pid, 0)),
+        attempt(lambda: subprocess.run(["/bin/sh", "-c", ""])),
+        attempt(lambda: os.execv("/bin/sh", ["sh"])),
+    ])
+"""
+MAKES_TOOLS: dict[str, Any] = {
+    "registration_allow_code_tools": True,
+    "policy_approval_policy": "auto_approve",
+    "more_grants": [MAY_CODE],
+}
+
+
+@pytest.fixture
+def blind_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the check of code find nothing, so that only the sandbox is left."""
+
+    async def find_nothing(*_: object) -> tuple[str, ...]:
+        return ()
+
+    monkeypatch.setattr(ValidationWorker, "violations", find_nothing)
+
+
+@pytest.mark.usefixtures("blind_check")
+@pytest.mark.parametrize("has_namespaces", [True, False], ids=["best", "landlock"])
+async def test_code_of_agents_runs_at_the_best_level_with_nothing_granted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_namespaces: bool
+) -> None:
+    machine = detect_levels() if has_namespaces else MachineSandbox(SandboxLevel.LANDLOCK, "a test")
+    if machine.best < SandboxLevel.LANDLOCK:
+        pytest.skip(machine.reason)
+    monkeypatch.setattr(service, "detect_levels", lambda: machine)
+    (tmp_path / "secret").write_text("the pepper")
+    async with scene_of(tmp_path, **MAKES_TOOLS) as (scene, _):
+        agent = await greeted(scene, AGENT)
+        made = await agent.ask(REGISTER, {**MADE, "code": ESCAPING})
+        assert made["result"]["tools"] == ["attempts"], made
+        assert scene.visitor.parts.servers.sandbox_level("dynamic.made") == machine.best.label
+        (name,) = [each for each in await tool_names(agent) if "attempts" in each]
+        places = {"secret": str(tmp_path / "secret"), "new": "/var/tmp/new", "pid": os.getpid()}
+        told = await agent.ask("tools/call", {"name": name, "arguments": places})
+        found = told["result"]["content"][0]["text"].split()
+        assert (len(found), "done" in found) == (8, False), found
+
+
+@pytest.mark.usefixtures("blind_check")
+async def test_code_of_agents_does_not_run_without_a_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = MachineSandbox(SandboxLevel.BASIC, "a test")
+    monkeypatch.setattr(service, "detect_levels", lambda: machine)
+    async with scene_of(tmp_path, **MAKES_TOOLS) as (scene, _):
+        agent = await greeted(scene, AGENT)
+        refused = json.dumps(await agent.ask(REGISTER, MADE))
+        assert "it must be confined" in refused
+        assert not is_there(scene, "dynamic.made")
+
+
+async def test_agents_make_no_tools_unless_the_operator_allows_it(tmp_path: Path) -> None:
+    assert not RegistrationSettings().allow_code_tools
+    assert RegistrationSettings().sandbox
+    chosen = {**MAKES_TOOLS, "registration_allow_code_tools": None}
+    async with scene_of(tmp_path, **chosen) as (scene, _):
+        agent = await greeted(scene, AGENT)
+        assert refusal_of(await agent.ask(REGISTER, MADE)) == "access_denied"
+        assert not is_there(scene, "dynamic.made")
