@@ -74,6 +74,9 @@ class Office:
         self.written |= {(each.subject, each.verb, each.target): each for each in grants}
         return grants
 
+    async def extend(self, grant: Grant) -> Grant:
+        return (await self.put(grant))[0]
+
     async def revoke(self, subject: str, verb: str, target: str, where: Where = None) -> bool:
         return self.written.pop((subject, verb, target), None) is not None
 

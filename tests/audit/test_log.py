@@ -447,6 +447,9 @@ class RecordedGrants(Noted):
     async def put(self, *grants: Grant) -> tuple[Grant, ...]:
         return grants
 
+    async def extend(self, grant: Grant) -> Grant:
+        return grant
+
     async def revoke(self, subject: str, verb: str, target: str, where: Where = None) -> bool:
         return True
 

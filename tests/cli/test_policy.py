@@ -312,7 +312,7 @@ def test_what_waits_is_listed_and_can_be_decided(desk: Desk, guarded_gateway: st
     )
     assert "deferred" in forgotten.out
     early = desk.run(
-        "servers", "permissions", "approve", "mail", "memory.read", "--url", guarded_gateway
+        "servers", "permissions", "deny", "mail", "memory.read", "--url", guarded_gateway
     )
     assert "has not requested memory.read yet" in early.out
 

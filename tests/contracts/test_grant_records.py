@@ -9,7 +9,7 @@ import pytest
 from comity.app.records import RecordStores
 from comity.errors import MalformedMessage
 from comity.mcp.actors import CALL
-from comity.policy.grants import Effect, Grant, GrantSource
+from comity.policy.grants import PERMISSION_VERB, Effect, Grant, GrantSource
 from comity.storage.changes import PAGE
 from comity.storage.values import NAME_BYTES
 from tests.contracts.stores import Open
@@ -41,6 +41,80 @@ async def test_another_about_the_same_takes_its_place_and_its_id(records: Record
     (second,) = await records.grants.put(replace(GRANT, effect=Effect.DENY, expires_at=None))
     assert second.id == first.id
     assert await records.grants.page() == [second]
+
+
+APPROVAL = Grant(
+    "server:files",
+    PERMISSION_VERB,
+    "filesystem.read",
+    Effect.ALLOW,
+    granted_at=NOW,
+    expires_at=NOW + timedelta(days=1),
+    reach=("/srv/ß 漢", "~/project"),
+)
+
+
+async def test_an_approval_comes_back_with_its_places(records: RecordStores, again: Open) -> None:
+    (stored,) = await records.grants.put(APPROVAL)
+    assert stored.reach == APPROVAL.reach
+    assert await (await again()).grants.page() == [stored]
+    (narrowed,) = await records.grants.put(replace(APPROVAL, reach=()))
+    assert await records.grants.page() == [narrowed]
+
+
+async def test_an_approval_that_extends_another_has_the_places_of_both(
+    records: RecordStores,
+) -> None:
+    first = await records.grants.extend(APPROVAL)
+    more = replace(APPROVAL, expires_at=None, reach=("/opt", "~/project"))
+    second = await records.grants.extend(more)
+    assert (second.id, second.reach) == (first.id, ("/srv/ß 漢", "~/project", "/opt"))
+    assert second.expires_at == APPROVAL.expires_at, "a place is not approved for longer"
+    assert await records.grants.page() == [second]
+    longer = await records.grants.extend(replace(more, reach=()))
+    assert (longer.reach, longer.expires_at) == (second.reach, None)
+
+
+@pytest.mark.parametrize(
+    "void",
+    [
+        replace(APPROVAL, expires_at=NOW),
+        replace(APPROVAL, effect=Effect.DENY, reach=()),
+    ],
+)
+async def test_an_approval_takes_no_place_from_a_void_one(
+    records: RecordStores, void: Grant
+) -> None:
+    await records.grants.put(void)
+    extended = await records.grants.extend(replace(APPROVAL, reach=("/opt",)))
+    assert (extended.reach, extended.expires_at) == (("/opt",), APPROVAL.expires_at)
+
+
+async def test_approvals_at_the_same_time_lose_no_place(records: RecordStores) -> None:
+    places = [f"/srv/{number}" for number in range(8)]
+    approvals = [replace(APPROVAL, reach=(place,)) for place in places]
+    await asyncio.gather(*map(records.grants.extend, approvals))
+    (stored,) = await records.grants.page()
+    assert sorted(stored.reach) == places
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(APPROVAL, verb=CALL, target="files/read"),
+        replace(APPROVAL, effect=Effect.DENY),
+        replace(APPROVAL, reach=tuple(f"/srv/{number}" for number in range(101))),
+        replace(APPROVAL, reach=("/srv\n/x",)),
+        replace(APPROVAL, reach=("",)),
+    ],
+)
+async def test_a_reach_that_no_grant_can_have_is_refused(
+    records: RecordStores, wrong: Grant
+) -> None:
+    with pytest.raises(MalformedMessage):
+        await records.grants.put(wrong)
+    with pytest.raises(MalformedMessage):
+        await records.grants.extend(wrong)
 
 
 async def test_two_in_one_write_about_the_same_are_one(records: RecordStores) -> None:

@@ -18,6 +18,8 @@ import pytest
 
 from comity.cli.api_client import find_gateway_by_url
 from comity.servers.process.process import ServerCommand, ServerProcess
+from comity.servers.sandbox.egress import EgressProxy, open_stream
+from comity.servers.sandbox.egress_rules import EgressRules
 from comity.servers.sandbox.model import SandboxAccess, SandboxLimits
 from comity.servers.sandbox.service import NetworkProxy, SandboxRequest, SandboxService
 from tests.interop.processes import comity, operator_headers
@@ -36,8 +38,18 @@ MAX_CPU_RATIO = 1.05
 SCRIPT = Path(__file__).parents[1] / "support" / "stdio_server.py"
 
 
-def refuse_network(server: str, hosts: tuple[str, ...], listener: socket.socket) -> NetworkProxy:
-    raise AssertionError("no network was asked for")
+def refusing_proxy(server: str, hosts: tuple[str, ...], listener: socket.socket) -> NetworkProxy:
+    async def resolve(name: str) -> list[str]:
+        raise AssertionError(f"{name} was resolved")
+
+    return EgressProxy(
+        server,
+        listener,
+        EgressRules(hosts),
+        resolve=resolve,
+        connect=open_stream(None),
+        on_event=lambda _: None,
+    )
 
 
 async def start_ms(service: SandboxService, level: str) -> float:
@@ -57,7 +69,7 @@ async def start_ms(service: SandboxService, level: str) -> float:
 
 
 async def test_a_confined_server_starts_little_later() -> None:
-    service = SandboxService(refuse_network)
+    service = SandboxService(refusing_proxy)
     best = (await service.machine()).best.label
     took: dict[str, list[float]] = {"none": [], best: []}
     for _ in range(STARTS):

@@ -326,7 +326,9 @@ def _periodic_checks(parts: GatewayParts) -> list[Callable[[float], None]]:
         parts.topic_components.look,
         parts.policy_components.limits.limits.check,
     )
-    return [*waiting, *kept, limits.check]
+    sandboxes = parts.upstream_registry.sandboxes
+    confined = () if sandboxes is None else (sandboxes.check,)
+    return [*waiting, *kept, limits.check, *confined]
 
 
 async def _close_resources(

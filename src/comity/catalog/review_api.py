@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, NotRequired, Protocol, TypedDict
 
@@ -20,7 +21,7 @@ from comity.http.api_input import EmptyQuery, NonEmptyText, RequestBody, ServerQ
 from comity.mcp import jsonrpc
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry
-from comity.policy.grants import PERMISSION_VERB, Effect, Grant
+from comity.policy.grants import MAX_PLACES, PERMISSION_VERB, Effect, Grant
 from comity.policy.risk import (
     SERVER_SUBJECT_PREFIX,
     PermissionOutcome,
@@ -29,7 +30,7 @@ from comity.policy.risk import (
     is_writable_name,
     permission_risk,
 )
-from comity.policy.server_permissions import ServerPermissions
+from comity.policy.server_permissions import PermissionService
 
 MAX_LISTED_TOOLS: Final = 1000
 TOOLS_PER_STEP: Final = 200
@@ -37,7 +38,10 @@ MAX_SHOWN_TEXT: Final = 500
 
 
 class PermissionView(TypedDict):
-    """A permission that a server needs, and the decision on it."""
+    """A permission that a server needs or has, and the decision on it.
+
+    `reach` has the folders or hosts that an approved permission is for.
+    """
 
     server: str
     permission: str
@@ -46,6 +50,7 @@ class PermissionView(TypedDict):
     by: str
     reason: str
     expires_at: datetime | None
+    reach: list[str]
     declared: bool
 
 
@@ -127,6 +132,8 @@ class PermissionDecisionBody(RequestBody, frozen=True):
     permission: NonEmptyText
     justification: ShortText = ""
     expires_in_seconds: Annotated[int, Meta(ge=1, le=366 * 86_400)] | None = None
+    # The folders or hosts to add. Only an approval has them.
+    reach: Annotated[tuple[ShortText, ...], Meta(max_length=MAX_PLACES)] = ()
 
     @property
     def expires_at(self) -> datetime | None:
@@ -154,7 +161,9 @@ class DefinitionAcceptanceBody(RequestBody, frozen=True):
 class ReviewGrantWriter(Protocol):
     """Writes and revokes grants on behalf of an operator."""
 
-    async def put(self, actor: Actor, grant: Grant) -> Grant: ...
+    async def put(
+        self, actor: Actor, grant: Grant, trace: str = "", *, keeps_reach: bool = False
+    ) -> Grant: ...
     async def revoke(self, actor: Actor, subject: str, verb: str, target: str) -> bool: ...
 
 
@@ -193,11 +202,10 @@ class CareApi:
         )
 
     async def _list_permissions(self, request: ApiRequest[ServerQuery]) -> PermissionListView:
-        permits = [
-            self._tool_reviews.permission_service.permissions_of(server)
-            for server in self._requested_servers(request.input.server)
-        ]
-        return {"permissions": [each for permit in permits for each in permission_views(permit)]}
+        service = self._tool_reviews.permission_service
+        servers = self._requested_servers(request.input.server)
+        listed = [each for server in servers for each in permission_views(service, server)]
+        return {"permissions": listed}
 
     def _decision_handler(self, effect: Effect | None) -> ApiHandler[PermissionDecisionBody]:
         """Return the handler that sets this effect for a permission; None revokes the decision."""
@@ -211,10 +219,11 @@ class CareApi:
                         f"no permission can be named {name!r:.200}", INVALID_PARAMS
                     )
                 await self._write(request.actor, name, effect, wanted)
-            permit = self._tool_reviews.permission_service.permissions_of(server)
-            await self._tool_reviews.permission_service.wait_until_told()
-            needs = [each for each in permission_views(permit) if each["permission"] in names]
-            return {"permissions": needs}
+            service = self._tool_reviews.permission_service
+            service.permissions_of(server)
+            await service.wait_until_told()
+            views = permission_views(service, server)
+            return {"permissions": [each for each in views if each["permission"] in names]}
 
         return handle
 
@@ -222,12 +231,15 @@ class CareApi:
         self, actor: Actor, name: str, effect: Effect | None, wanted: PermissionDecisionBody
     ) -> None:
         subject = SERVER_SUBJECT_PREFIX + wanted.server
+        if wanted.reach and effect is not Effect.ALLOW:
+            raise MalformedMessage("only an approval has a reach", INVALID_PARAMS)
         if effect is None:
             await self._grants.revoke(actor, subject, PERMISSION_VERB, name)
             return
         why, ends = wanted.justification, wanted.expires_at
         grant = Grant(subject, PERMISSION_VERB, name, effect, justification=why, expires_at=ends)
-        await self._grants.put(actor, grant)
+        grant = replace(grant, reach=wanted.reach)
+        await self._grants.put(actor, grant, keeps_reach=effect is Effect.ALLOW)
 
     async def _accept(self, request: ApiRequest[DefinitionAcceptanceBody]) -> AcceptedToolsView:
         server = self._require_server(request.input.server)
@@ -323,20 +335,22 @@ def change_view(difference: DefinitionDifference) -> DefinitionChange:
     }
 
 
-def permission_views(permissions: ServerPermissions) -> list[PermissionView]:
-    """Return the permissions that a server needs, with the decision on each."""
+def permission_views(service: PermissionService, server: str) -> list[PermissionView]:
+    """Return the permissions that a server needs or has, with the decision on each."""
+    declared = service.permissions_of(server).declared
     return [
         {
-            "server": permissions.server,
+            "server": server,
             "permission": name,
             "risk": permission_risk(name),
             "decision": each.decision,
             "by": each.by,
             "reason": each.reason,
             "expires_at": each.expires_at,
-            "declared": name in permissions.declared,
+            "reach": list(each.reach),
+            "declared": name in declared,
         }
-        for name, each in permissions.decision_by_name.items()
+        for name, each in service.decisions_of(server).items()
     ]
 
 

@@ -36,6 +36,8 @@ from comity.toolkit.text import format_timestamp
 log = logging.getLogger(__name__)
 
 type Refresh = Callable[[], Awaitable[None]]
+type ReadReach = Callable[[str, tuple[str, ...]], tuple[str, ...]]
+"""Returns the places of a permission in their stored form. Raises MalformedMessage."""
 
 CATALOG_VERBS: Final = ("tools/", "prompts/", "resources/", "completion/")
 """Prefixes of the verbs that concern the catalog entries of a server."""
@@ -50,6 +52,7 @@ class GrantRecordStore(Protocol):
     """The part of the grant store that administration uses."""
 
     async def put(self, *grants: Grant) -> tuple[Grant, ...]: ...
+    async def extend(self, grant: Grant) -> Grant: ...
     async def revoke(self, subject: str, verb: str, target: str, where: Where = None) -> bool: ...
     async def page(self, after: str = "", limit: int = PAGE) -> Sequence[Grant]: ...
 
@@ -60,6 +63,10 @@ class EffectiveGrants(Protocol):
     @property
     def access(self) -> GrantSet: ...
     def authorize(self, actor: Actor, verb: str, server: str, name: str) -> Decision: ...
+
+
+def _refuse_reach(permission: str, places: tuple[str, ...]) -> tuple[str, ...]:
+    raise MalformedMessage(f"no reach of {permission:.80} can be read here", INVALID_PARAMS)
 
 
 class GrantAdmin:
@@ -74,6 +81,7 @@ class GrantAdmin:
         *,
         audit_log: AuditLog | None = None,
         groups_of: Callable[[str], tuple[str, ...]] = lambda _: (),
+        read_reach: ReadReach = _refuse_reach,
     ) -> None:
         self._store = store
         self._effective_grants = effective_grants
@@ -82,6 +90,7 @@ class GrantAdmin:
         # Receives an event for each grant that an actor writes or revokes.
         self.audit_log = audit_log
         self._groups_of = groups_of
+        self._read_reach = read_reach
 
     def actor_named(self, principal: str) -> Actor:
         """Return a principal as an actor with the groups of its record."""
@@ -102,11 +111,14 @@ class GrantAdmin:
                 ACCESS_DENIED,
             )
 
-    async def put(self, actor: Actor, grant: Grant, trace: str = "") -> Grant:
+    async def put(
+        self, actor: Actor, grant: Grant, trace: str = "", *, keeps_reach: bool = False
+    ) -> Grant:
         """Write a grant, or replace the one with the same subject, verb and target.
 
-        The grant is in force on this node when the method returns. Raises MalformedMessage if the
-        actor may not administer the target, or if the grant is invalid or has expired.
+        With `keeps_reach`, it has the places of the replaced grant too. The grant is in force on
+        this node when the method returns. Raises MalformedMessage if the actor may not administer
+        the target, or if the grant is invalid or has expired.
         """
         grant = replace(
             grant,
@@ -115,6 +127,9 @@ class GrantAdmin:
             target=granting.parse_target(grant.target, grant.verb),
         )
         grant = replace(grant, where=granting.normalise_condition(grant))
+        granting.check_reach(grant)
+        if grant.reach:
+            grant = replace(grant, reach=self._read_reach(grant.target, grant.reach))
         now = self._clock()
         try:
             self.require_grant(actor, ADMIN_WRITE, _administered_target(grant.verb, grant.target))
@@ -124,7 +139,11 @@ class GrantAdmin:
             raise
         if grant.expires_at is not None and grant.expires_at <= now:
             raise MalformedMessage("expires_at is in the past", INVALID_PARAMS)
-        (kept,) = await self._store.put(replace(grant, granted_by=actor.party, granted_at=now))
+        grant = replace(grant, granted_by=actor.party, granted_at=now)
+        if keeps_reach:
+            kept = await self._store.extend(grant)
+        else:
+            (kept,) = await self._store.put(grant)
         self._record_grant(actor, kept, AuditResult.SUCCESS, trace)
         await self._refresh()
         log.info("%s grants %s: %s on %s: %s", actor.party, *_storage_key(kept))
@@ -204,6 +223,8 @@ class GrantAdmin:
             untrusted["justification"] = grant.justification
         if grant.where is not None:
             untrusted["where"] = dict(grant.where)
+        if grant.reach:
+            untrusted["reach"] = list(grant.reach)
         about = (grant.subject, grant.verb, grant.target)
         facts = _facts_of(about, result, trace, details)
         self.audit_log.record(type, actor, untrusted=untrusted, **facts)

@@ -24,6 +24,7 @@ from comity.policy.explanations import (
     ViewExplanation,
 )
 from comity.policy.grants import (
+    MAX_PLACES,
     VIEW_PREFIX,
     DefaultPolicy,
     Effect,
@@ -46,7 +47,10 @@ type FindTool = Callable[[str], Place | None]
 
 
 class GrantView(TypedDict):
-    """A grant. `where_text` says its condition in words."""
+    """A grant. `where_text` says its condition in words.
+
+    `reach` has the folders or hosts that a permission of a server is for.
+    """
 
     id: str | None
     subject: str
@@ -60,6 +64,7 @@ class GrantView(TypedDict):
     expires_at: datetime | None
     where: Mapping[str, object] | None
     where_text: str | None
+    reach: list[str]
 
 
 class GuardrailView(TypedDict):
@@ -167,6 +172,7 @@ class GrantBody(RequestBody, frozen=True):
     justification: GrantText = ""
     expires_at: ZonedTime | None = None
     where: dict[str, object] | None = None
+    reach: Annotated[tuple[GrantText, ...], Meta(max_length=MAX_PLACES)] = ()
 
     def to_grant(self) -> Grant:
         verb = granting.parse_verb(self.verb)
@@ -178,6 +184,7 @@ class GrantBody(RequestBody, frozen=True):
             justification=self.justification,
             expires_at=to_optional_utc(self.expires_at),
             where=self.where,
+            reach=self.reach,
         )
 
 
@@ -360,6 +367,7 @@ def grant_view(grant: Grant) -> GrantView:
         "expires_at": grant.expires_at,
         "where": grant.where,
         "where_text": None if condition is None else condition.describe(),
+        "reach": list(grant.reach),
     }
 
 

@@ -1,7 +1,7 @@
 """`comity grants` and `comity servers permissions`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any, Final
 
@@ -497,16 +497,44 @@ def _print_permissions(needs: list[Answer]) -> None:
             line_text(each["decision"], STYLE_BY_DECISION.get(each["decision"], "")),
             each["by"],
             (each["expires_at"] or "")[:16],
+            ", ".join(each["reach"]),
             each["reason"],
         )
         for each in needs
     ]
-    columns = ("SERVER", "PERMISSION", "RISK", "STATUS", "DECIDED BY", "EXPIRES", "REASON")
-    show_output(build_table(columns, rows))
+    columns = ("SERVER", "PERMISSION", "RISK", "STATUS", "DECIDED BY", "EXPIRES", "REACH", "REASON")
+    show_output(build_table(columns, rows, extra=("REASON",)))
+
+
+@permissions_command.command("approve")
+@click.argument("server", shell_complete=complete_servers)
+@click.argument("permission")
+@click.option(
+    "--reach",
+    metavar="PLACE",
+    multiple=True,
+    help="Folder or host that the permission is for. It is added to those approved before.",
+)
+@expires_option
+@reason_option
+@gateway_options
+def approve_permission(server: str, permission: str, **said: Any) -> None:
+    """Approve a permission of a server.
+
+    A confined server gets the folders of filesystem.read and filesystem.write, and the hosts of
+    network.outbound. Approve again to add a place. Without --expires, it expires with the others.
+    'reset' and 'deny' remove all places. The server restarts.
+
+    \b
+    Examples:
+      comity servers permissions approve files filesystem.read --reach /srv/project
+      comity servers permissions approve mail network.outbound --reach api.example.com:443
+    """
+    _decide("approve", server, permission, said)
 
 
 def _make_decision_command(action: str, help_text: str) -> None:
-    """Make the command for one decision."""
+    """Make the command for a decision that has no reach."""
     example = f"comity servers permissions {action} files filesystem.read"
 
     @permissions_command.command(action, help=f"{help_text}\n\n\b\nExamples:\n  {example}")
@@ -515,20 +543,25 @@ def _make_decision_command(action: str, help_text: str) -> None:
     @expires_option
     @reason_option
     @gateway_options
-    def order(server: str, permission: str, expires: str | None, reason: str | None) -> None:
-        body: dict[str, object] = {
-            "server": server,
-            "permission": permission,
-            "justification": reason or "",
-        }
-        if ends := parse_expiry(expires):
-            left = datetime.fromisoformat(ends) - datetime.now(UTC)
-            body["expires_in_seconds"] = max(1, round(left.total_seconds()))
-        found = connect_gateway().post("permissions", action, body=body)
-        _show_permissions(found, f"Stored. {server} has not requested {permission} yet.")
+    def order(server: str, permission: str, **said: Any) -> None:
+        _decide(action, server, permission, said)
 
 
-_make_decision_command("approve", "Approve a permission of a server.")
+def _decide(action: str, server: str, permission: str, said: Mapping[str, Any]) -> None:
+    body: dict[str, object] = {
+        "server": server,
+        "permission": permission,
+        "justification": said["reason"] or "",
+    }
+    if ends := parse_expiry(said["expires"]):
+        left = datetime.fromisoformat(ends) - datetime.now(UTC)
+        body["expires_in_seconds"] = max(1, round(left.total_seconds()))
+    if said.get("reach"):
+        body["reach"] = said["reach"]
+    found = connect_gateway().post("permissions", action, body=body)
+    _show_permissions(found, f"Stored. {server} has not requested {permission} yet.")
+
+
 _make_decision_command("deny", "Deny a permission of a server.")
 _make_decision_command(
     "reset", "Delete a decision about a permission. Then the policy of the server decides."

@@ -16,7 +16,7 @@ type GrantEntry = dict[str, Any]
 
 STORED: Final = "records"
 DEFAULT_VERB: Final = "tools/call"
-_FIELDS: Final = ("principal", "effect", "verb", "target", "expires", "reason", "where")
+_FIELDS: Final = ("principal", "effect", "verb", "target", "expires", "reason", "where", "reach")
 _REQUIRED: Final = ("principal", "target")
 _DEFAULTS: Final = {"effect": "allow", "verb": DEFAULT_VERB}
 
@@ -45,6 +45,7 @@ def entries_of(grants: Iterable[Mapping[str, Any]]) -> list[GrantEntry]:
                 "expires": grant["expires_at"],
                 "reason": grant["justification"],
                 "where": grant["where"],
+                "reach": grant["reach"],
             }
         )
         for grant in grants
@@ -94,7 +95,7 @@ def _without_defaults(fields: Mapping[str, Any]) -> GrantEntry:
     return {
         name: fields[name]
         for name in _FIELDS
-        if fields.get(name) not in (None, "", _DEFAULTS.get(name))
+        if fields.get(name) not in (None, "", [], _DEFAULTS.get(name))
     }
 
 
@@ -135,4 +136,5 @@ def body_of(entry: GrantEntry) -> dict[str, Any]:
         "expires_at": entry.get("expires"),
         "justification": entry.get("reason"),
         "where": entry.get("where"),
+        "reach": entry.get("reach"),
     }

@@ -54,7 +54,8 @@ class Grant:
     A grant with `where`, a condition on arguments, is a conditional grant. A call that it covers
     needs no approval request. It never allows a call that is otherwise denied.
     `comity.policy.conditions` defines the form of a condition. One triple may have several
-    conditional grants with different conditions.
+    conditional grants with different conditions. `reach` names the folders or hosts that a
+    permission of a server is for.
     """
 
     subject: str
@@ -68,6 +69,7 @@ class Grant:
     granted_at: datetime | None = None
     expires_at: datetime | None = None
     where: Where = field(default=None, hash=False)
+    reach: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,6 +587,7 @@ MAX_SUBJECT_LENGTH: Final = 256
 MAX_VERB_LENGTH: Final = 128
 MAX_TARGET_LENGTH: Final = 1000
 MAX_WILDCARDS: Final = 8
+MAX_PLACES: Final = 100
 VIEW_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 _VIEW_PATTERN: Final = re.compile(VIEW_PREFIX + VIEW_NAME)
 _SERVER_PATTERN: Final = re.compile(r"[A-Za-z0-9*][A-Za-z0-9_.*-]{0,63}")
@@ -676,6 +679,33 @@ def normalise_condition(grant: Grant) -> Mapping[str, object] | None:
     )
 
 
+def check_reach(grant: Grant) -> None:
+    """Raise MalformedMessage unless the places of a grant can be stored with it."""
+    if not grant.reach:
+        return
+    if grant.verb != PERMISSION_VERB or grant.effect is not Effect.ALLOW:
+        raise _malformed("only an approved permission of a server has a reach")
+    if len(grant.reach) > MAX_PLACES:
+        raise _malformed(f"the reach of a permission has at most {MAX_PLACES} places")
+    for place in grant.reach:
+        check_name(place, "a place of a reach")
+
+
+def extended_grant(grant: Grant, current: Grant | None) -> Grant:
+    """Return a grant of a permission that has the places of the current grant too.
+
+    A place that is added without a time of its own expires with the others.
+    """
+    if current is None or current.effect is not Effect.ALLOW:
+        return grant
+    ends, now = current.expires_at, grant.granted_at
+    if ends is not None and (now is None or ends <= now):
+        return grant
+    expires_at = grant.expires_at or (current.expires_at if grant.reach else None)
+    reach = tuple(dict.fromkeys((*current.reach, *grant.reach)))
+    return replace(grant, reach=reach, expires_at=expires_at)
+
+
 def _check_name(text: str) -> str:
     """Check the name of a server permission or a feature set."""
     if not text or text != text.strip():
@@ -700,6 +730,10 @@ class GrantStore(Protocol):
         """Write grants and replace those with the same key. Returns the grants with their ids."""
         ...
 
+    async def extend(self, grant: Grant) -> Grant:
+        """Write the grant of a permission. It keeps the places of the grant that it replaces."""
+        ...
+
     async def revoke(self, subject: str, verb: str, target: str, where: Where = None) -> bool:
         """Delete a grant, and return whether it existed."""
         ...
@@ -721,6 +755,7 @@ def checked_grant(grant: Grant) -> Grant:
     check_name(grant.verb, "a grant's verb")
     check_name(grant.target, "a grant's target")
     where = normalise_condition(grant)
+    check_reach(grant)
     return replace(
         grant,
         id=grant_id(grant.subject, grant.verb, grant.target, where),

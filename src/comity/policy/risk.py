@@ -218,6 +218,19 @@ class PermissionDecision:
     by: str
     reason: str
     expires_at: datetime | None = None
+    # The folders or hosts that an approved permission is for.
+    reach: tuple[str, ...] = ()
+
+
+DEFAULT_REACH: Final[Mapping[str, tuple[str, ...]]] = {"network.outbound": ("*",)}
+"""The reach of permissions that are approved without one: every public host, and no folder."""
+
+
+def folder_problem(text: str) -> str | None:
+    """Return why a text names no folder that a permission can be for, or None."""
+    if not text.startswith(("/", "~/")):
+        return "must be an absolute path, or begin with ~/"
+    return None if text.strip("/") else "must be a folder below /"
 
 
 def expand_aliases(names: Iterable[str]) -> tuple[str, ...]:
@@ -303,7 +316,7 @@ def _decision_of_grants(judged: Decision) -> PermissionDecision | None:
     }[judged.effect]
     by = grant.granted_by or str(grant.source)
     return PermissionDecision(
-        decision, by, grant.justification or "an operator decided it", grant.expires_at
+        decision, by, grant.justification or "an operator decided it", grant.expires_at, grant.reach
     )
 
 
@@ -400,6 +413,13 @@ class ServerPolicy:
     reach: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     # The digests of the approved definitions, where a lock file has them.
     locked_tools: Mapping[str, str] | None = None
+
+    def reach_of(self, permission: str, granted: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the places of an approved permission: those of the file and of the grant."""
+        default = DEFAULT_REACH.get(permission, ())
+        is_listed = permission in self.permissions
+        configured = (self.reach.get(permission) or default) if is_listed else ()
+        return tuple(dict.fromkeys((*configured, *granted))) or default
 
     def cost_of(self, tool: ToolPolicy, risk: Risk) -> int:
         """Return the cost of one call: the greater of the tool's cost and the cost of its risk."""

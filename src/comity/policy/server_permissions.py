@@ -18,6 +18,7 @@ from comity.policy.grants import PERMISSION_VERB
 from comity.policy.risk import (
     DECISION_METHODS,
     PERMISSION_ALIASES,
+    RISK_BY_PERMISSION,
     SERVER_SUBJECT_PREFIX,
     WAIT_METHODS,
     ApprovalPolicy,
@@ -184,11 +185,23 @@ class PermissionService:
             permit.told_outcomes = dict.fromkeys(approved, PermissionOutcome.APPROVED)
         await self._tell_decisions(permit)
 
-    def is_approved(self, server: str, permission: str) -> bool:
-        """Whether a grant or the file approves a permission, whatever the server declares."""
+    def find_approval(self, server: str, permission: str) -> PermissionDecision | None:
+        """Return the approval of a grant or the file, whatever the server declares, or None."""
         policy = replace(self._policy_of(server), approval=ApprovalPolicy.CONFIG_ONLY)
         found = self._decide_one(self.permissions_of(server), permission, policy)
-        return found.decision is PermissionOutcome.APPROVED
+        return found if found.decision is PermissionOutcome.APPROVED else None
+
+    def decisions_of(self, server: str) -> dict[str, PermissionDecision]:
+        """Return the decisions on what a server needs, and what is approved beyond that."""
+        decided, policy = self.permissions_of(server).decision_by_name, self._policy_of(server)
+        found: dict[str, PermissionDecision] = {}
+        for name in dict.fromkeys((*decided, *RISK_BY_PERMISSION)):
+            approval = self.find_approval(server, name)
+            if approval is not None:
+                found[name] = replace(approval, reach=policy.reach_of(name, approval.reach))
+            elif name in decided:
+                found[name] = decided[name]
+        return found
 
     def remove_server(self, server: str) -> None:
         self._servers.pop(server, None)

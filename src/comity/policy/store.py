@@ -27,6 +27,7 @@ from comity.storage.database import (
     DatabaseBackend,
     Row,
     SqlDatabase,
+    WriteTransaction,
     record_row,
     select_page,
     select_row,
@@ -41,16 +42,20 @@ class SqlGrantStore:
     async def put(self, *grants: Grant) -> tuple[Grant, ...]:
         kept = [keeping__grant.checked_grant(grant) for grant in grants]
         checked = {grant.id: grant for grant in kept}
-        rows = [
-            {**record_row(GRANTS, grant), "where": keeping__grant.condition_text(grant.where)}
-            for grant in checked.values()
-        ]
         async with self._database.writing() as writing:
-            await writing.put(GRANTS, rows)
-            await writing.record_change(
-                RecordKind.GRANTS, (grant.subject for grant in checked.values())
-            )
+            await _put(writing, checked.values())
         return tuple(checked[grant.id] for grant in kept)
+
+    async def extend(self, grant: Grant) -> Grant:
+        checked = keeping__grant.checked_grant(grant)
+        wanted = select(GRANTS).where(GRANTS.c.id == checked.id)
+        async with self._database.writing() as writing:
+            row = (await writing.connection.execute(wanted)).first()
+            current = None if row is None else _grant(row)
+            extended = keeping__grant.extended_grant(checked, current)
+            keeping__grant.check_reach(extended)
+            await _put(writing, [extended])
+        return extended
 
     async def revoke(self, subject: str, verb: str, target: str, where: Where = None) -> bool:
         id = keeping__grant.grant_id(subject, verb, target, where)
@@ -74,8 +79,21 @@ class SqlGrantStore:
         return [_grant(row) for row in rows]
 
 
+async def _put(writing: WriteTransaction, grants: Collection[Grant]) -> None:
+    rows = [
+        {
+            **record_row(GRANTS, grant),
+            "where": keeping__grant.condition_text(grant.where),
+            "reach": values.encode_names(grant.reach),
+        }
+        for grant in grants
+    ]
+    await writing.put(GRANTS, rows)
+    await writing.record_change(RecordKind.GRANTS, (grant.subject for grant in grants))
+
+
 def _grant(row: Sequence[Any]) -> Grant:
-    id, subject, verb, target, effect, by, justification, at, until, where = row
+    id, subject, verb, target, effect, by, justification, at, until, where, reach = row
     return Grant(
         subject,
         verb,
@@ -87,6 +105,7 @@ def _grant(row: Sequence[Any]) -> Grant:
         granted_at=at,
         expires_at=until,
         where=keeping__grant.read_condition(where),
+        reach=values.read_list(reach),
     )
 
 

@@ -57,6 +57,7 @@ from comity.policy.snapshot import (
     PolicySnapshot,
     SnapshotFreshness,
 )
+from comity.servers.sandbox.reach import read_reach
 from comity.servers.service import ServerService
 from comity.servers.supervisor import ServerOptions
 from comity.sessions.upstream import CallStreamRelay
@@ -171,7 +172,7 @@ class ServerPolicyService:
         return CareApi(self.tool_reviews, servers, administration).routes
 
     def permission_views(self, server: str) -> list[PermissionView]:
-        return permission_views(self.tool_reviews.permission_service.permissions_of(server))
+        return permission_views(self.tool_reviews.permission_service, server)
 
     def remove_server(self, server: str) -> None:
         self._policy_by_server.pop(server, None)
@@ -305,6 +306,7 @@ def make_administration(snapshot: GatewaySnapshot, audit_log: AuditLog) -> Grant
         snapshot.refresh,
         audit_log=audit_log,
         groups_of=snapshot.groups_of,
+        read_reach=read_reach,
     )
 
 
@@ -386,7 +388,11 @@ async def stored_grant_routes(records: RecordStores, settings: Settings) -> ApiR
     )
     await snapshot.refresh()
     grant_admin = GrantAdmin(
-        records.grants, snapshot.grants, snapshot.refresh, groups_of=snapshot.groups_of
+        records.grants,
+        snapshot.grants,
+        snapshot.refresh,
+        groups_of=snapshot.groups_of,
+        read_reach=read_reach,
     )
     return GrantsApi(grant_admin, snapshot.keys.get).routes
 

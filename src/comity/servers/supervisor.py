@@ -540,14 +540,18 @@ async def drain_calls(name: str, activity: ServerActivity, is_over: Callable[[],
 
     It is unknown whether such a call ran, so the error does not suggest a retry.
     """
-    while calls := activity.calls:
+    while activity.calls:
         if is_over():
             break
         await asyncio.sleep(POLL_SECONDS)
-    reason = Unavailable(f"server {name!r} was stopped before it had answered")
-    for call in calls:
+    fail_calls(activity, f"server {name!r} was stopped before it had answered")
+
+
+def fail_calls(activity: ServerActivity, reason: str) -> None:
+    """Fail the active calls of a server now."""
+    for call in activity.calls:
         call.cancel_work(jsonrpc.to_raw("the server is being stopped"))
-        call.fail(reason)
+        call.fail(Unavailable(reason))
 
 
 async def request_shutdown(
@@ -714,6 +718,13 @@ class UpstreamServer:
         """Shorten the time of a drain in progress to this limit."""
         limit = asyncio.get_running_loop().time() + timeout.total_seconds()
         self._drain_deadline = min(self._drain_deadline, limit)
+
+    def fail_calls(self, reason: str) -> None:
+        """Fail the active calls now, for which a drain in progress no longer waits."""
+        self.shorten_drain(timedelta(0))
+        fail_calls(
+            self.activity, f"server {self.name!r} was ended before it had answered: {reason}"
+        )
 
     async def _end(self, reason: ShutdownReason, asked: LifecycleEvent, timeout: timedelta) -> None:
         was_connected = self.state is ServerLifecycleState.CONNECTED

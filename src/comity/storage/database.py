@@ -86,6 +86,7 @@ GRANTS = Table(
     Column("granted_at", UtcDateTime),
     Column("expires_at", UtcDateTime),
     Column("where", Text),
+    Column("reach", Text, nullable=False),
     Index("comity_grants_by_subject", "subject", "id"),
 )
 

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -25,6 +26,18 @@ def read(path: str) -> str:
 @server.tool()
 def write(path: str, text: str) -> str:
     return str(Path(path).write_text(text))
+
+
+@server.tool()
+def watch(path: str, log: str) -> str:
+    """Read a file again and again for two minutes, and note each time in a log."""
+    ends = time.monotonic() + 120
+    while time.monotonic() < ends:
+        text = Path(path).read_text()
+        with Path(log).open("a") as file:
+            file.write(text)
+        time.sleep(0.01)
+    return "watched to the end"
 
 
 @server.tool()

@@ -315,6 +315,26 @@ def accept_the_definition_of_its_own_tool() -> object:
 
 
 @probe
+def reach_the_gateway_through_the_proxy() -> object:
+    with socket.create_connection(("127.0.0.1", 3128), 2) as made:
+        made.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % TARGET["port"])
+        answer = made.recv(65536)
+    if b" 200 " not in answer:
+        raise PermissionError(answer)
+    return answer
+
+
+@probe
+def resolve_a_name_through_the_proxy() -> object:
+    with socket.create_connection(("127.0.0.1", 3128), 2) as made:
+        made.sendall(b"GET http://localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = made.recv(65536)
+    if b" 403 " in answer:
+        raise PermissionError(answer)
+    return answer
+
+
+@probe
 def send_a_datagram() -> object:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         return made.sendto(b"x", ("127.0.0.1", 53))

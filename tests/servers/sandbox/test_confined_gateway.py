@@ -3,10 +3,14 @@
 import asyncio
 import json
 import os
+import shlex
+import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -53,6 +57,21 @@ class Confined:
 
     def server(self) -> Mapping[str, Any]:
         return self.ask("/api/servers/confined")
+
+    def run(self, command: str, status: int = 0) -> str:
+        """Run a command line of Comity as a person, and return its output."""
+        program, *words = shlex.split(command)
+        assert program == "comity"
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("comity")), *words],
+            env={**os.environ, "COMITY_URL": self.origin},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout + done.stderr
 
     def audit(self, kind: str) -> list[Mapping[str, Any]]:
         return self.ask(f"/api/audit?type={kind}")["entries"]
@@ -127,7 +146,7 @@ def test_a_server_does_what_it_was_granted_and_nothing_else(level: str, tmp_path
             gateway.call("write", path=str(tmp_path / "other/new"), text="x")
             assert "the word" in gateway.call("fetch", url=f"http://127.0.0.1:{granted}/")
             refused = gateway.call("fetch", url=f"http://127.0.0.1:{other}/")
-            assert f"network.outbound: 127.0.0.1:{other} is not granted" in refused
+            assert f"network.outbound for 127.0.0.1:{other} is not granted" in refused
             assert "connected" not in gateway.call("connect", host="127.0.0.1", port=granted)
             assert "connected" not in gateway.call("connect", host="127.0.0.1", port=other)
             port = int(gateway.origin.rpartition(":")[2])
@@ -208,6 +227,111 @@ def test_a_permission_that_is_approved_later_widens_the_sandbox(tmp_path: Path) 
         assert within(lambda: "hello" in gateway.call("execute", words=["/bin/echo", "hello"]))
         assert "error" not in gateway.ask("/api/permissions/deny", body)
         assert within(lambda: "hello" not in gateway.call("execute", words=["/bin/echo", "hello"]))
+
+
+APPROVE = "comity servers permissions approve confined"
+
+
+@LEVELS
+def test_a_folder_that_is_approved_by_a_command_can_be_read_until_it_is_revoked(
+    level: str, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "file").write_text("the file")
+    with confined(tmp_path, level, {}) as gateway:
+
+        def readable() -> list[bool]:
+            calls = [gateway.call("read", path=str(folder / "file")) for folder in folders]
+            return ["the file" in told for told in calls]
+
+        assert readable() == [False, False]
+        gateway.run(f"{APPROVE} filesystem.read --reach {folders[0]}")
+        assert within(lambda: readable() == [True, False])
+        told = gateway.run(f"{APPROVE} filesystem.read --reach {folders[1]} -o json")
+        assert json.loads(told)["permissions"][0]["reach"] == list(map(str, folders))
+        assert within(lambda: readable() == [True, True])
+        listed = gateway.run("comity servers permissions list -o wide")
+        assert f"{folders[0]}, {folders[1]}" in " ".join(listed.split())
+        last = max(gateway.audit("PERMISSION_GRANTED"), key=lambda entry: entry["seq"])
+        assert last["details"]["reach"] == list(map(str, folders))
+        gateway.run("comity servers permissions reset confined filesystem.read")
+        assert within(lambda: readable() == [False, False])
+
+
+@LEVELS
+def test_a_revoked_permission_ends_a_running_call_at_once(level: str, tmp_path: Path) -> None:
+    for name in ("one", "log"):
+        (tmp_path / name).mkdir()
+    file, log = tmp_path / "one/file", tmp_path / "log/log"
+    file.write_text("the file")
+    with confined(tmp_path, level, {"filesystem.write": [str(log.parent)]}) as gateway:
+        gateway.run(f"{APPROVE} filesystem.read --reach {file.parent}")
+        assert within(lambda: "the file" in gateway.call("read", path=str(file)))
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(gateway.call, "watch", path=str(file), log=str(log))
+            assert within(log.exists)
+            body = {"server": "confined", "permission": "filesystem.read"}
+            gateway.ask("/api/permissions/deny", body)
+            revoked = time.time()
+            told = call.result(20)
+        assert "a permission of it was revoked: filesystem.read" in told
+        assert within(lambda: gateway.server()["state"] == "connected")
+        assert "the file" not in gateway.call("read", path=str(file))
+        # A drain would wait for the call for 30 seconds, and a signal for 2 more.
+        assert log.stat().st_mtime < revoked + 1.5
+
+
+def test_an_approval_that_expires_ends_the_access(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    file = tmp_path / "one/file"
+    file.write_text("the file")
+    with confined(tmp_path, "auto", {}) as gateway:
+        body = {"server": "confined", "permission": "filesystem.read"}
+        limited = {**body, "reach": [str(file.parent)], "expires_in_seconds": 8}
+        assert "error" not in gateway.ask("/api/permissions/approve", limited)
+        assert within(lambda: "the file" in gateway.call("read", path=str(file)))
+        assert within(lambda: "the file" not in gateway.call("read", path=str(file)))
+
+
+def test_the_command_of_a_refused_connection_opens_it(tmp_path: Path) -> None:
+    with a_site() as port, confined(tmp_path, "bubblewrap", {}) as gateway:
+        url = f"http://127.0.0.1:{port}/"
+        refused = json.loads(gateway.call("fetch", url=url))["content"][0]["text"]
+        target = f"127.0.0.1:{port}"
+        command = f"{APPROVE} network.outbound --reach {target}"
+        assert refused == (
+            f"403: network.outbound for {target} is not granted; a person can approve it, and then "
+            f"the server restarts: {command}\n"
+        )
+        (entry,) = gateway.audit("dev.comity.server_network")
+        assert (entry["result"], entry["details"]["port"]) == ("BLOCKED", port)
+        gateway.run(refused.rpartition(": ")[2])
+        assert within(lambda: "the word" in gateway.call("fetch", url=url))
+        gateway.run("comity servers permissions reset confined network.outbound")
+        assert within(lambda: "is not granted" in gateway.call("fetch", url=url))
+
+
+def test_a_place_that_no_server_can_get_is_refused(tmp_path: Path) -> None:
+    state = Path(os.environ["COMITY_STATE_DIR"])
+    with confined(tmp_path, "auto", {}) as gateway:
+        for permission, place, told in (
+            ("filesystem.read", "srv/project", "must be an absolute path"),
+            ("filesystem.read", "/", "must be a folder below /"),
+            ("filesystem.write", str(state), "holds files of Comity itself"),
+            ("filesystem.write", str(state / "keys"), "belongs to Comity itself"),
+            ("network.outbound", "https://a.example/", "write HOST:PORT"),
+            ("shell.execute", "/bin", "shell.execute has no reach"),
+            ("shell", "/bin", "shell.execute has no reach"),
+        ):
+            said = gateway.run(f"{APPROVE} {permission} --reach {place}", status=2)
+            assert told in " ".join(said.split())
+        for action in ("deny", "reset"):
+            body = {"server": "confined", "permission": "filesystem.read", "reach": ["/srv"]}
+            told = json.dumps(gateway.ask(f"/api/permissions/{action}", body))
+            assert "only an approval has a reach" in told
+        assert gateway.ask("/api/permissions")["permissions"] == []
 
 
 def within(is_true: Any, seconds: float = 30) -> bool:

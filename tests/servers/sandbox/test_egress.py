@@ -6,6 +6,8 @@ Each attempt is made against a real proxy, beside a real listener that counts ev
 import asyncio
 import socket
 
+import pytest
+
 from comity.servers.sandbox.egress import EgressLimits
 from comity.servers.sandbox.egress_rules import EgressRules
 from tests.servers.sandbox.egress_scene import (
@@ -449,14 +451,41 @@ async def test_a_redirect_is_given_to_the_client_and_not_followed() -> None:
 
 
 @on_both_loops
-async def test_a_refusal_names_the_permission_and_the_setting() -> None:
+@pytest.mark.parametrize(
+    ("asked", "target", "word"),
+    [
+        ("Evil.Example.NET.:443", "evil.example.net:443", "evil.example.net:443"),
+        ("[2606:4700::1111]:443", "[2606:4700::1111]:443", "'[2606:4700::1111]:443'"),
+        (f"{'a' * 63}.example.net:8443", *([f"{'a' * 63}.example.net:8443"] * 2)),
+    ],
+)
+async def test_a_refusal_names_the_permission_and_the_command(
+    asked: str, target: str, word: str
+) -> None:
     async with egress_scene(*GRANTS) as scene:
-        answer = await scene.exchange(connect("Evil.Example.NET.:443"))
-        target = "evil.example.net:443"
+        answer = await scene.exchange(connect(asked))
         assert answer.decode().rpartition("\r\n\r\n")[2] == (
-            f"network.outbound: {target} is not granted to server files; add it to "
-            "network.outbound in the permissions of that server\n"
+            f"network.outbound for {target} is not granted; a person can approve it, and then the "
+            f"server restarts: comity servers permissions approve files network.outbound --reach "
+            f"{word}\n"
         )
+
+
+@on_both_loops
+@pytest.mark.parametrize("target", ["localhost:80", "0.0.0.0:80", "[::ffff:a00:1]:80"])
+async def test_a_refusal_names_no_command_that_would_be_refused_too(target: str) -> None:
+    async with egress_scene(*GRANTS) as scene:
+        answer = await scene.exchange(connect(target))
+        assert f"network.outbound for {target} is not granted: ".encode() in answer
+        assert b"comity servers" not in answer
+
+
+@on_both_loops
+@pytest.mark.parametrize("host", ["$(id)", "a;id", "a b", "-x", "`id`", "a'b", "é.example"])
+async def test_a_refusal_has_no_command_for_a_hostile_host(host: str) -> None:
+    async with egress_scene(*GRANTS) as scene:
+        answer = await scene.exchange(connect(f"{host}:443"))
+        assert b"comity servers" not in answer
 
 
 @on_both_loops

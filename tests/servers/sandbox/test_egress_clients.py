@@ -187,7 +187,7 @@ async def test_clients_of_python_work_with_the_usual_variables(
         assert (found["http"], found["https"], found["refused"]) == (size, size, 403)
         assert found["http posted"]
         assert found["https posted"]
-        assert "evil.example.net:443 is not granted to server files" in found["tunnel"]
+        assert "network.outbound for evil.example.net:443 is not granted" in found["tunnel"]
 
 
 @on_both_loops
@@ -226,7 +226,7 @@ async def test_curl_works_with_the_usual_variables(tmp_path: Path) -> None:
             assert said == f"200 {len(BODY)}"
             assert (tmp_path / "file").read_bytes() == BODY
         said = await run(scene.environment, curl, "-s", "http://evil.example.net/")
-        assert said.startswith("network.outbound: evil.example.net:80 is not granted")
+        assert said.startswith("network.outbound for evil.example.net:80 is not granted")
 
 
 # The `fetch` of Node 20 has no proxy; this is what its usual proxy packages do.

@@ -1,11 +1,13 @@
 """A hostile program tries to leave its sandbox, at each level and as each kind of user."""
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +18,9 @@ import pytest
 
 from comity.servers.sandbox import stage
 from comity.servers.sandbox.cgroups import ControlGroups
-from comity.servers.sandbox.launch import sandbox_command
+from comity.servers.sandbox.egress import EgressEvent, EgressProxy, open_stream
+from comity.servers.sandbox.egress_rules import EgressRules
+from comity.servers.sandbox.launch import EgressDoor, sandbox_command
 from comity.servers.sandbox.model import (
     MEGABYTE,
     SandboxAccess,
@@ -96,7 +100,54 @@ def attacked(place: Path, python: Path, user: int) -> Generator[Attacked]:
         )
 
 
-def run_hostile(at: Attacked, level: SandboxLevel) -> dict[str, dict[str, list[Any]]]:
+@contextmanager
+def refusing_proxy(at: Attacked) -> Generator[list[EgressEvent]]:
+    """Serve a proxy that grants nothing, as the gateway does, at the socket `egress`."""
+    events: list[EgressEvent] = []
+    door = socket.socket(socket.AF_UNIX)
+    path = str(at.place / "egress")
+    door.bind(path)
+    os.chown(path, at.user, at.user)
+    door.listen(1)
+    is_over = threading.Event()
+
+    async def serve(line: socket.socket) -> None:
+        _, (listener, *_), _, _ = socket.recv_fds(line, 1, 1)
+        proxy = EgressProxy(
+            "hostile",
+            socket.socket(fileno=listener),
+            EgressRules(()),
+            resolve=resolve_nothing,
+            connect=open_stream(None),
+            on_event=events.append,
+        )
+        await proxy.start()
+        line.send(b"t")
+        await asyncio.to_thread(is_over.wait, 150)
+        await proxy.close()
+
+    def take_listener() -> None:
+        with door:
+            line, _ = door.accept()
+        with line:
+            asyncio.run(serve(line))
+
+    serving = threading.Thread(target=take_listener, daemon=True)
+    serving.start()
+    try:
+        yield events
+    finally:
+        is_over.set()
+        serving.join(30)
+
+
+async def resolve_nothing(name: str) -> list[str]:
+    raise AssertionError(f"{name} was resolved")
+
+
+def run_hostile(
+    at: Attacked, level: SandboxLevel, door: EgressDoor | None = None
+) -> dict[str, dict[str, list[Any]]]:
     access = SandboxAccess((str(at.place / "readable"),), (str(at.place / "writable"),))
     scratch = str(at.place / "scratch")
     env = {
@@ -111,6 +162,7 @@ def run_hostile(at: Attacked, level: SandboxLevel) -> dict[str, dict[str, list[A
         env,
         folder=scratch,
         scratch=scratch,
+        door=door,
     )
     groups = ControlGroups() if at.user == 0 else None
     group = None if groups is None else groups.create(f"probe-{os.getpid()}", LIMITS)
@@ -174,7 +226,13 @@ def test_no_probe_leaves_the_sandbox_and_normal_work_goes_on(
         folder.chmod(folder.stat().st_mode | 0o055)
     monkeypatch.setattr(sys, "_base_executable", str(public_python))
     with attacked(tmp_path, public_python, user) as at:
-        found = run_hostile(at, level)
+        if level is SandboxLevel.BUBBLEWRAP:
+            # Such a server always has the proxy, which refuses what was not granted.
+            with refusing_proxy(at) as events:
+                found = run_hostile(at, level, EgressDoor(socket_path=str(tmp_path / "egress")))
+            assert [event.outcome for event in events] == ["refused"] * 2
+        else:
+            found = run_hostile(at, level)
     opened = {name: why for name, (is_open, why) in found["probes"].items() if is_open}
     broken = {name: why for name, (works, why) in found["normal"].items() if not works}
     assert (opened, broken) == ({}, {})

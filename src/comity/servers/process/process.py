@@ -346,6 +346,11 @@ class ServerProcess:
         finally:
             self._child.signal(signal.SIGKILL)
 
+    def kill(self) -> None:
+        """End the process now, because it lost rights. Its exit is reported as usual."""
+        self._fault = "was ended, because a permission of it was revoked"
+        self._child.signal(signal.SIGKILL)
+
     def _on_stdout(self, data: bytes) -> None:
         allowance = self._stdout.byte_budget
         for item in self._splitter.feed(data):

@@ -40,11 +40,11 @@ from comity.servers.registration.service import (
     RegistrationService,
     ServerNameRegistry,
 )
-from comity.servers.sandbox.egress_rules import ANY_HOST
 from comity.servers.sandbox.levels import AUTO
-from comity.servers.sandbox.model import SandboxAccess, SandboxLimits
+from comity.servers.sandbox.model import SandboxLimits
+from comity.servers.sandbox.reach import expand_folders
 from comity.servers.sandbox.service import SandboxRequest
-from comity.servers.sandbox.wiring import EXECUTE, REACH_NETWORK, SandboxComponents, expand_folders
+from comity.servers.sandbox.wiring import SandboxComponents
 from comity.servers.settings import SupervisionSettings
 from comity.servers.supervisor import UpstreamServer
 from comity.servers.transports.http import HttpReach
@@ -214,14 +214,15 @@ class RegisteredServerInstaller:
     ) -> SandboxRequest:
         """Return the rights of a registered program: its folder, and what was granted to it."""
         own, package = self.settings.registration, Path(comity.__file__).parent
-        access = SandboxAccess(
+        granted = sandboxes.granted_access(registration.id)
+        access = replace(
+            granted,
             readable=(
+                *granted.readable,
                 *expand_folders(own.readable_folders),
                 *([str(package)] if registration.code else ()),
             ),
-            writable=(str(folder), *expand_folders(own.writable_folders)),
-            hosts=(ANY_HOST,) if sandboxes.is_approved(registration.id, REACH_NETWORK) else (),
-            may_execute=sandboxes.is_approved(registration.id, EXECUTE),
+            writable=(*granted.writable, str(folder), *expand_folders(own.writable_folders)),
             # An import lists the folder beside a package, which may also hold the gateway's store.
             listed=(str(package.parent),) if registration.code else (),
             # An agent wrote the command line.

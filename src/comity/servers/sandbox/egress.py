@@ -10,6 +10,7 @@ Rule 4: events name hosts, ports, sizes and reasons. They hold nothing that was 
 
 import asyncio
 import re
+import shlex
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -32,9 +33,10 @@ from comity.servers.sandbox.egress_rules import (
 from comity.toolkit.background import BackgroundTasks
 from comity.toolkit.resilience import RateLimit, RateLimiter
 
-NOT_GRANTED: Final = (
-    "network.outbound: {target} is not granted to server {server}; add it to network.outbound in "
-    "the permissions of that server"
+NOT_GRANTED: Final = "network.outbound for {target} is not granted"
+HOW_TO_GRANT: Final = (
+    "; a person can approve it, and then the server restarts: "
+    "comity servers permissions approve {server} network.outbound --reach {target}"
 )
 REFUSED_ADDRESS: Final = "network.outbound: {target} is refused: {problem}"
 MAX_ADDRESSES: Final = 3
@@ -144,6 +146,10 @@ class EgressProxy:
             if connection.target is not None and not rules.is_granted(connection.target):
                 connection.abort()
 
+    def end_connections(self) -> None:
+        """End every connection, and refuse every target from now on."""
+        self.replace_rules(EgressRules(()))
+
     async def close(self) -> None:
         """End every connection. All of them are ended even if the wait is cancelled."""
         if self._accepting is not None:
@@ -172,13 +178,22 @@ class EgressProxy:
     async def find_addresses(self, target: EgressTarget) -> tuple[str | None, Sequence[str]]:
         """Return why a target is refused, or None and the addresses to connect to."""
         if not self.rules.is_granted(target):
-            return NOT_GRANTED.format(server=self.server, target=target), ()
+            return self._describe_refusal(target), ()
         addresses = (target.host,) if target.is_address else await self._resolve(target.host)
         # The rules may have changed during the resolution.
         problem = self.rules.address_problem(target, addresses)
         if problem is None and self.rules.is_granted(target):
             return None, addresses[:MAX_ADDRESSES]
         return REFUSED_ADDRESS.format(target=target, problem=problem or "it was revoked"), ()
+
+    def _describe_refusal(self, target: EgressTarget) -> str:
+        """Return which permission is missing, and how to approve it if that is possible."""
+        refused = NOT_GRANTED.format(target=target)
+        problem = self.rules.grant_problem(target)
+        if problem is not None:
+            return f"{refused}: {problem}"
+        words = {"server": shlex.quote(self.server), "target": shlex.quote(str(target))}
+        return refused + HOW_TO_GRANT.format_map(words)
 
     def report(self, event: EgressEvent) -> None:
         if event.outcome == "refused":

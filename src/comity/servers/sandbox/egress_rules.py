@@ -113,6 +113,14 @@ class EgressRules:
         label, _, domain = target.host.partition(".")
         return bool(label) and EgressTarget(domain, target.port) in self._domains
 
+    def grant_problem(self, target: EgressTarget) -> str | None:
+        """Return why a person cannot grant a target, or None."""
+        try:
+            parse_reach(str(target))
+        except Misconfigured as mistake:
+            return str(mistake)
+        return self.address_problem(target, (target.host,)) if target.is_address else None
+
     def address_problem(self, target: EgressTarget, addresses: Sequence[str]) -> str | None:
         """Return why a granted target is refused with the addresses that its name has, or None.
 

@@ -6,6 +6,11 @@ from typing import Final
 
 MEGABYTE: Final = 1024 * 1024
 
+READ_FILES: Final = "filesystem.read"
+WRITE_FILES: Final = "filesystem.write"
+REACH_NETWORK: Final = "network.outbound"
+EXECUTE: Final = "shell.execute"
+
 
 class SandboxLevel(IntEnum):
     """How strongly a server is confined. A higher level confines more."""

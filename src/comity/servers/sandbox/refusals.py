@@ -12,10 +12,7 @@ from typing import Final, cast
 
 from comity.errors import MalformedMessage
 from comity.mcp import jsonrpc
-from comity.servers.sandbox.model import SandboxAccess
-
-READ_FILES: Final = "filesystem.read"
-WRITE_FILES: Final = "filesystem.write"
+from comity.servers.sandbox.model import READ_FILES, WRITE_FILES, SandboxAccess
 
 TOOL_ERROR: Final = b'"isError":true'
 SPACED_TOOL_ERROR: Final = b'"isError": true'

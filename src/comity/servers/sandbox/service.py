@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+from weakref import WeakSet
 
 from comity.errors import Unavailable
 from comity.servers.process.process import ServerCommand, environment_for
@@ -37,6 +38,8 @@ class NetworkProxy(Protocol):
 
     async def close(self) -> None: ...
 
+    def end_connections(self) -> None: ...
+
 
 type ProxyFactory = Callable[[str, tuple[str, ...], socket.socket], NetworkProxy]
 """Creates the proxy of a server for the hosts that it may reach and its listening socket."""
@@ -50,6 +53,10 @@ class SandboxRequest:
     must_confine: bool
     access: SandboxAccess
     limits: SandboxLimits
+
+    @property
+    def is_confined(self) -> bool:
+        return self.must_confine or self.wanted != SandboxLevel.NONE.label
 
 
 class ServerUsers:
@@ -93,6 +100,7 @@ class SandboxService:
         self._detected: asyncio.Future[MachineSandbox] | None = None
         self._groups: ControlGroups | None = None
         self._folder: Path | None = None
+        self._runs: WeakSet[SandboxRun] = WeakSet()
         self._run_numbers = itertools.count(1)
         self._hints_by_server: dict[str, RefusalHints] = {}
         self._users = ServerUsers()
@@ -111,7 +119,7 @@ class SandboxService:
         Raises Unavailable if this machine cannot confine it as requested.
         """
         level = SandboxLevel.NONE
-        if request.must_confine or request.wanted != level.label:
+        if request.is_confined:
             try:
                 level = (await self.machine()).choose(
                     request.wanted, must_confine=request.must_confine
@@ -119,7 +127,8 @@ class SandboxService:
             except Unavailable as refused:
                 raise Unavailable(f"server {server!r} is not started: {refused}") from None
         policy = SandboxPolicy(level, request.access, request.limits)
-        run = SandboxRun(policy, command, self._users)
+        run = SandboxRun(server, policy, command, self._users)
+        self._runs.add(run)
         if level is SandboxLevel.NONE:
             return run
         if level >= SandboxLevel.LANDLOCK:
@@ -133,7 +142,7 @@ class SandboxService:
             return run
         try:
             await asyncio.to_thread(run.prepare_folders, self._own_folder(), self._create_group)
-            if request.access.hosts and level >= SandboxLevel.LANDLOCK:
+            if _needs_proxy(level, request.access):
                 await run.open_network(partial(self._make_proxy, server, request.access.hosts))
             await asyncio.to_thread(run.confine)
         except BaseException:
@@ -154,6 +163,12 @@ class SandboxService:
             raise Unavailable(f"its sandbox is 'oci', and {wanted} is not installed")
         return Container(engine, f"comity-{os.getpid()}-{secrets.token_hex(8)}")
 
+    def end_runs(self, server: str) -> None:
+        """End every process of a server at once, because it lost rights."""
+        for run in tuple(self._runs):
+            if run.server == server:
+                run.end_at_once()
+
     async def close(self) -> None:
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
@@ -171,10 +186,23 @@ class SandboxService:
         return self._groups.create(f"{os.getpid()}-{next(self._run_numbers)}", limits)
 
 
+def _needs_proxy(level: SandboxLevel, access: SandboxAccess) -> bool:
+    """Whether a server gets a proxy, which may refuse everything and then says why.
+
+    Without namespaces, the way to the proxy is a port of every machine, which only a grant opens.
+    """
+    if level is SandboxLevel.LANDLOCK:
+        return bool(access.hosts)
+    return level is SandboxLevel.BUBBLEWRAP
+
+
 class SandboxRun:
     """One run of a confined server, with its control group, scratch folder and network."""
 
-    def __init__(self, policy: SandboxPolicy, command: ServerCommand, users: ServerUsers) -> None:
+    def __init__(
+        self, server: str, policy: SandboxPolicy, command: ServerCommand, users: ServerUsers
+    ) -> None:
+        self.server = server
         self.policy = policy
         self.command = command
         self._users = users
@@ -186,11 +214,27 @@ class SandboxRun:
         self._handover: asyncio.Future[None] | None = None
         self.hints: RefusalHints | None = None
         self._container: Container | None = None
+        self._kill: Callable[[], None] | None = None
+        self._is_ended = False
 
     def enter_container(self, container: Container) -> None:
         """Run the image that the command names. Raise Unavailable if that is not possible."""
         self.command = container.wrap(self.command, self.policy)
         self._container = container
+
+    def on_started(self, kill: Callable[[], None]) -> None:
+        """Note how to end the process. It ends now if its rights are already gone."""
+        self._kill = kill
+        if self._is_ended:
+            kill()
+
+    def end_at_once(self) -> None:
+        """End the process and its connections, without a grace period."""
+        self._is_ended = True
+        if self._proxy is not None:
+            self._proxy.end_connections()
+        if self._kill is not None:
+            self._kill()
 
     def prepare_folders(
         self, parent: Path, create_group: Callable[[SandboxLimits], ControlGroup | None]

@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,7 +10,6 @@ from comity.app.records import GatewaySnapshot
 from comity.app.settings import ServerSettings, Settings
 from comity.audit.events import AuditResult, AuditType
 from comity.audit.log import AuditLog
-from comity.config.files import state_folder
 from comity.errors import Misconfigured, Unavailable
 from comity.http.client.dial import Resolver, proxy_chooser
 from comity.mcp.actors import GATEWAY
@@ -19,9 +17,18 @@ from comity.policy.risk import SERVER_SUBJECT_PREFIX, ServerPolicy, TrustLevel
 from comity.policy.wiring import ServerPolicyService
 from comity.servers.process.process import ServerCommand
 from comity.servers.sandbox.egress import EgressEvent, EgressProxy, open_stream
-from comity.servers.sandbox.egress_rules import ANY_HOST, EgressRules
-from comity.servers.sandbox.model import MEGABYTE, SandboxAccess, SandboxLevel, SandboxLimits
-from comity.servers.sandbox.refusals import READ_FILES, WRITE_FILES
+from comity.servers.sandbox.egress_rules import EgressRules
+from comity.servers.sandbox.model import (
+    EXECUTE,
+    MEGABYTE,
+    REACH_NETWORK,
+    READ_FILES,
+    WRITE_FILES,
+    SandboxAccess,
+    SandboxLevel,
+    SandboxLimits,
+)
+from comity.servers.sandbox.reach import expand_folders, lost_permissions, own_files_problem
 from comity.servers.sandbox.service import SandboxRequest, SandboxRun, SandboxService
 from comity.servers.service import ServerService
 from comity.servers.transports.stdio import Confine
@@ -29,9 +36,7 @@ from comity.servers.wiring import proxies_of, sandbox_of
 from comity.storage.changes import RecordKind
 from comity.toolkit.background import BackgroundTasks
 
-REACH_NETWORK: Final = "network.outbound"
-EXECUTE: Final = "shell.execute"
-
+_REVOKED: Final = "a permission of it was revoked"
 _RESULT_BY_OUTCOME: Final = {
     "allowed": AuditResult.SUCCESS,
     "refused": AuditResult.BLOCKED,
@@ -46,7 +51,11 @@ _LIMITS_BY_TRUST: Final[Mapping[TrustLevel, SandboxLimits]] = {
 
 
 class SandboxComponents:
-    """The sandboxes of one gateway. A change of permissions restarts the servers it concerns."""
+    """The sandboxes of one gateway. A change of permissions restarts the servers it concerns.
+
+    A sandbox is fixed at its start. A server that gains rights restarts after its calls. A server
+    that loses rights ends at once.
+    """
 
     def __init__(
         self,
@@ -67,13 +76,16 @@ class SandboxComponents:
         self._server_policies = server_policies
         self._servers = servers
         self._descriptions = descriptions
+        self._snapshot = snapshot
         # What states the rights of each server, and the rights at its last start.
         self._request_by_server: dict[str, Callable[[], SandboxRequest]] = {}
         self._started_with: dict[str, SandboxRequest] = {}
+        # The servers whose restart has begun.
+        self._restarting: set[str] = set()
         self._background_tasks = BackgroundTasks("the sandboxes")
         permissions = server_policies.tool_reviews.permission_service
-        permissions.watch(lambda _: self._restart_changed())
-        snapshot.watch(RecordKind.GRANTS, lambda _: self._restart_changed())
+        permissions.watch(lambda _: self._apply_changes())
+        snapshot.watch(RecordKind.GRANTS, lambda _: self._apply_changes())
 
     def confine_configured(self, server: ServerSettings) -> Confine:
         """Return the function that confines a server of the file to its permissions."""
@@ -85,22 +97,30 @@ class SandboxComponents:
 
         async def enter(command: ServerCommand) -> SandboxRun:
             wanted = self._started_with[server] = request()
+            self._restarting.discard(server)
             _check_access(server, wanted.access)
             run = await self.service.enter(server, command, wanted)
+            if _lost_rights(wanted, request()):
+                await run.close()
+                raise Unavailable(f"server {server!r} is not started: {_REVOKED}")
             known = self._descriptions.get(server, {})
             self._descriptions[server] = {**known, "sandbox": run.policy.level.label}
             return run
 
         return enter
 
-    def is_approved(self, server: str, permission: str) -> bool:
-        """Whether a grant or the file gives a server this permission. A claim alone does not."""
-        permissions = self._server_policies.tool_reviews.permission_service
-        return permissions.is_approved(server, permission)
+    def granted_access(self, server: str) -> SandboxAccess:
+        """Return what grants and the file give a server. A claim of its own gives nothing."""
+        return self._access_of(server, self._server_policies.policy_of(server))
+
+    def check(self, keep_alive_seconds: float) -> None:
+        """Apply changes that no event reports, such as the end of an approval."""
+        self._apply_changes()
 
     def forget(self, server: str) -> None:
         self._request_by_server.pop(server, None)
         self._started_with.pop(server, None)
+        self._restarting.discard(server)
 
     async def close(self) -> None:
         self._background_tasks.cancel()
@@ -116,16 +136,17 @@ class SandboxComponents:
         return SandboxRequest(wanted, is_sandboxed, access, _limits_of(server, policy))
 
     def _access_of(self, server: str, policy: ServerPolicy) -> SandboxAccess:
-        def reach(permission: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-            if not self.is_approved(server, permission):
-                return ()
-            return policy.reach.get(permission) or default
+        permissions = self._server_policies.tool_reviews.permission_service
+
+        def reach(permission: str) -> tuple[str, ...]:
+            approval = permissions.find_approval(server, permission)
+            return () if approval is None else policy.reach_of(permission, approval.reach)
 
         return SandboxAccess(
             readable=expand_folders(reach(READ_FILES)),
             writable=expand_folders(reach(WRITE_FILES)),
-            hosts=reach(REACH_NETWORK, (ANY_HOST,)),
-            may_execute=self.is_approved(server, EXECUTE),
+            hosts=reach(REACH_NETWORK),
+            may_execute=permissions.find_approval(server, EXECUTE) is not None,
         )
 
     def _make_proxy(
@@ -159,14 +180,31 @@ class SandboxComponents:
             untrusted={"host": event.host, "port": event.port, "reason": event.reason},
         )
 
-    def _restart_changed(self) -> None:
-        """Restart the servers whose rights changed, because a sandbox is fixed at its start."""
-        for server, before in list(self._started_with.items()):
-            request = self._request_by_server.get(server)
-            if request is None or self._servers.get(server) is None or request() == before:
+    def _apply_changes(self) -> None:
+        """Restart the servers whose rights changed, and end those first that lost some."""
+        if not self._snapshot.is_fresh:
+            # The store does not answer. That takes no right from a server that runs.
+            return
+        for name, before in list(self._started_with.items()):
+            request, server = self._request_by_server.get(name), self._servers.get(name)
+            after = before if request is None else request()
+            if server is None or after == before:
                 continue
-            self._started_with.pop(server)
-            self._background_tasks.start(self._servers.restart(server, GATEWAY))
+            lost = _lost_rights(before, after)
+            if lost:
+                self._started_with.pop(name)
+                server.fail_calls(f"{_REVOKED}: {', '.join(lost)}")
+                self.service.end_runs(name)
+            if name not in self._restarting:
+                self._restarting.add(name)
+                self._background_tasks.start(self._servers.restart(name, GATEWAY))
+
+
+def _lost_rights(before: SandboxRequest, after: SandboxRequest) -> list[str]:
+    """Return the permissions that a server lost, or all of them if it was not confined before."""
+    if after.is_confined and not before.is_confined:
+        return [READ_FILES, WRITE_FILES, REACH_NETWORK, EXECUTE]
+    return lost_permissions(before.access, after.access)
 
 
 def _check_access(server: str, access: SandboxAccess) -> None:
@@ -175,13 +213,10 @@ def _check_access(server: str, access: SandboxAccess) -> None:
         EgressRules(access.hosts)
     except Misconfigured as mistake:
         raise Unavailable(f"server {server!r} is not started: {mistake}") from None
-    own = state_folder().resolve()
     for place in (*access.readable, *access.writable):
-        if own.is_relative_to(Path(place).resolve()):
-            raise Unavailable(
-                f"server {server!r} is not started: {place} holds files of Comity itself; name a "
-                "folder inside of it"
-            )
+        problem = own_files_problem(place)
+        if problem is not None:
+            raise Unavailable(f"server {server!r} is not started: {problem}")
 
 
 def _limits_of(server: ServerSettings, policy: ServerPolicy) -> SandboxLimits:
@@ -195,8 +230,3 @@ def _limits_of(server: ServerSettings, policy: ServerPolicy) -> SandboxLimits:
         file_bytes=own.max_file_mb * MEGABYTE or limits.file_bytes,
         cpu_percent=own.max_cpu_percent,
     )
-
-
-def expand_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Return full paths: `~` is the home directory, and the rest is in the current folder."""
-    return tuple(str(Path(each).expanduser().absolute()) for each in folders)

@@ -71,6 +71,8 @@ class StdioCarrier:
         except BaseException:
             await self._leave_sandbox()
             raise
+        if self._sandbox is not None:
+            self._sandbox.on_started(self._process.kill)
 
     def _on_confined_exit(self, reason: str) -> None:
         assert self._sandbox is not None

@@ -91,6 +91,7 @@ def _create_grants() -> None:
         sa.Column("granted_at", _MOMENT),
         sa.Column("expires_at", _MOMENT),
         sa.Column("where", sa.Text),
+        _text("reach"),
     )
     op.create_index("comity_grants_by_subject", "comity_grants", ["subject", "id"])
 

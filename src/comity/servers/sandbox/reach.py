@@ -1,0 +1,74 @@
+"""The permissions that a sandbox enforces, and the folders and hosts that they can be for."""
+
+from pathlib import Path
+
+from comity.config.files import state_folder
+from comity.errors import INVALID_PARAMS, MalformedMessage, Misconfigured
+from comity.policy.risk import folder_problem
+from comity.servers.sandbox.egress_rules import ANY_HOST, parse_reach
+from comity.servers.sandbox.model import (
+    EXECUTE,
+    REACH_NETWORK,
+    READ_FILES,
+    WRITE_FILES,
+    SandboxAccess,
+)
+
+
+def read_reach(permission: str, places: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the places of a permission in their stored form.
+
+    Raises MalformedMessage for a place that no server can get, and for a permission without places.
+    """
+    if permission == REACH_NETWORK:
+        return tuple(_read_host(place) for place in places)
+    if permission not in (READ_FILES, WRITE_FILES):
+        raise MalformedMessage(
+            f"{permission:.80} has no reach: only {READ_FILES}, {WRITE_FILES} and {REACH_NETWORK} "
+            "are for folders or hosts; approve it without a reach",
+            INVALID_PARAMS,
+        )
+    for place in places:
+        problem = folder_problem(place)
+        if problem is not None:
+            raise MalformedMessage(f"the folder {place!r:.200} {problem}", INVALID_PARAMS)
+        problem = own_files_problem(place)
+        if problem is not None:
+            raise MalformedMessage(problem, INVALID_PARAMS)
+    return places
+
+
+def _read_host(place: str) -> str:
+    if place == ANY_HOST:
+        return place
+    try:
+        target, is_wildcard = parse_reach(place)
+    except Misconfigured as mistake:
+        raise MalformedMessage(str(mistake), INVALID_PARAMS) from None
+    return f"*.{target}" if is_wildcard else str(target)
+
+
+def own_files_problem(place: str) -> str | None:
+    """Return why no server may get a folder: it holds the tokens of Comity, or None."""
+    own, folder = state_folder().resolve(), Path(place).expanduser().resolve()
+    if own.is_relative_to(folder):
+        return f"{place} holds files of Comity itself; name a folder inside of it"
+    if folder.is_relative_to(own):
+        return f"{place} belongs to Comity itself; name another folder"
+    return None
+
+
+def lost_permissions(before: SandboxAccess, after: SandboxAccess) -> list[str]:
+    """Return the permissions that have lost a folder, a host or the execution of programs."""
+    lost = {
+        READ_FILES: {*before.readable} - {*after.readable, *after.writable},
+        WRITE_FILES: {*before.writable} - {*after.writable},
+        REACH_NETWORK: {*before.hosts} - {*after.hosts},
+        EXECUTE: before.may_execute and not after.may_execute,
+    }
+    return [name for name, is_lost in lost.items() if is_lost]
+
+
+def expand_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Return full paths: `~` is the home directory, and the rest is in the current folder."""
+    return tuple(str(Path(each).expanduser().absolute()) for each in folders)
