@@ -51,6 +51,18 @@ def test_an_export_is_stable_and_applies_elsewhere(
     assert grants(other, *words).out == written
 
 
+def test_the_reach_of_a_permission_is_applied_exactly_and_checked(desk: Desk) -> None:
+    desk.write("comity.toml", STORE)
+    text = '[[grants]]\nprincipal = "server:files"\nverb = "perm"\n'
+    text += 'target = "filesystem.read"\nreach = ["{}"]\n'
+    for place in ("/srv/one", "/srv/two"):
+        file = str(desk.write("grants.toml", text.format(place)))
+        assert grants(desk, "apply", "-f", file).status == 0
+        assert f'reach = ["{place}"]' in grants(desk, "export").out
+    wrong = grants(desk, "apply", "-f", str(desk.write("grants.toml", text.format("srv"))))
+    assert (wrong.status, "must be an absolute path" in wrong.err) == (2, True)
+
+
 def test_a_file_changes_what_is_stored_and_deletes_only_with_prune(kept: Desk) -> None:
     text = '[[grants]]\nprincipal = "agent:ci"\ntarget = "files/read"\neffect = "deny"\n'
     text += '[[grants]]\nprincipal = "agent:new"\ntarget = "web/*"\n'

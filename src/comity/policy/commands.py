@@ -527,8 +527,8 @@ def approve_permission(server: str, permission: str, **said: Any) -> None:
 
     \b
     Examples:
-      comity servers permissions approve files filesystem.read --reach /srv/project
-      comity servers permissions approve mail network.outbound --reach api.example.com:443
+      comity servers permissions approve files filesystem.read --reach /srv
+      comity servers permissions approve web network.outbound --reach example.com
     """
     _decide("approve", server, permission, said)
 
