@@ -35,6 +35,7 @@ OPENED = {
     "servers/process/keeper.py": "/proc",
     "servers/process/process.py": "/proc",
     "servers/sandbox/cgroups.py": "control groups",
+    "servers/sandbox/learning/trace.py": "the system calls of a server, with names of files",
     "servers/sandbox/programs.py": "programs",
     "servers/sandbox/stage.py": "folders that a server may use",
     "servers/registration/wiring.py": "the code of a generated tool",

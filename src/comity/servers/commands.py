@@ -56,6 +56,7 @@ OPERATOR_REQUEST: Final = str(ShutdownReason.OPERATOR_REQUEST)
         "add": "comity.servers.mcp_registry.commands:add_command",
         "update": "comity.servers.packages.commands:update_command",
         "add-api": "comity.servers.openapi.commands:add_api_command",
+        "learn": "comity.servers.sandbox.learning.commands:learn_command",
     },
 )
 def servers_command() -> None:

@@ -143,7 +143,7 @@ def make_transport_factory(
     `confine` prepares the sandbox of a server process.
     """
     limits = server_limits_of(settings)
-    launcher = _launcher_of(server, settings)
+    launcher = launcher_of(server, settings)
     # A server that differs from the lock file never gets past the launcher, whatever its transport.
     if server.transport == "stdio" or launcher.problem:
         return StdioReach(server.id, launcher.prepare, confine)
@@ -172,7 +172,8 @@ def sandbox_of(server: ServerSettings, settings: Settings) -> str:
     return "none" if trust == "trusted" else settings.policy.sandbox
 
 
-def _launcher_of(server: ServerSettings, settings: Settings) -> ServerLauncher:
+def launcher_of(server: ServerSettings, settings: Settings) -> ServerLauncher:
+    """Return how a server of the file is started, with its lock entry and its package."""
     argv = (server.command, *server.args)
     command = ServerCommand(argv, server.env, server.cwd, server.process_cleanup)
     packages = server.packages

@@ -236,6 +236,11 @@ class SandboxRun:
         if self._kill is not None:
             self._kill()
 
+    @property
+    def scratch(self) -> Path | None:
+        """The folder that the server may write to; None if it is not confined."""
+        return self._scratch
+
     def prepare_folders(
         self, parent: Path, create_group: Callable[[SandboxLimits], ControlGroup | None]
     ) -> None:

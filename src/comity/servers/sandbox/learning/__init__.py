@@ -1,0 +1,1 @@
+"""`comity servers learn`: runs a server with wide rights and proposes its permissions."""
