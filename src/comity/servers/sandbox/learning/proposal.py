@@ -22,9 +22,9 @@ MAX_NOTES: Final = 10
 _OF_MACHINE: Final = (
     *("/proc", "/sys/devices/system", "/sys/fs/cgroup", "/sys/kernel/mm", "/etc/resolv.conf"),
     *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"),
-    *("/dev/pts", "/dev/ptmx", "/etc/ld.so.preload", "/etc/locale.alias"),
+    *("/dev/pts", "/dev/ptmx", "/etc/ld.so.preload", "/etc/locale.alias", "/etc/mime.types"),
 )
-"""Files that runtimes read about the machine, or that every sandbox has."""
+"""Files that runtimes read if they are there, or that every sandbox has."""
 
 _SHARED_FOLDERS: Final = frozenset(
     {
