@@ -117,7 +117,7 @@ def test_a_folder_that_holds_comity_or_a_home_is_never_proposed(tmp_path: Path) 
     (tmp_path / "file").touch()
     proposal = PermissionProposal()
     access = TracedAccess(
-        read={str(tmp_path), bounds.home, "/", f"{bounds.state}/token"},
+        read={str(tmp_path), bounds.home, "/", f"{bounds.state}/keys/token"},
         written={str(tmp_path / "file"), "/etc/passwd", "/tmp/gone"},
         seen_folders={str(tmp_path), "/home"},
     )
@@ -125,7 +125,7 @@ def test_a_folder_that_holds_comity_or_a_home_is_never_proposed(tmp_path: Path) 
     assert proposal.permissions == {"filesystem.write": ["/etc/passwd", str(tmp_path / "file")]}
     wide = ", ".join(sorted(["/", str(tmp_path), bounds.home]))
     assert proposal.notes == [
-        f"It used files of Comity itself, which it never gets: {bounds.state}/token.",
+        f"It used files of Comity itself, which it never gets: {bounds.state}/keys/token.",
         f"It listed folders that are too wide to grant: {wide}.",
     ]
 
