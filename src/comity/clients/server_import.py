@@ -50,9 +50,27 @@ class ImportedServer:
 _RUNNERS: Final = frozenset(
     (
         *("uv", "pipx", "poetry", "pdm", "hatch", "conda", "pnpm", "yarn", "bun", "bunx", "deno"),
-        *("docker", "podman", "nerdctl", "sh", "bash", "zsh", "wsl", "ssh", "go", "cargo", "mvn"),
+        *(
+            "docker",
+            "podman",
+            "nerdctl",
+            "dnx",
+            "sh",
+            "bash",
+            "zsh",
+            "wsl",
+            "ssh",
+            "go",
+            "cargo",
+            "mvn",
+        ),
     )
 )
+
+
+def is_runner(entry: Entry) -> bool:
+    """Return whether an entry runs another program with caches, downloads or a daemon."""
+    return PurePath(entry.get("command", "")).name.removesuffix(".exe") in _RUNNERS
 
 
 def with_permissions(entry: Entry, home: Path) -> Entry:
@@ -63,7 +81,7 @@ def with_permissions(entry: Entry, home: Path) -> Entry:
     """
     if "command" not in entry:
         return entry
-    if PurePath(entry["command"]).name.removesuffix(".exe") in _RUNNERS:
+    if is_runner(entry):
         return {**entry, "sandbox": "none"}
     words = (
         entry.get("cwd"),

@@ -34,7 +34,6 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("npm"), reason="npm is not installed"),
 ]
 
-EXPECTS_HINT = False
 PAGE = ROOT / "docs" / "how-to" / "learn-permissions.md"
 HERE = Path(__file__).parent
 # How the table names the folder and the host of a test.
@@ -213,8 +212,7 @@ def test_a_real_server_works_with_what_was_learned_and_fails_with_less(
     refusals = [answer for answer in answers if is_failure(answer)]
     assert refusals, answers
     (place,) = learned[server.without]
-    if EXPECTS_HINT:
-        assert names_missing_permission(refusals[0], server.without, place), refusals
+    assert names_missing_permission(refusals[0], server.without, place), refusals
 
 
 def test_the_table_has_exactly_these_servers() -> None:

@@ -18,8 +18,9 @@ HINTS = RefusalHints(
 @loop_over(
     ("said", "permission", "place"),
     [
-        ("ENOENT: no such file or directory, open '/data/x.txt'", "filesystem.read", "/data/x.txt"),
-        ("[Errno 13] Permission denied: '/data/x.txt'", "filesystem.read", "/data/x.txt"),
+        ("ENOENT: no such file or directory, open '/data/x.txt'", "filesystem.read", "/data"),
+        ("[Errno 13] Permission denied: '/data/x.txt'", "filesystem.read", "/data"),
+        ("Permission denied: '/x.txt'", "filesystem.read", "/x.txt"),
         ("ENOENT: no such file, open '/project/a/b.txt'", "filesystem.read", "/project"),
         ("[Errno 30] Read-only file system: '/data/new'", "filesystem.write", "/data/new"),
         ("EACCES: permission denied, open '/srv/read/x'", "filesystem.write", "/srv/read/x"),

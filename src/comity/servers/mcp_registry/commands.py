@@ -23,7 +23,7 @@ from comity.cli.options import (
 )
 from comity.cli.output import build_table, line_text, show_document, show_hint, show_output
 from comity.clients.files import read_text
-from comity.clients.server_import import ImportedServer
+from comity.clients.server_import import ImportedServer, is_runner
 from comity.clients.takeover import add_servers
 from comity.errors import Misconfigured
 from comity.mcp.protocol import is_id
@@ -137,7 +137,8 @@ def add_command(
 def _write(path: Path, settings: Settings, server: RegistryServer, plan: ServerPlan) -> list[str]:
     host = urlsplit(settings.registry.source_url).netloc
     comment = f"{server.name} {server.version} of {host} {plan.digest}".strip()
-    imported = ImportedServer(plan.id, plan.entry, [server.name], comment=comment)
+    entry = {**plan.entry, "sandbox": "none"} if is_runner(plan.entry) else plan.entry
+    imported = ImportedServer(plan.id, entry, [server.name], comment=comment)
     return add_servers(path, [imported], _find_mistakes)
 
 

@@ -112,6 +112,12 @@ def _is_shared(folder: Path) -> bool:
     return folder in (Path("/"), Path("/tmp"), Path.home())  # noqa: S108  # only compared
 
 
+def data_words(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return the words of a command that do not name parts of the program itself."""
+    words = [word for word in argv[1:] if not word.endswith(SCRIPT_SUFFIXES)]
+    return words + [each for name, each in environment.items() if name not in _LIBRARY_VARIABLES]
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()

@@ -6,8 +6,8 @@ The hints read those words, so they are a guess, and they grant nothing.
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import Final, cast
 
 from comity.errors import MalformedMessage
@@ -20,6 +20,8 @@ SPACED_TOOL_ERROR: Final = b'"isError": true'
 
 _MAX_MESSAGE_BYTES: Final = 64 * 1024
 _MAX_PLACE_LENGTH: Final = 300
+# The root, a folder and a file.
+_MIN_FOLDER_PARTS: Final = 3
 _REFUSED: Final = re.compile(
     r"ENOENT|EACCES|EPERM|EROFS|no such file|permission denied|not permitted|read-only file"
     r"|cannot access|unable to open|access denied"
@@ -60,9 +62,11 @@ class RefusalHints:
                 f"Server {self._server!r} is confined and may lack a permission. "
                 f"`comity servers learn {self._server}` finds those that it needs."
             )
-        can_read = _is_within(place, self._access.readable)
-        writes = can_read or _READ_ONLY.search(text) is not None
-        return self._advice(WRITE_FILES if writes else READ_FILES, place)
+        if _is_within(place, self._access.readable) or _READ_ONLY.search(text):
+            return self._advice(WRITE_FILES, WRITE_FILES, place)
+        # Nothing tells whether it wanted to write.
+        either = f"{READ_FILES}, or {WRITE_FILES} if it changes files,"
+        return self._advice(either, READ_FILES, place)
 
     def explain_response(self, line: bytes) -> bytes:
         """Return the response of a tool that failed, with a hint if one is known."""
@@ -89,13 +93,20 @@ class RefusalHints:
         granted = (*self._access.readable, *self._access.writable)
         yield from (each for each in self._named if not _is_within(each, granted))
 
-    def _advice(self, permission: str, place: str) -> str:
-        words: Sequence[str] = ("comity", "servers", "permissions", "approve", self._server)
-        command = shlex.join((*words, permission, "--reach", place))
+    def _advice(self, missing: str, permission: str, place: str) -> str:
+        words = ("comity", "servers", "permissions", "approve", self._server, permission)
+        command = shlex.join((*words, "--reach", _folder_of(place)))
         return (
-            f"Server {self._server!r} is confined and may lack the permission {permission} for "
+            f"Server {self._server!r} is confined and may lack the permission {missing} for "
             f"{place}. A person can approve it with: {command}"
         )
+
+
+def _folder_of(place: str) -> str:
+    """Return the folder of a path that looks like a file, unless others have files there too."""
+    path = PurePosixPath(place)
+    is_shared = len(path.parts) < _MIN_FOLDER_PARTS or Path.home().is_relative_to(path.parent)
+    return place if not path.suffix or is_shared else str(path.parent)
 
 
 def _error_content(message: object) -> list[object]:

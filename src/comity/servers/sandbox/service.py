@@ -24,6 +24,7 @@ from comity.servers.sandbox.launch import SCRATCH, EgressDoor, proxy_variables, 
 from comity.servers.sandbox.levels import MachineSandbox, detect_levels
 from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits, SandboxPolicy
 from comity.servers.sandbox.oci import Container, EngineChoice, find_engine
+from comity.servers.sandbox.programs import data_words
 from comity.servers.sandbox.refusals import RefusalHints
 
 _HANDOVER_SECONDS = 30.0
@@ -132,8 +133,8 @@ class SandboxService:
         if level is SandboxLevel.NONE:
             return run
         if level >= SandboxLevel.LANDLOCK:
-            words = (*command.argv, *command.env.values())
-            run.hints = self._hints_by_server[server] = RefusalHints(server, request.access, words)
+            hints = RefusalHints(server, request.access, data_words(command.argv, command.env))
+            run.hints = self._hints_by_server[server] = hints
         if level is SandboxLevel.OCI:
             try:
                 run.enter_container(self._new_container())
