@@ -93,13 +93,14 @@ class ServerSettings:
     )
     sandbox: SandboxChoice = setting(
         "auto",
-        "How strongly its process is confined to its permissions. `auto`: not at all if it is "
-        "`trusted`, at the best level if it is `sandboxed` or has permissions with folders or "
-        "hosts, else as `policy.sandbox`. With `oci`, `command` is a container image.",
+        "How strongly its process is confined to its permissions. With `auto`, a `trusted` server "
+        "is not confined. A `sandboxed` one, or one with folders or hosts in its permissions, has "
+        "the best level. All others have `policy.sandbox`. With `oci`, `command` is a container "
+        "image.",
     )
     packages: PackageChoice = setting(
         "auto",
-        "Whether an `npx` or `uvx` command runs from the package store (`store`) or `as_written`; "
+        "Whether an `npx` or `uvx` command runs from the package store (`store`) or `as_written`. "
         "`auto` uses the store for packages in comity.lock and for confined servers.",
     )
     supervision: SupervisionSettings = field(default_factory=SupervisionSettings)

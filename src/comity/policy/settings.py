@@ -454,6 +454,6 @@ class PolicySettings:
     )
     sandbox: DefaultSandbox = setting(
         "auto",
-        "How strongly the processes of servers are confined whose own `sandbox` is `auto`, unless "
-        "they are `trusted` or `sandboxed`; `auto` is the best level of this machine.",
+        "How strongly servers are confined that are neither `trusted` nor `sandboxed` and whose "
+        "own `sandbox` is `auto`. `auto` is the best level of this machine.",
     )

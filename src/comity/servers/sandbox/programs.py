@@ -95,7 +95,7 @@ def _behind_shim(program: Path, environment: Mapping[str, str], folder: str) -> 
 def _add_library_folders(
     files: ProgramFiles, argv: Sequence[str], environment: Mapping[str, str], folder: Path
 ) -> None:
-    """Add the folders where an interpreter is told to look for modules."""
+    """Add the folders where an interpreter looks for modules."""
     named = [environment.get(name, "").split(os.pathsep) for name in _LIBRARY_VARIABLES]
     found = [folder / place for places in named for place in places if place]
     for module in argv[argv.index("-m") + 1 :][:1] if "-m" in argv else ():
