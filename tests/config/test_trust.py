@@ -18,7 +18,8 @@ REFUSED = "run `comity config trust`"
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path, COMITY_STATE_DIR=str(tmp_path / "state"))
+    # The witness leaves a file in the folder.
+    return Desk(tmp_path, COMITY_STATE_DIR=str(tmp_path / "state"), COMITY_POLICY_SANDBOX="none")
 
 
 def leave(desk: Desk, name: str, content: object) -> Path:

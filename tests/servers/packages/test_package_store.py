@@ -91,7 +91,7 @@ def test_an_installed_package_runs_without_its_index(
 ) -> None:
     index.requests.clear()
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:1/")
-    program = shelf.store.program(shelf.package, shelf.request)
+    *_, program = shelf.store.command(shelf.package, shelf.request)
     environ = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [program], input=ASKED, capture_output=True, timeout=60, check=True, env=environ

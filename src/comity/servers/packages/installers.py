@@ -31,6 +31,7 @@ class PackageInstaller(Protocol):
     async def install(self, package: LockedPackage, folder: Path) -> None: ...
     def programs(self, folder: Path) -> Path: ...
     def default_program(self, package: LockedPackage) -> str: ...
+    def interpreter(self, program: Path) -> tuple[str, ...]: ...
 
 
 class NpmInstaller:
@@ -78,6 +79,10 @@ class NpmInstaller:
         raise Misconfigured(
             f"{package.name} has no single program; name one with `npx --package {package.name}`"
         )
+
+    def interpreter(self, program: Path) -> tuple[str, ...]:
+        """Return nothing: the first line of the program names it."""
+        return ()
 
 
 def npm_entries(resolution: str) -> Mapping[str, Mapping[str, Any]]:
@@ -150,6 +155,12 @@ class UvInstaller:
 
     def default_program(self, package: LockedPackage) -> str:
         return package.name
+
+    def interpreter(self, program: Path) -> tuple[str, ...]:
+        """Return the Python of a script. Its own lines find it with programs of the system."""
+        with program.open("rb") as opened:
+            is_script = opened.read(2) == b"#!"
+        return (str(program.with_name("python")),) if is_script else ()
 
 
 _PYTHON_LINE: Final = re.compile(r"# python ([A-Za-z0-9][A-Za-z0-9.@-]{0,31})\n")

@@ -75,5 +75,5 @@ class ServerLauncher:
                 f"the files of {package.name} {package.version} in the package store have changed: "
                 f"{changes[0]}{more}; install them again with `comity servers update {self.id}`"
             )
-        argv = (str(store.program(package, request)), *request.args)
+        argv = store.command(package, request)
         return replace(self.command, argv=argv, env={**_STORE_ENVIRONMENT, **self.command.env})

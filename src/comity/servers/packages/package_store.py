@@ -107,14 +107,14 @@ class PackageStore:
         await asyncio.to_thread(_remove, self._home(package))
         await self.install(package)
 
-    def program(self, package: LockedPackage, request: PackageRequest) -> Path:
-        """Return the program that a request runs. Raises Misconfigured if there is none."""
+    def command(self, package: LockedPackage, request: PackageRequest) -> tuple[str, ...]:
+        """Return the command that a request runs. Raises Misconfigured if there is none."""
         installer = INSTALLERS[package.index]
         name = request.program or installer.default_program(package)
         found = installer.programs(self._home(package) / _FILES) / name
         if not found.is_file():
             raise Misconfigured(f"{package.name} {package.version} has no program {name}")
-        return found
+        return (*installer.interpreter(found), str(found), *request.args)
 
     def find_changes(self, package: LockedPackage, *, reads_all: bool = False) -> list[str]:
         """Return how the files of a package differ from its record; empty if they do not.

@@ -1,6 +1,7 @@
 """The files that a program needs to run: itself, its interpreter and its libraries."""
 
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -28,6 +29,8 @@ _LIBRARY_VARIABLES: Final = ("PYTHONPATH", "NODE_PATH", "RUBYLIB", "PERL5LIB")
 _VERSION_MANAGERS: Final = ("pyenv", "rbenv", "nodenv", "asdf", "mise")
 _SHIM_SECONDS: Final = 10.0
 _MAX_HOPS: Final = 8
+# The second line of a Python program whose path is too long for the first one.
+_LONG_LAUNCHER: Final = re.compile(r"""'{3}exec' ["']?(/[^"']+?)["']? "\$0" "\$@"$""")
 _ELF, _PT_INTERP = b"\x7fELF", 3
 
 
@@ -199,8 +202,11 @@ def _interpreters_of(program: Path, search_path: str) -> Iterable[str]:
         return
     if beginning[:2] != b"#!":
         return
-    words = os.fsdecode(beginning[2:].split(b"\n", 1)[0]).split()
+    first, second, *_ = (*os.fsdecode(beginning[2:]).split("\n", 2), "")
+    words = first.split()
     yield from words[:1]
+    if launched := _LONG_LAUNCHER.match(second):
+        yield launched[1]
     if words and Path(words[0]).name == "env":
         named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
         found = shutil.which(named[0], path=search_path) if named else None
