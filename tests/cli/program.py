@@ -54,8 +54,10 @@ class Desk:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)
         }
-        # Where the gateways that tests start have left what commands need to find them.
-        state = {"COMITY_STATE_DIR": os.environ["COMITY_STATE_DIR"]}
+        # Where the gateways that tests start have left what commands need to find them, and how
+        # they confine servers.
+        kept = ("COMITY_STATE_DIR", "COMITY_POLICY_SANDBOX")
+        state = {name: os.environ[name] for name in kept if name in os.environ}
         self.env = {**inherited, **state, "HOME": str(self.home), **env}
 
     def run(self, *arguments: str, said: str = "", **env: str) -> Ran:
