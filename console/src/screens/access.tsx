@@ -245,7 +245,7 @@ function Preview({ change }: { change: Change }) {
   const found = useQuery({
     queryKey: ["grants", "preview", subject, verb, target, effect, remove],
     queryFn: () => {
-      const grant = { subject, verb, target, effect, justification: "", expires_at: null, where: null };
+      const grant = { subject, verb, target, effect, justification: "", expires_at: null, where: null, reach: [] };
       return data(api.POST("/api/grants/preview", { body: { put: remove ? [] : [grant], delete: remove ? [grant] : [], days: 7 } }));
     },
     enabled: Boolean(subject && target),
