@@ -64,6 +64,7 @@ def fenced(notes: Path) -> ServerSettings:
         "fenced",
         "stdio",
         command=sys.executable,
+        sandbox="none",
         args=("-m", "tests.cluster.fenced_server", str(notes)),
         env={"PYTHONPATH": str(ROOT)},
         replicas="single",

@@ -221,7 +221,11 @@ async def _server(folder: Path, hook: Hook) -> AsyncGenerator[ServerSettings]:
     }
     live = {"enabled": ENABLED, **hook.live}
     plain = ServerSettings(
-        *(hook.name, hook.name, "stdio"), command=sys.executable, args=(str(SERVER),), env=env
+        *(hook.name, hook.name, "stdio"),
+        command=sys.executable,
+        args=(str(SERVER),),
+        env=env,
+        sandbox="none",
     )
     plain = replace(plain, live=live)
     if not hook.is_http:

@@ -20,6 +20,7 @@ def by_command(name: str = "up", env: Mapping[str, str] | None = None) -> Server
         name,
         "stdio",
         command=sys.executable,
+        sandbox="none",
         args=ARGS,
         env=dict(env or {}),
         cwd=str(ROOT),
