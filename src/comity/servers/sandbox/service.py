@@ -27,6 +27,7 @@ from comity.servers.sandbox.oci import Container, EngineChoice, find_engine
 from comity.servers.sandbox.programs import data_words
 from comity.servers.sandbox.refusals import RefusalHints
 
+_SOCKET: Final = "egress"
 _HANDOVER_SECONDS = 30.0
 # Neither distributions nor systemd assign these, and a container with 65,536 users has them.
 _USERS: Final = range(60706, 61184)
@@ -197,6 +198,15 @@ def _needs_proxy(level: SandboxLevel, access: SandboxAccess) -> bool:
     return level is SandboxLevel.BUBBLEWRAP
 
 
+def _bind(door: socket.socket, folder: Path) -> None:
+    """Bind a unix socket in a folder, whose path may be longer than the address of a socket."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        door.bind(f"/proc/self/fd/{descriptor}/{_SOCKET}")
+    finally:
+        os.close(descriptor)
+
+
 class SandboxRun:
     """One run of a confined server, with its control group, scratch folder and network."""
 
@@ -257,11 +267,10 @@ class SandboxRun:
             self._door = EgressDoor(port=listener.getsockname()[1])
             await self._start_proxy(make_proxy(listener))
             return
-        path = str(self._scratch / "egress")
-        self._door = EgressDoor(socket_path=path)
+        self._door = EgressDoor(socket_path=str(self._scratch / _SOCKET))
         door = socket.socket(socket.AF_UNIX)
         try:
-            door.bind(path)
+            _bind(door, self._scratch)
             door.listen(1)
             door.setblocking(False)
         except BaseException:
