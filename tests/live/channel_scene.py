@@ -278,6 +278,8 @@ def _settings(puppets: Iterable[Puppet], port: int, live: str | Mapping[str, str
     for each in puppets:
         may = live if isinstance(live, str) else live.get(each.name, ALLOWED)
         args = json.dumps([str(RELAY), str(port), each.name])
-        text += f'\n[[servers]]\nid = "{each.name}"\ncommand = "{sys.executable}"\n'
+        text += (
+            f'\n[[servers]]\nid = "{each.name}"\ncommand = "{sys.executable}"\nsandbox = "none"\n'
+        )
         text += f'args = {args}\nprotocol = "2025-11-25"\n[servers.live]\n{may}\n'
     return text + "\n"

@@ -66,7 +66,9 @@ class Stage:
         shutil.copytree(ROOT / "examples" / example, folder, dirs_exist_ok=True)
         given = {"MODEL_URL": f"{models.url}/v1", "MODEL_KEY": KEY, **env}
         given["COMITY_STATE_DIR"] = os.environ["COMITY_STATE_DIR"]
-        return cls(folder, {"PATH": f"{BIN}:{os.defpath}", "HOME": str(folder), **given})
+        home = folder / "home"
+        home.mkdir()
+        return cls(folder, {"PATH": f"{BIN}:{os.defpath}", "HOME": str(home), **given})
 
     @contextmanager
     def gateway(self, config: str = "comity.toml") -> Generator[str]:
