@@ -1,7 +1,22 @@
-// Links and filters of the console, with plain texts as parameters.
+// The screens, links and filters of the console, with plain texts as parameters.
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import type { ReactNode } from "react";
-import type { Search } from "./router";
+
+export type Search = Record<string, string | undefined>;
+
+export const SCREENS = [
+  { path: "/", name: "Overview", icon: "overview" },
+  { path: "/approvals", name: "Approvals", icon: "approvals" },
+  { path: "/servers", name: "Servers", icon: "servers" },
+  { path: "/tools", name: "Tools", icon: "tools" },
+  { path: "/views", name: "Views", icon: "views" },
+  { path: "/access", name: "Access", icon: "access" },
+  { path: "/accounts", name: "Accounts", icon: "accounts" },
+  { path: "/audit", name: "Audit", icon: "audit" },
+  { path: "/topics", name: "Topics", icon: "topics" },
+  { path: "/live", name: "Live", icon: "live" },
+  { path: "/settings", name: "Settings", icon: "settings" },
+] as const;
 
 const segment = encodeURIComponent;
 

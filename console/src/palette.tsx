@@ -3,9 +3,9 @@ import { useQuery } from "@tanstack/react-query";
 import { Command } from "cmdk";
 import { useDeferredValue, useEffect, useRef, useState } from "react";
 import { api, data } from "./api/client";
-import { at, useGo } from "./navigate";
-import { areShortcutsOn, SCREENS, switchShortcuts } from "./shell";
+import { at, SCREENS, useGo } from "./navigate";
 import { Dialog, showDialog } from "./ui/parts";
+import { areShortcutsOn, switchShortcuts } from "./ui/shortcuts";
 import { applyTheme } from "./ui/theme";
 import { brief } from "./ui/text";
 

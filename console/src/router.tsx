@@ -1,9 +1,8 @@
 // The addresses of the console. Each screen is a file of its own that loads when it is opened.
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
+import type { Search } from "./navigate";
 import { Shell } from "./shell";
 import { Empty, Problem } from "./ui/parts";
-
-export type Search = Record<string, string | undefined>;
 
 /** Filters are plain texts in the address, so that every view can be linked to. */
 function readSearch(given: Record<string, unknown>): Search {

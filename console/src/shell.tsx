@@ -4,33 +4,17 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { api, data } from "./api/client";
 import { useLive } from "./api/live";
-import { To, useGo } from "./navigate";
+import { SCREENS, To, useGo } from "./navigate";
 import { Palette, ShortcutHelp } from "./palette";
 import { SignOutButton, useSession } from "./session";
 import { Icon, Mark } from "./ui/icons";
 import { Chip, type Tone } from "./ui/parts";
+import { areShortcutsOn } from "./ui/shortcuts";
 import { visible } from "./ui/text";
 
-export const SCREENS = [
-  { path: "/", name: "Overview", icon: "overview" },
-  { path: "/approvals", name: "Approvals", icon: "approvals" },
-  { path: "/servers", name: "Servers", icon: "servers" },
-  { path: "/tools", name: "Tools", icon: "tools" },
-  { path: "/views", name: "Views", icon: "views" },
-  { path: "/access", name: "Access", icon: "access" },
-  { path: "/accounts", name: "Accounts", icon: "accounts" },
-  { path: "/audit", name: "Audit", icon: "audit" },
-  { path: "/topics", name: "Topics", icon: "topics" },
-  { path: "/live", name: "Live", icon: "live" },
-  { path: "/settings", name: "Settings", icon: "settings" },
-] as const;
 const ON_PHONE = new Set(["/", "/approvals", "/servers", "/audit"]);
-const SHORTCUTS_KEY = "comity.shortcuts";
 
-export const areShortcutsOn = () => localStorage.getItem(SHORTCUTS_KEY) !== "off";
-export const switchShortcuts = (on: boolean) => localStorage.setItem(SHORTCUTS_KEY, on ? "on" : "off");
-
-export function useOpenApprovals() {
+function useOpenApprovals() {
   return useQuery({
     queryKey: ["approvals", "count"],
     queryFn: () => data(api.GET("/api/approvals", { params: { query: { limit: 1 } } })),

@@ -3,7 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useId, useState } from "react";
 import { api, data, type Schemas } from "../api/client";
 import { at, To } from "../navigate";
-import { areShortcutsOn } from "../shell";
+import { areShortcutsOn } from "../ui/shortcuts";
 import { Diff } from "../ui/diff";
 import { defaults, SchemaFields, type Schema, type Values } from "../ui/form";
 import { Chip, Code, Confirm, CopyButton, Facts, Loading, Problem, Risk, Time, useNow, Words } from "../ui/parts";

@@ -1,7 +1,6 @@
 // On a phone: the screens that have no place in the bar at the bottom.
-import { To } from "../navigate";
+import { SCREENS, To } from "../navigate";
 import { SignOutButton, useSession } from "../session";
-import { SCREENS } from "../shell";
 import { Icon } from "../ui/icons";
 import { visible } from "../ui/text";
 
