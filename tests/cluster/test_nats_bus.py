@@ -110,12 +110,12 @@ async def test_what_a_silent_server_still_held_comes_to_nobody_when_it_speaks_ag
 async def _on(bus: NatsBus, port: int) -> None:
     """Until it is connected to that server, which chance decides."""
     for _ in range(64):
-        reached = bus.link.connected_url
+        reached = bus.connection.connected_url
         assert reached is not None
         if reached.port == port:
             return
-        lost = bus.link.lost
-        bus.link.lose("to try again")
+        lost = bus.connection.lost
+        bus.connection.lose("to try again")
         await eventually(lambda lost=lost: lost.done() and bus.is_connected)
     raise AssertionError("never there")
 
@@ -305,7 +305,7 @@ async def test_whoever_may_not_use_a_subject_is_told_and_stays_connected(
         async with a_bus(cluster.urls[0].replace("//", "//ana:right@")) as bus:
             bus.publish("may.not", b"")
             bus.publish("mayhem", b"")
-            await bus.link.settled()
+            await bus.connection.settled()
             assert bus.is_connected
     assert "NATS denied a permission" in caplog.text
 

@@ -116,7 +116,7 @@ async def test_a_bucket_that_is_made_anew_begins_above_the_one_before(bus: NatsB
     lease = await _took(leases, "it", "n1")
     for _ in range(3):
         assert await leases.renew(lease)
-    assert await JetStreamContext(bus.link).delete_stream(leases.stream)
+    assert await JetStreamContext(bus.connection).delete_stream(leases.stream)
     with pytest.raises(Unavailable):
         await leases.renew(lease)
     again = await _took(NatsLeases(bus, TEN), "it", "n2")
@@ -132,11 +132,11 @@ JUNK = (
 
 
 async def _written(bus: NatsBus, leases: NatsLeases, data: bytes) -> None:
-    await JetStreamContext(bus.link).publish(f"$KV.{leases.bucket}.it", data)
+    await JetStreamContext(bus.connection).publish(f"$KV.{leases.bucket}.it", data)
 
 
 async def _value(bus: NatsBus, leases: NatsLeases) -> bytes:
-    js = JetStreamContext(bus.link)
+    js = JetStreamContext(bus.connection)
     return (await js.get_last_msg(leases.stream, f"$KV.{leases.bucket}.it")).data or b""
 
 
@@ -241,7 +241,7 @@ async def test_three_servers_keep_it_three_times_and_one_once(
 
 
 async def _copies(bus: NatsBus, leases: NatsLeases) -> int:
-    told = await cast("Any", JetStreamContext(bus.link)).stream_info(leases.stream)
+    told = await cast("Any", JetStreamContext(bus.connection)).stream_info(leases.stream)
     return told.config.num_replicas
 
 
@@ -285,7 +285,7 @@ async def test_after_its_window_a_push_is_forgotten(buses: list[NatsBus]) -> Non
 async def test_a_stream_that_is_gone_is_made_anew(buses: list[NatsBus]) -> None:
     firsts = NatsFirsts(buses[0])
     await first(firsts, "push:ci/1")
-    js: Any = JetStreamContext(buses[0].link)
+    js: Any = JetStreamContext(buses[0].connection)
     await js.delete_stream(firsts.stream)
     with pytest.raises(Unavailable):
         await firsts.is_first("push:ci/1")
@@ -304,7 +304,7 @@ async def test_it_is_kept_three_times_and_known_though_a_server_dies(tmp_path: P
         await bus.open()
         firsts = NatsFirsts(bus)
         assert await first(firsts, "push:ci/1")
-        told = await JetStreamContext(bus.link).stream_info(firsts.stream)
+        told = await JetStreamContext(bus.connection).stream_info(firsts.stream)
         assert told.config.num_replicas == 3
         leader = cluster.leader_of(firsts.stream)
         assert leader is not None

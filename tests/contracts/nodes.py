@@ -94,7 +94,7 @@ class OnNats:
     async def strike(self, victim: Bus) -> None:
         """The server that it is connected to is killed."""
         assert isinstance(victim, NatsBus)
-        reached = victim.link.connected_url
+        reached = victim.connection.connected_url
         assert reached is not None
         for server in self._cluster.servers:
             if server.port == reached.port:

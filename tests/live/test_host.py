@@ -38,7 +38,7 @@ from comity.mcp.jsonrpc import Frame
 from comity.mcp.mcpl import FeatureUse
 from comity.sessions.calls import Call
 from comity.sessions.client_streams import ClientStream
-from comity.sessions.upstream import LiveLink
+from comity.sessions.upstream import LiveConnection
 from comity.toolkit.resilience import RetrySchedule
 from tests.live.live_link import DECLARED, Asker, LinkRoom, breath, calling, params_of
 
@@ -249,7 +249,7 @@ async def test_another_link_to_a_server_only_carries_calls_and_is_told_the_same(
     assert other.updates() == own.updates()
     found = house.hosting.get("srv")
     assert found is not None
-    assert found.link is own
+    assert found.connection is own
     plain = LinkRoom("plain")
     house.hosting.on_connected(plain, Raw(b'{"tools": {}}'))
     assert house.hosting.get("plain") is None
@@ -269,7 +269,7 @@ async def test_a_server_that_comes_again_begins_anew_and_one_that_is_gone_is_for
     first, second = house.welcome(modern=True), house.welcome(modern=True)
     found = house.hosting.get("srv")
     assert found is not None
-    assert found.link is second
+    assert found.connection is second
     frame = jsonrpc.make_notification(mcpl.REVERSE_REQUEST, {"id": 1, "method": PUSH, "params": {}})
     assert house.hosting.handle_notification(first, frame)
     await breath()
@@ -386,9 +386,9 @@ def hosting(*, modern: bool = False, enabled: tuple[str, ...] = ("memory.push",)
     return LiveServer("srv", LinkRoom(modern=modern), DECLARED, DEFAULT_POLICY, frozenset(enabled))
 
 
-def link_of(hosted: LiveServer) -> LinkRoom:
-    assert isinstance(hosted.link, LinkRoom)
-    return hosted.link
+def connection_of(hosted: LiveServer) -> LinkRoom:
+    assert isinstance(hosted.connection, LinkRoom)
+    return hosted.connection
 
 
 def test_what_it_may_do_is_what_is_enabled_for_that_use() -> None:
@@ -405,8 +405,8 @@ async def test_it_is_told_by_a_notice_and_in_the_modern_era_by_a_request() -> No
     old, new = hosting(), hosting(modern=True)
     for hosted in (old, new):
         await hosted.notify("inference/chunk", {"index": 1})
-    assert link_of(old).told == [("inference/chunk", {"index": 1})]
-    ((method, params),) = link_of(new).asked
+    assert connection_of(old).told == [("inference/chunk", {"index": 1})]
+    ((method, params),) = connection_of(new).asked
     assert method == "inference/chunk"
     assert params["index"] == 1
     assert "dev.comity/mcpl" in str(params["_meta"])
@@ -422,13 +422,13 @@ async def test_a_modern_server_is_told_one_thing_after_the_other_and_not_too_muc
         await gate.wait()
         return jsonrpc.make_result(1, {})
 
-    link_of(hosted).reply = slow
+    connection_of(hosted).reply = slow
     telling = [asyncio.ensure_future(hosted.notify("x", {"n": n})) for n in range(5)]
     await breath()
-    assert [params["n"] for _, params in link_of(hosted).asked] == [0]
+    assert [params["n"] for _, params in connection_of(hosted).asked] == [0]
     gate.set()
     await asyncio.gather(*telling)
-    assert [params["n"] for _, params in link_of(hosted).asked] == [0, 1, 2]
+    assert [params["n"] for _, params in connection_of(hosted).asked] == [0, 1, 2]
 
 
 async def test_a_server_that_does_not_hear_is_not_waited_for(
@@ -441,13 +441,13 @@ async def test_a_server_that_does_not_hear_is_not_waited_for(
         await asyncio.Event().wait()
         raise AssertionError
 
-    link_of(hosted).reply = silent
+    connection_of(hosted).reply = silent
     await hosted.notify("x", {})
 
     async def gone(method: str, params: object) -> Frame:
         raise Unavailable("gone")
 
-    link_of(hosted).reply = gone
+    connection_of(hosted).reply = gone
     await hosted.notify("x", {})
 
 
@@ -461,7 +461,7 @@ async def test_what_it_answers_is_given_and_its_errors_keep_their_code() -> None
             )
         return jsonrpc.make_result(1, {"ok": True})
 
-    link_of(hosted).reply = answers
+    connection_of(hosted).reply = answers
     assert bytes(await hosted.request("channels/open", {}, SOON)) == b'{"ok":true}'
     with pytest.raises(MalformedMessage) as refused:
         await hosted.request("state/rollback", {}, SOON)
@@ -475,7 +475,7 @@ async def test_it_is_asked_within_bounds() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    link_of(hosted).reply = silent
+    connection_of(hosted).reply = silent
     with pytest.raises(Unavailable) as refused:
         await hosted.request("context/beforeInference", {}, timedelta(milliseconds=10))
     assert refused.value.fault is UPSTREAM_SLOW
@@ -661,7 +661,7 @@ class Dealt:
         self.frames: list[Frame] = []
         self.responds: list[Respond] = []
 
-    def __call__(self, link: LiveLink, frame: Frame, respond: Respond) -> None:
+    def __call__(self, link: LiveConnection, frame: Frame, respond: Respond) -> None:
         self.frames.append(frame)
         self.responds.append(respond)
 

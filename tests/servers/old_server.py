@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from comity.errors import Unavailable
 from comity.mcp.jsonrpc import LIMITS, FrameLimits
 from comity.mcp.protocol import Era, Stream
-from comity.servers.transports.sse import SseCarrier, SseReach
+from comity.servers.transports.sse import SseTransport, SseTransportFactory
 from comity.sessions.upstream import UpstreamTransport
 from tests.support.http_script import Visit, pooled, serving
 
@@ -67,7 +67,7 @@ class OldServer:
     streams: list[Visit] = field(default_factory=list[Visit])
     left: asyncio.Event = field(default_factory=asyncio.Event)
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
-    reach: SseReach | None = None
+    reach: SseTransportFactory | None = None
 
     async def script(self, visit: Visit) -> None:
         while request := await visit.request():
@@ -101,7 +101,7 @@ class OldServer:
     async def opened(self) -> AsyncGenerator[tuple[UpstreamTransport, Listener]]:
         carrier, listener = self.carrier(), Listener()
         await carrier.open(listener)
-        assert isinstance(carrier, SseCarrier)
+        assert isinstance(carrier, SseTransport)
         try:
             yield carrier, listener
         finally:
@@ -117,5 +117,5 @@ async def old_server(
     async with serving(server.script) as listening, pooled() as pool:
         server.url = f"{listening.origin}/sse?tenant=a"
         headers = {"authorization": TOKEN}
-        server.reach = SseReach(pool, server.url, headers, limits)
+        server.reach = SseTransportFactory(pool, server.url, headers, limits)
         yield server

@@ -17,7 +17,7 @@ from comity.mcp import jsonrpc
 from comity.mcp.jsonrpc import FrameLimits
 from comity.mcp.protocol import STANDALONE, UNKNOWN, Era
 from comity.servers.transports.http import (
-    HttpReach,
+    HttpTransportFactory,
     IgnoredResponse,
     StandaloneStream,
     UpstreamResponse,
@@ -63,7 +63,9 @@ async def reaching(
 ) -> AsyncGenerator[Scene]:
     async with scripted(modern=era is Era.MODERN) as server:
         pool = HttpConnectionPool()
-        reach = HttpReach(pool, url or server.url, headers or {}, limits or FrameLimits())
+        reach = HttpTransportFactory(
+            pool, url or server.url, headers or {}, limits or FrameLimits()
+        )
         carrier, hearer = reach.create_transport(era), Hearer()
         await carrier.open(hearer)
         try:

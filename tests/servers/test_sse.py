@@ -11,7 +11,7 @@ from comity.mcp.jsonrpc import FrameLimits
 from comity.mcp.protocol import UNKNOWN, Era
 from comity.servers.transports import sse
 from comity.servers.transports import sse as posts
-from comity.servers.transports.sse import SseReach
+from comity.servers.transports.sse import SseTransportFactory
 from tests.servers.old_server import ENDPOINT, STREAM_HEAD, TOKEN, Listener, old_server
 from tests.support.http_script import on_both_loops, pooled
 
@@ -321,4 +321,4 @@ async def test_the_modern_era_is_refused_without_asking_the_server() -> None:
 async def test_a_header_that_holds_a_line_break_is_refused_at_once() -> None:
     async with pooled() as pool:
         with pytest.raises(Misconfigured):
-            SseReach(pool, "http://127.0.0.1:1/sse", {"x-token": "a\r\nb: c"})
+            SseTransportFactory(pool, "http://127.0.0.1:1/sse", {"x-token": "a\r\nb: c"})

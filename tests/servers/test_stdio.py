@@ -15,7 +15,7 @@ from comity.errors import Unavailable
 from comity.mcp import jsonrpc
 from comity.mcp.protocol import UNKNOWN, Era
 from comity.servers.process.process import ServerCommand
-from comity.servers.transports.stdio import StdioReach
+from comity.servers.transports.stdio import StdioTransportFactory
 from comity.sessions.upstream import UpstreamTransport
 from comity.toolkit.resilience import BURST, EACH_SECOND, FEE
 from tests.servers.hearer import SECONDS, Hearer
@@ -24,8 +24,8 @@ from tests.support.cases import loop_over
 pytestmark = pytest.mark.integration
 
 
-def reach_of(code: str, env: dict[str, str]) -> StdioReach:
-    return StdioReach("child", ServerCommand((sys.executable, "-S", "-c", code), env))
+def reach_of(code: str, env: dict[str, str]) -> StdioTransportFactory:
+    return StdioTransportFactory("child", ServerCommand((sys.executable, "-S", "-c", code), env))
 
 
 @asynccontextmanager

@@ -212,8 +212,8 @@ class LocalClusterNode:
 
     def cluster_options(self, options: ServerOptions) -> ServerOptions:
         """Return the options of such a server. The route to it decides its protocol era."""
-        links = replace(options.connections, eras=BOTH_ERAS)
-        return replace(options, connections=links, remote_restart_rules=_REMOTE_RESTART_RULES)
+        connections = replace(options.connections, eras=BOTH_ERAS)
+        return replace(options, connections=connections, remote_restart_rules=_REMOTE_RESTART_RULES)
 
     def release_server(self, name: str) -> None:
         """Give up the lease of a server that was removed, or that each node now runs itself."""

@@ -396,7 +396,7 @@ def _calls_of(
     errand = connection.conversation.find_stream_owner(named) if isinstance(named, int) else None
     call = client_call_of(errand)
     if not isinstance(errand, Call) or call is None:
-        raise MalformedMessage("request_id names no call that is open on this link")
+        raise MalformedMessage("request_id names no call that is open on this connection")
     if pending_message is not None and pending_message is not errand:
         raise MalformedMessage("request_id names another call than the one that it came with")
     return errand, call

@@ -163,7 +163,7 @@ ANSWER_SECONDS: Final = 10.0
 PAUSE_SECONDS: Final = 1.0
 
 
-def link_of(server: UpstreamServer) -> UpstreamConnection | None:
+def connection_of(server: UpstreamServer) -> UpstreamConnection | None:
     """Return the gateway's own connection to a server that negotiated `audit`, or None."""
     shared = server.connections.own_connection or server.connections.own_modern_connection
     return shared.connection if shared is not None and agreed_on(shared.connection.mgp) else None
@@ -203,8 +203,8 @@ class AuditServerFeed:
     def _start_queue(self, server: UpstreamServer) -> None:
         if not self._is_wanted(server.name):
             return
-        link = link_of(server)
-        if link is None:
+        connection = connection_of(server)
+        if connection is None:
             log.warning(
                 "Server %r is an audit server, but did not negotiate the MGP extension audit. "
                 "It receives no events.",
@@ -213,7 +213,7 @@ class AuditServerFeed:
             return
         is_modern = server.connections.own_connection is None
         told = self._queues_by_server[server.name] = _ServerAuditQueue(
-            link, self._missed_counts.pop(server.name, 0), is_modern
+            connection, self._missed_counts.pop(server.name, 0), is_modern
         )
         self._background_tasks.start(told.run())
 
@@ -229,10 +229,10 @@ class AuditServerFeed:
 class _ServerAuditQueue:
     """One server, and the events that wait for it."""
 
-    def __init__(self, link: UpstreamConnection, missed: int, is_modern: bool) -> None:
+    def __init__(self, connection: UpstreamConnection, missed: int, is_modern: bool) -> None:
         self.queue: deque[AuditEvent] = deque()
         self.missed_count = missed
-        self._link = link
+        self._connection = connection
         self._is_modern = is_modern
         self._wakeup = asyncio.Event()
         self._is_over = False
@@ -249,10 +249,10 @@ class _ServerAuditQueue:
         self._wakeup.set()
 
     async def run(self) -> None:
-        while not self._is_over and self._link.is_open:
+        while not self._is_over and self._connection.is_open:
             await self._wakeup.wait()
             self._wakeup.clear()
-            while self.queue and not self._is_over and self._link.is_open:
+            while self.queue and not self._is_over and self._connection.is_open:
                 for _ in range(min(AT_ONCE, len(self.queue))):
                     self._send(self.queue.popleft())
                 await self._wait_for_answer()
@@ -263,9 +263,9 @@ class _ServerAuditQueue:
         if self._is_modern:
             headers = ((protocol.METHOD_HEADER, NOTICE.encode()),)
             notice = jsonrpc.make_notification(NOTICE, {**params, "_meta": gateway_envelope()})
-            self._link.send_message(notice, headers)
+            self._connection.send_message(notice, headers)
         else:
-            self._link.send_message(jsonrpc.make_notification(NOTICE, params))
+            self._connection.send_message(jsonrpc.make_notification(NOTICE, params))
 
     async def _wait_for_answer(self) -> None:
         """Wait for an answer of the server, which shows that it could read the earlier notices."""
@@ -273,13 +273,13 @@ class _ServerAuditQueue:
             async with asyncio.timeout(ANSWER_SECONDS):
                 if self._is_modern:
                     headers = ((protocol.METHOD_HEADER, protocol.DISCOVER.encode()),)
-                    await self._link.request(
+                    await self._connection.request(
                         protocol.DISCOVER, {"_meta": gateway_envelope()}, headers
                     )
                 else:
-                    await self._link.request(protocol.PING)
+                    await self._connection.request(protocol.PING)
         except (Unavailable, TimeoutError) as error:
-            log.info("Server %r reads audit events too slowly: %s", self._link.server, error)
+            log.info("Server %r reads audit events too slowly: %s", self._connection.server, error)
             await asyncio.sleep(PAUSE_SECONDS)
 
 
@@ -350,7 +350,7 @@ class ServerAuditReports:
         server = self._servers.get(step.server)
         if server is None or step.state is not ServerLifecycleState.CONNECTED:
             return
-        is_heard = link_of(server) is not None
+        is_heard = connection_of(server) is not None
         if is_heard:
             server.activity.notification_handlers[NOTICE] = partial(
                 self._on_notification, server.activity
@@ -379,9 +379,9 @@ class ServerAuditReports:
             del traces[next(iter(traces))]
 
     def _on_notification(
-        self, activity: ServerActivity, link: QuestionConnection, frame: Frame
+        self, activity: ServerActivity, connection: QuestionConnection, frame: Frame
     ) -> None:
-        self.record_report(link.server, activity, frame)
+        self.record_report(connection.server, activity, frame)
 
     def record_report(self, server: str, activity: ServerActivity, frame: Frame) -> None:
         """Record the report of a server as its claim. Never raises.

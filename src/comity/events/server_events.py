@@ -48,7 +48,7 @@ class ServerSubscription:
     def __init__(self, shared: SharedConnection, name: str, *, is_modern: bool) -> None:
         self.id = ""
         self.channels: tuple[str, ...] = ()
-        self._link: UpstreamConnection = shared.connection
+        self._connection: UpstreamConnection = shared.connection
         self._sharers = shared.users
         self._name = name
         self._is_modern = is_modern
@@ -79,25 +79,29 @@ class ServerSubscription:
     async def _run(self) -> None:
         ended = 0
         try:
-            while self._link.is_open:
+            while self._connection.is_open:
                 try:
                     if not await (self._listen() if self._is_modern else self._subscribe()):
                         return
                 except (Unavailable, TimeoutError) as error:
                     log.info(
-                        "server %r: its events cannot be received: %s", self._link.server, error
+                        "server %r: its events cannot be received: %s",
+                        self._connection.server,
+                        error,
                     )
                 except MalformedMessage as error:
                     # The server has no such channel, so another attempt would not help.
                     log.info(
-                        "Server %r refused the event subscription: %s", self._link.server, error
+                        "Server %r refused the event subscription: %s",
+                        self._connection.server,
+                        error,
                     )
                     return
                 self.id, ended = "", ended + 1
                 pause = draw_delay(RetrySchedule(), ended)
                 await asyncio.sleep(pause.total_seconds())
         except Exception:
-            log.exception("Reading the events of server %r failed", self._link.server)
+            log.exception("Reading the events of server %r failed", self._connection.server)
         finally:
             self._is_settled.set()
 
@@ -108,7 +112,7 @@ class ServerSubscription:
         """
         anew = self._sharers.subscriptions_lost
         async with asyncio.timeout(ANSWER_SECONDS):
-            answer = await self._link.request(SUBSCRIBE, {"channels": [self._name]})
+            answer = await self._connection.request(SUBSCRIBE, {"channels": [self._name]})
         if jsonrpc.error_of(answer) is not None:
             return False
         self._agree(*subscribed_in(answer.result))
@@ -125,14 +129,14 @@ class ServerSubscription:
         named, self.id = {"subscription_id": self.id}, ""
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self._link.request(UNSUBSCRIBE, named)
+                await self._connection.request(UNSUBSCRIBE, named)
 
     async def _listen(self) -> bool:
         wanted = {LISTENED: {"channels": [self._name]}}
         params = {"_meta": gateway_envelope(), "notifications": wanted}
         headers = ((protocol.METHOD_HEADER, protocol.LISTEN.encode()),)
         asking = asyncio.ensure_future(
-            self._link.request(protocol.LISTEN, params, headers, self._on_acknowledged)
+            self._connection.request(protocol.LISTEN, params, headers, self._on_acknowledged)
         )
         try:
             answer = await asking
@@ -147,7 +151,7 @@ class ServerSubscription:
             agreed = jsonrpc.decode_members(frame.parameters.get("notifications", b"{}"))
             self._agree(*subscribed_in(agreed.get(LISTENED, UNSET)))
         except MalformedMessage as error:
-            log.info("Server %r refused the event subscription: %s", self._link.server, error)
+            log.info("Server %r refused the event subscription: %s", self._connection.server, error)
             self.close()
 
     def _agree(self, subscription: str, channels: tuple[str, ...]) -> None:
@@ -326,10 +330,10 @@ class ServerEventSources:
         if source is not None:
             source.close()
 
-    def _on_event(self, link: QuestionConnection, frame: Frame) -> None:
+    def _on_event(self, connection: QuestionConnection, frame: Frame) -> None:
         """Handle an event of a server. Never raises, whatever the server sends."""
-        source = self._sources.get(link.server)
-        if source is None or source.is_cut_off or source.shared.connection is not link:
+        source = self._sources.get(connection.server)
+        if source is None or source.is_cut_off or source.shared.connection is not connection:
             return
         now = asyncio.get_running_loop().time()
         if source.counter.wait(now):
@@ -339,13 +343,13 @@ class ServerEventSources:
         try:
             told = event_in(frame.params)
         except MalformedMessage as error:
-            log.info("server %r: %s", link.server, error)
+            log.info("server %r: %s", connection.server, error)
             return
         if told.channel in STANDARD or not source.hears(told):
-            log.info("Server %r sent %s without a subscription", link.server, told.channel)
+            log.info("Server %r sent %s without a subscription", connection.server, told.channel)
             return
         at, severity = told.at(self._events.clock()), severity_of(told.severity)
-        name, server = id_of(told), link.server
+        name, server = id_of(told), connection.server
         event = GatewayEvent(name, told.channel, at, severity, told.data, server, source=server)
         self._events.publish(event)
 

@@ -210,8 +210,11 @@ class AllServersEndpoint:
     def handle_message(self, session: Session, frame: Frame) -> None:
         notice = session.handle_message(frame)
         if notice is not None and notice.method == protocol.ROOTS_CHANGED:
-            for link in (*session.own_connections.values(), *session.shared_connections.values()):
-                link.send_message(notice)
+            for connection in (
+                *session.own_connections.values(),
+                *session.shared_connections.values(),
+            ):
+                connection.send_message(notice)
 
     async def handle_modern_request(
         self, frame: Frame, client_stream: ClientStream, headers: Headers
@@ -470,22 +473,22 @@ class AllServersEndpoint:
         outgoing = detach_request(outgoing) if call.is_detached else outgoing
         if Era.HANDSHAKE not in server.connections.eras:
             return self._bridge.send_to_modern(server.connections, context, call, outgoing)
-        link = context.own_connections.get(server.name) or context.shared_connections.get(
+        connection = context.own_connections.get(server.name) or context.shared_connections.get(
             server.name
         )
-        if link is None or not link.is_open or call.method not in NAMED_METHODS:
+        if connection is None or not connection.is_open or call.method not in NAMED_METHODS:
             return self._connect_and_send(context, call, server, outgoing)
-        link.send_call(call, outgoing)
+        connection.send_call(call, outgoing)
         return None
 
     async def _connect_and_send(
         self, session: Session, call: Call, server: UpstreamServer, outgoing: Frame
     ) -> None:
-        link, sharers = await server.connections.connection_for(session, is_initialized=True)
+        connection, sharers = await server.connections.connection_for(session, is_initialized=True)
         if sharers is not None and call.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):
-            track_resource_subscription(session, call, outgoing, link, sharers)
+            track_resource_subscription(session, call, outgoing, connection, sharers)
         else:
-            link.send_call(call, outgoing)
+            connection.send_call(call, outgoing)
 
     async def _connection_for(self, session: Session, server: UpstreamServer) -> UpstreamConnection:
         if Era.HANDSHAKE not in server.connections.eras:
@@ -514,9 +517,9 @@ class AllServersEndpoint:
             raise MalformedMessage("unknown task", INVALID_PARAMS)
         call.counters = self._active_calls.metrics.at(name)
         publish_task_ids(call, name, self.tasks)
-        link = await connect(server)
+        connection = await connect(server)
         renamed = jsonrpc.with_params(frame, jsonrpc.to_raw({**params, "taskId": task}))
-        link.send_call(call, renamed, with_name(headers, task))
+        connection.send_call(call, renamed, with_name(headers, task))
 
     async def _route_modern(self, call: Call, frame: Frame, headers: Headers) -> None:
         offer, renamed = self._find_entry(call, frame, frame.parameters)
@@ -546,10 +549,10 @@ class AllServersEndpoint:
         else:
             # A client at stdio sends no headers, but a server at HTTP requires them.
             headers = self._bridge.headers_for(connections, outgoing)
-        link = connections.modern_connection(call.client_stream.actor)
+        connection = connections.modern_connection(call.client_stream.actor)
         if outgoing.params is not UNSET and eras.EXTENSION in bytes(outgoing.params):
             publish_task_ids(call, connections.name, self.tasks)
-        link.send_call(call, strip_mgp_request(outgoing), headers)
+        connection.send_call(call, strip_mgp_request(outgoing), headers)
         return None
 
     def _find_entry(self, call: Call, frame: Frame, params: dict[str, Raw]) -> Route:
@@ -606,8 +609,8 @@ async def finish_checks(call: Call, checking: Awaitable[Outcome], go_on: GoOn) -
 async def _update_log_level(session: Session, server: UpstreamServer) -> None:
     """Set a server's log level to the lowest level that its sessions request."""
     with contextlib.suppress(Unavailable):
-        link, sharers = await server.connections.connection_for(session, is_initialized=True)
-        await link.set_level(session.log_level if sharers is None else sharers.lowest_level())
+        connection, sharers = await server.connections.connection_for(session, is_initialized=True)
+        await connection.set_level(session.log_level if sharers is None else sharers.lowest_level())
 
 
 def _name_header(frame: Frame, method: str) -> str | None:

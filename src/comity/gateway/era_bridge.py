@@ -647,10 +647,10 @@ class EraBridge:
         capabilities = {
             name: jsonrpc.decode_value(terms) for name, terms in said.capabilities.items()
         }
-        link = await server.bridge_connection(capabilities, call.client_stream.actor)
-        await _lower_level(link, said.level)
+        connection = await server.bridge_connection(capabilities, call.client_stream.actor)
+        await _lower_level(connection, said.level)
         ModernToLegacyCall(
-            plain, call, BridgeRoute(server.name, link.send_call), said, self._parked_calls
+            plain, call, BridgeRoute(server.name, connection.send_call), said, self._parked_calls
         ).start()
 
     async def send_to_modern(

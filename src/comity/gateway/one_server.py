@@ -125,10 +125,10 @@ class ServerEndpoint:
                 return call
             if call.method not in UNCHECKED_METHODS and not self._may_be_sent(call, frame):
                 return call
-            link = self._open_connection(session, call.method)
-            if link is not None:
+            connection = self._open_connection(session, call.method)
+            if connection is not None:
                 self._filter_list_result(call)
-                link.send_call(call, frame)
+                connection.send_call(call, frame)
             else:
                 await self._connect_and_send(session, call, frame)
         except (Unavailable, MalformedMessage) as error:
@@ -290,10 +290,10 @@ class ServerEndpoint:
     ) -> Coroutine[Any, Any, None] | None:
         """Send a tool call at once if its connection is open. Otherwise return what opens it."""
         if isinstance(context, Session):
-            link = self._open_connection(context, call.method)
-            if link is None:
+            connection = self._open_connection(context, call.method)
+            if connection is None:
                 return self._connect_and_send(context, call, frame)
-            link.send_call(call, frame)
+            connection.send_call(call, frame)
             return None
         if self._server.connections.own_modern_connection is None:
             return self._send_to_legacy(call, frame, context)
@@ -376,10 +376,14 @@ class ServerEndpoint:
 
     def _open_connection(self, session: Session, method: str) -> UpstreamConnection | None:
         """Return the open connection on which this request can be forwarded unchanged, or None."""
-        link = session.own_connections.get(self._server.name)
-        if link is None and method not in CONNECTION_METHODS:
-            link = session.shared_connections.get(self._server.name)
-        return link if link is not None and session.is_initialized and link.is_open else None
+        connection = session.own_connections.get(self._server.name)
+        if connection is None and method not in CONNECTION_METHODS:
+            connection = session.shared_connections.get(self._server.name)
+        return (
+            connection
+            if connection is not None and session.is_initialized and connection.is_open
+            else None
+        )
 
     async def _connect_and_send(self, session: Session, call: Call, frame: Frame) -> None:
         """Send the handshake, or a request whose connection is shared or was lost."""
@@ -395,17 +399,17 @@ class ServerEndpoint:
         if Era.HANDSHAKE not in self._server.connections.eras:
             await self._send_to_modern(session, call, frame)
             return
-        link, sharers = await self._server.connections.connection_for(
+        connection, sharers = await self._server.connections.connection_for(
             session, is_initialized=not greets
         )
         if greets:
-            self._send_handshake(session, call, frame, link, sharers)
+            self._send_handshake(session, call, frame, connection, sharers)
             return
         if sharers is not None:
-            await self._send_on_shared(session, call, frame, link, sharers)
+            await self._send_on_shared(session, call, frame, connection, sharers)
             return
         self._filter_list_result(call)
-        link.send_call(call, frame)
+        connection.send_call(call, frame)
 
     async def _send_to_modern(self, session: Session, call: Call, frame: Frame) -> None:
         """Send a legacy client's request to a modern server."""

@@ -44,7 +44,7 @@ from comity.policy.grants import FEATURE_VERB
 from comity.policy.risk import SERVER_SUBJECT_PREFIX
 from comity.policy.snapshot import PolicyEngine, WallClock
 from comity.sessions.calls import Call, PendingMessage, ServerRequest
-from comity.sessions.upstream import LiveLink
+from comity.sessions.upstream import LiveConnection
 from comity.telemetry.tracing import Headers
 from comity.toolkit.background import BackgroundTasks, draw_delay
 from comity.toolkit.resilience import RateLimit, RateLimiter, RetrySchedule
@@ -58,17 +58,17 @@ STABLE_CONNECTION_SECONDS: Final = 60.0
 MOST_ANSWERS: Final = 256
 """The number of responses to one server that may be in flight. Further responses are dropped."""
 
-type MessageDispatcher = Callable[[LiveLink, Frame, Callable[[Frame], None]], None]
+type MessageDispatcher = Callable[[LiveConnection, Frame, Callable[[Frame], None]], None]
 """Handles a request or notification of a server. The third argument sends the response."""
 
 
 class ReverseChannel:
     """Listens to one modern server on its reverse channel while its connection is open."""
 
-    def __init__(self, link: LiveLink, dispatch: MessageDispatcher) -> None:
-        self._link = link
+    def __init__(self, connection: LiveConnection, dispatch: MessageDispatcher) -> None:
+        self._connection = connection
         self._dispatch = dispatch
-        self._background_tasks = BackgroundTasks(f"the way back from server {link.server!r}")
+        self._background_tasks = BackgroundTasks(f"the way back from server {connection.server!r}")
         self._task = asyncio.ensure_future(self._run())
 
     def close(self) -> None:
@@ -78,16 +78,16 @@ class ReverseChannel:
     async def _run(self) -> None:
         ended, now = 0, asyncio.get_running_loop().time
         headers = ((protocol.METHOD_HEADER, mcpl.LISTEN.encode()),)
-        while self._link.is_open:
+        while self._connection.is_open:
             began = now()
             try:
                 asked = {"_meta": gateway_envelope()}
-                answer = await self._link.request(mcpl.LISTEN, asked, headers)
+                answer = await self._connection.request(mcpl.LISTEN, asked, headers)
                 if jsonrpc.error_of(answer) is not None:
-                    log.info("Server %r has no return stream", self._link.server)
+                    log.info("Server %r has no return stream", self._connection.server)
                     return
             except Unavailable as error:
-                log.info("Server %r cannot be read: %s", self._link.server, error)
+                log.info("Server %r cannot be read: %s", self._connection.server, error)
             ended = 1 if now() - began > STABLE_CONNECTION_SECONDS else ended + 1
             pause = draw_delay(RetrySchedule(), ended)
             await asyncio.sleep(pause.total_seconds())
@@ -97,13 +97,13 @@ class ReverseChannel:
         try:
             carried = mcpl.embedded_message_in(frame)
         except MalformedMessage as error:
-            log.info("server %r: %s", self._link.server, error)
+            log.info("server %r: %s", self._connection.server, error)
             return
-        self._dispatch(self._link, carried, self._start_response)
+        self._dispatch(self._connection, carried, self._start_response)
 
     def _start_response(self, frame: Frame) -> None:
         if len(self._background_tasks) >= MOST_ANSWERS:
-            log.info("Server %r reads no responses; one is lost", self._link.server)
+            log.info("Server %r reads no responses; one is lost", self._connection.server)
             return
         self._background_tasks.start(self._send_response(mcpl.embed_response(frame)), at_once=True)
 
@@ -112,9 +112,11 @@ class ReverseChannel:
         try:
             async with asyncio.timeout(RESPOND_SECONDS):
                 told = {**response, "_meta": gateway_envelope()}
-                await self._link.request(mcpl.RESPOND, told, headers)
+                await self._connection.request(mcpl.RESPOND, told, headers)
         except (Unavailable, TimeoutError) as error:
-            log.info("A response could not be sent to server %r: %s", self._link.server, error)
+            log.info(
+                "A response could not be sent to server %r: %s", self._connection.server, error
+            )
 
 
 TELL_SECONDS: Final = 10.0
@@ -131,7 +133,7 @@ class LiveServer:
     """A connected live server: its declaration, its policy and its enabled feature sets."""
 
     server: str
-    link: LiveLink
+    connection: LiveConnection
     declared: McplDeclaration
     policy: LivePolicy
     enabled: frozenset[str]
@@ -149,7 +151,7 @@ class LiveServer:
     @property
     def is_modern(self) -> bool:
         """Whether the server speaks 2026-07-28, in which servers send no requests of their own."""
-        return self.link.initialize_result is None
+        return self.connection.initialize_result is None
 
     def require(self, feature: str, use: FeatureUse) -> FeatureSet:
         """Return the enabled set that permits this use.
@@ -200,7 +202,7 @@ class LiveServer:
         if not method.endswith(_CHUNK_SUFFIX):
             self._record_audit(method, params, OK, AuditResult.SUCCESS)
         if not self.is_modern:
-            self.link.send_message(jsonrpc.make_notification(method, params))
+            self.connection.send_message(jsonrpc.make_notification(method, params))
             return
         if self._waiting_notifications >= MOST_TOLD:
             log.info("Server %r reads too slowly; %s is dropped", self.server, method)
@@ -221,9 +223,11 @@ class LiveServer:
         Stock peers drop notifications that they do not expect.
         """
         if not self.is_modern:
-            return await self.link.request(method, params)
+            return await self.connection.request(method, params)
         headers = ((protocol.METHOD_HEADER, method.encode()),)
-        return await self.link.request(method, {**params, "_meta": gateway_envelope()}, headers)
+        return await self.connection.request(
+            method, {**params, "_meta": gateway_envelope()}, headers
+        )
 
     def _record_audit(
         self, method: str, params: Mapping[str, object], outcome: str, result: AuditResult
@@ -244,7 +248,7 @@ class LiveMessage:
     feature: FeatureSet | None = None
     # The client call during which the server sent it, and the connection that it came on.
     pending_message: PendingMessage | None = None
-    link: LiveLink | None = None
+    connection: LiveConnection | None = None
 
     @property
     def members(self) -> dict[str, Raw]:
@@ -277,7 +281,7 @@ class CallInterceptor(Protocol):
 async def send_call(
     interceptors: Sequence[CallInterceptor],
     live_server: LiveServer,
-    link: LiveLink,
+    connection: LiveConnection,
     call: Call,
     outgoing: tuple[Frame, Headers],
 ) -> None:
@@ -286,7 +290,7 @@ async def send_call(
     try:
         for each in interceptors:
             frame = await each.add_data(live_server, call, frame)
-        link.send(call, frame, headers)
+        connection.send(call, frame, headers)
     except (Unavailable, MalformedMessage) as error:
         if not _is_call_over(call):
             call.fail(error)
@@ -569,7 +573,7 @@ class LiveHost:
 
     def get(self, server: str) -> LiveServer | None:
         found = self._live_servers.get(server)
-        if found is None or not found.link.is_open:
+        if found is None or not found.connection.is_open:
             return None
         self._refresh_if_due(found)
         return found
@@ -586,7 +590,7 @@ class LiveHost:
     def refresh(self, server: str) -> None:
         """Decide the feature sets again after an operator's change, and notify the server."""
         found = self._live_servers.get(server)
-        if found is not None and found.link.is_open:
+        if found is not None and found.connection.is_open:
             self._decide_and_notify(found)
 
     def refresh_outdated(self) -> None:
@@ -616,37 +620,37 @@ class LiveHost:
 
     # Events of connections (`comity.sessions.upstream.LiveHandler`).
 
-    def on_connected(self, connection: LiveLink, capabilities: Raw | None) -> None:
+    def on_connected(self, connection: LiveConnection, capabilities: Raw | None) -> None:
         """Handle an open connection.
 
         The gateway's own connection makes the server live. Other connections only carry its calls.
         """
         declared = mcpl.declared_in(capabilities)
         known = self.get(connection.server)
-        if known is not None and known.link is not connection:
+        if known is not None and known.connection is not connection:
             connection.send_message(jsonrpc.make_notification(mcpl.UPDATE, _update_params(known)))
         elif declared is not None and not self.is_on_other_node(connection.server):
             self.register(connection, declared)
 
-    def register(self, link: LiveLink, declared: McplDeclaration) -> LiveServer:
+    def register(self, connection: LiveConnection, declared: McplDeclaration) -> LiveServer:
         """Register a live server on the gateway's own connection."""
-        before = self._live_servers.get(link.server)
+        before = self._live_servers.get(connection.server)
         if before is not None:
-            self._concurrency.cancel_server(link.server)
+            self._concurrency.cancel_server(connection.server)
             if before.reverse_channel is not None:
                 before.reverse_channel.close()
         hosted = LiveServer(
-            link.server, link, declared, DEFAULT_POLICY, frozenset(), audit=self.audit
+            connection.server, connection, declared, DEFAULT_POLICY, frozenset(), audit=self.audit
         )
-        self._live_servers[link.server] = hosted
+        self._live_servers[connection.server] = hosted
         self._decide_and_notify(hosted)
         if hosted.is_modern:
-            hosted.reverse_channel = ReverseChannel(link, self._on_reverse_message)
+            hosted.reverse_channel = ReverseChannel(connection, self._on_reverse_message)
         return hosted
 
     def handle_request(
         self,
-        connection: LiveLink,
+        connection: LiveConnection,
         server_request: ServerRequest,
         frame: Frame,
         pending_message: PendingMessage | None,
@@ -661,16 +665,16 @@ class LiveHost:
             server_request.on_settled = lambda: asyncio.current_task() is task or task.cancel()
         return True
 
-    def handle_notification(self, connection: LiveLink, frame: Frame) -> bool:
+    def handle_notification(self, connection: LiveConnection, frame: Frame) -> bool:
         """Handle a server's notification. Return False if it is not for an MCPL host."""
         method, by = str(frame.method), self.get(connection.server)
         if method in (mcpl.REVERSE_REQUEST, mcpl.REVERSE_NOTIFICATION):
-            if by is not None and by.link is connection and by.reverse_channel is not None:
+            if by is not None and by.connection is connection and by.reverse_channel is not None:
                 by.reverse_channel.on_message(frame)
             return True
         hear = self.handlers.notification_handlers.get(method)
         if hear is not None and by is not None:
-            told = LiveMessage(by, method, _params(frame), link=connection)
+            told = LiveMessage(by, method, _params(frame), connection=connection)
             if not self._concurrency.queue_notification(
                 connection.server, partial(self._run_notification_handler, hear, told)
             ):
@@ -678,7 +682,7 @@ class LiveHost:
         return hear is not None or method in mcpl.HOST_NOTIFICATIONS
 
     def send_with_state(
-        self, connection: LiveLink, call: Call, frame: Frame, headers: Headers
+        self, connection: LiveConnection, call: Call, frame: Frame, headers: Headers
     ) -> bool:
         """Send a call with what the interceptors add. Return False if the caller has to send it."""
         by, is_modern = self.get(connection.server), connection.initialize_result is None
@@ -699,7 +703,7 @@ class LiveHost:
         return is_modern or bool(bearers)
 
     def handle_answer(
-        self, connection: LiveLink, pending_message: PendingMessage, frame: Frame, status: int
+        self, connection: LiveConnection, pending_message: PendingMessage, frame: Frame, status: int
     ) -> bool:
         """Answer a call after the interceptors. Return False if the caller has to answer it."""
         # The data in a result is stored even if the gateway's own connection has just closed.
@@ -756,46 +760,59 @@ class LiveHost:
         )
         self._decide_and_notify(by)
 
-    def _on_reverse_message(self, link: LiveLink, frame: Frame, respond: Respond) -> None:
+    def _on_reverse_message(
+        self, connection: LiveConnection, frame: Frame, respond: Respond
+    ) -> None:
         """Handle a message of a modern server on its reverse channel."""
         if frame.id is UNSET:
-            self.handle_notification(link, frame)
+            self.handle_notification(connection, frame)
         else:
-            self._start_answer(link, frame, respond, None)
+            self._start_answer(connection, frame, respond, None)
 
     def _start_answer(
-        self, link: LiveLink, frame: Frame, respond: Respond, pending_message: PendingMessage | None
+        self,
+        connection: LiveConnection,
+        frame: Frame,
+        respond: Respond,
+        pending_message: PendingMessage | None,
     ) -> asyncio.Task[None] | None:
         """Start to answer a request. Refuse it at once if the server has too many in progress."""
-        work = partial(self._answer, link, frame, respond, pending_message)
-        task = self._concurrency.start_answer(link.server, work)
+        work = partial(self._answer, connection, frame, respond, pending_message)
+        task = self._concurrency.start_answer(connection.server, work)
         if task is None:
-            self._record_refusal(link.server, str(frame.method), "", EXHAUSTED)
+            self._record_refusal(connection.server, str(frame.method), "", EXHAUSTED)
             respond(jsonrpc.make_error(_id(frame), EXHAUSTED, _BUSY_MESSAGE))
         return task
 
     async def _answer(
-        self, link: LiveLink, frame: Frame, respond: Respond, pending_message: PendingMessage | None
+        self,
+        connection: LiveConnection,
+        frame: Frame,
+        respond: Respond,
+        pending_message: PendingMessage | None,
     ) -> None:
         method, feature = str(frame.method), _feature_set_in(frame)
         try:
-            found = await self._result(link, frame, pending_message)
+            found = await self._result(connection, frame, pending_message)
             answer = jsonrpc.make_result(_id(frame), found)
         except (MalformedMessage, Unavailable) as error:
-            self._record_refusal(link.server, method, feature, error.fault)
-            respond(self._error_response(link.server, feature, error, _id(frame)))
+            self._record_refusal(connection.server, method, feature, error.fault)
+            respond(self._error_response(connection.server, feature, error, _id(frame)))
         except Exception:
-            log.exception("Answering %s of server %r failed", method, link.server)
-            self._record_refusal(link.server, method, feature, INTERNAL_ERROR)
+            log.exception("Answering %s of server %r failed", method, connection.server)
+            self._record_refusal(connection.server, method, feature, INTERNAL_ERROR)
             respond(jsonrpc.make_error(_id(frame), INTERNAL_ERROR, "the host failed"))
         else:
-            self._record_answer(link.server, method, feature, found)
+            self._record_answer(connection.server, method, feature, found)
             respond(answer)
 
     async def _result(
-        self, link: LiveLink, frame: Frame, pending_message: PendingMessage | None
+        self, connection: LiveConnection, frame: Frame, pending_message: PendingMessage | None
     ) -> Mapping[str, object]:
-        method, by = self.handlers.request_handlers.get(str(frame.method)), self.get(link.server)
+        method, by = (
+            self.handlers.request_handlers.get(str(frame.method)),
+            self.get(connection.server),
+        )
         if method is None:
             raise MalformedMessage(f"unknown method {frame.method:.80}", METHOD_NOT_FOUND)
         if by is None:
@@ -804,7 +821,7 @@ class LiveHost:
         if method.use is not None:
             feature = by.require(mcpl.set_named_in(jsonrpc.decode_members(params)), method.use)
         told = LiveMessage(
-            by, str(frame.method), params, _id(frame), feature, pending_message, link
+            by, str(frame.method), params, _id(frame), feature, pending_message, connection
         )
         return await method.answer(told)
 

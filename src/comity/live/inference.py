@@ -155,10 +155,10 @@ class ChunkSender:
         assert told.id is not None
         chunk = messages.build_chunk(told.id, self._index, delta)
         self._index += 1
-        if told.link is not None and not told.live_server.is_modern:
+        if told.connection is not None and not told.live_server.is_modern:
             # Request ids are scoped to a connection, so the chunk goes out on the one of the
             # request.
-            told.link.send_message(jsonrpc.make_notification(messages.CHUNK, chunk))
+            told.connection.send_message(jsonrpc.make_notification(messages.CHUNK, chunk))
         else:
             await told.live_server.notify(messages.CHUNK, chunk)
 

@@ -113,20 +113,20 @@ class ClientProcessPool:
         return True
 
     async def close(self) -> None:
-        for link in self._connections.clear():
-            await link.close()
+        for connection in self._connections.clear():
+            await connection.close()
         for client in list(self._principals):
             self._release(client)
 
     async def _send(self, client: str, call: Call, frame: Frame) -> None:
         try:
-            link = await self._connections.get(client, lambda: self._open_for_client(client))
-            link.send_call(call, frame)
+            connection = await self._connections.get(client, lambda: self._open_for_client(client))
+            connection.send_call(call, frame)
         except (Unavailable, MalformedMessage) as error:
             call.fail(error)
 
     async def _open_for_client(self, client: str) -> UpstreamConnection:
-        def gone(link: UpstreamConnection, because: str) -> None:
+        def gone(connection: UpstreamConnection, because: str) -> None:
             self._connections.forget(client)
             self._release(client)
 
@@ -150,9 +150,11 @@ class ClientProcessPool:
             self._shares.release(principal)
 
     def _end_idle(self) -> None:
-        for client, link in self._connections.take_idle(lambda link: not link.callers):
+        for client, connection in self._connections.take_idle(
+            lambda connection: not connection.callers
+        ):
             self._release(client)
-            self._background_tasks.start(link.close())
+            self._background_tasks.start(connection.close())
 
 
 MAX_ACTOR_CONNECTIONS: Final = 1_000
@@ -248,7 +250,7 @@ class SharedConnections:
 
     async def _open(self, terms: bytes, session: Session) -> SharedConnection:
         try:
-            shared = self._make_connection(lambda _link, _because: self._drop(terms))
+            shared = self._make_connection(lambda _connection, _because: self._drop(terms))
             await shared.connection.begin(
                 self._timeout, self._initialize_params(shared.connection, session.initialize_params)
             )
@@ -574,7 +576,7 @@ class ServerConnections:
         if len(self._modern_by_actor) >= MAX_ACTOR_CONNECTIONS:
             self._close_idle_actors()
 
-        def lost(link: UpstreamConnection, because: str) -> None:
+        def lost(connection: UpstreamConnection, because: str) -> None:
             self._modern_by_actor.pop(key, None)
 
         shared = self._make_shared(
@@ -624,7 +626,7 @@ class ServerConnections:
     async def _open_bridge(
         self, key: bytes, terms: Mapping[str, object], actor: Actor
     ) -> SharedConnection:
-        def lost(link: UpstreamConnection, because: str) -> None:
+        def lost(connection: UpstreamConnection, because: str) -> None:
             self._bridges.forget(key)
 
         return await self._open_for_calls(lost, terms, actor=actor)
@@ -766,23 +768,23 @@ class ServerConnections:
 
     async def _open_for_session(self, session: Session, is_initialized: bool) -> UpstreamConnection:
         self._require()
-        carrier, limits = (
+        transport, limits = (
             self._transport_factory.create_transport(Era.HANDSHAKE),
             self._options.limits,
         )
-        self._set_account(carrier, session.actor)
-        link = UpstreamConnection(self.name, carrier, session, limits, self.activity)
-        link.on_list_changed = self._catalog_refresher.on_some_lists_changed
-        link.is_for_plain_clients = session.sees_all_servers and session.mgp is None
+        self._set_account(transport, session.actor)
+        connection = UpstreamConnection(self.name, transport, session, limits, self.activity)
+        connection.on_list_changed = self._catalog_refresher.on_some_lists_changed
+        connection.is_for_plain_clients = session.sees_all_servers and session.mgp is None
         hello = session.initialize_params if is_initialized else None
         if hello is not None and self._stand_ins:
             hello = with_stand_ins(hello, self._stand_ins)
         if hello is not None:
             hello = self.initialize_params_for(
-                link, hello, is_for_all_servers=session.sees_all_servers
+                connection, hello, is_for_all_servers=session.sees_all_servers
             )
-        await link.begin(self._options.start_timeout, hello, session.log_level)
-        return link
+        await connection.begin(self._options.start_timeout, hello, session.log_level)
+        return connection
 
     def initialize_params_for(
         self, connection: UpstreamConnection, hello: Raw, *, is_for_all_servers: bool = False
@@ -809,11 +811,11 @@ class ServerConnections:
         actor: Actor | None = None,
     ) -> SharedConnection:
         sharers = ConnectionUsers(changed, gone)
-        carrier, limits = self._transport_factory.create_transport(era), self._options.limits
-        self._set_account(carrier, actor)
-        link = UpstreamConnection(self.name, carrier, sharers, limits, self.activity)
-        link.on_list_changed = changed
-        return SharedConnection(link, sharers)
+        transport, limits = self._transport_factory.create_transport(era), self._options.limits
+        self._set_account(transport, actor)
+        connection = UpstreamConnection(self.name, transport, sharers, limits, self.activity)
+        connection.on_list_changed = changed
+        return SharedConnection(connection, sharers)
 
     def _set_account(self, transport: UpstreamTransport, actor: Actor | None) -> None:
         """Let a transport carry the tokens of an actor, or of the gateway for the lists."""

@@ -326,8 +326,8 @@ class ResourceLimits:
     def _memory(self, server: UpstreamServer) -> int:
         """Return the bytes held by the shared process. Those of a session end with the session."""
         shared = server.connections.own_connection or server.connections.own_modern_connection
-        carrier = None if shared is None else shared.connection.transport
-        return carrier.memory() if isinstance(carrier, MeteredTransport) else 0
+        transport = None if shared is None else shared.connection.transport
+        return transport.memory() if isinstance(transport, MeteredTransport) else 0
 
     async def _retire(self, server: UpstreamServer, reason: ShutdownReason) -> None:
         try:

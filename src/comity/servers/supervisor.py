@@ -489,9 +489,9 @@ class ServerSupervisor:
         self.apply_event(LifecycleEvent.SHOOK_HANDS, "")
         self.first_start_tried.set()
         self._last_warning = ""
-        for link in kept:
+        for connection in kept:
             # Connections of single sessions learn that the server is available again.
-            link.on_session_renewed()
+            connection.on_session_renewed()
         return None
 
     async def _wait_for_end(self) -> None:
@@ -578,7 +578,7 @@ async def request_shutdown(
 async def close_all(connections: ServerConnections, activity: ServerActivity) -> None:
     """Close every connection, those of sessions too, as MCP says for its transport. (MCP §4.3)"""
     await connections.close_shared()
-    await asyncio.gather(*(link.close() for link in list(activity.connections)))
+    await asyncio.gather(*(connection.close() for connection in list(activity.connections)))
 
 
 FIRST_START_SECONDS: Final = 10.0

@@ -25,10 +25,10 @@ from comity.servers.packages.launcher import ServerLauncher
 from comity.servers.process.process import ServerCommand
 from comity.servers.service import ServerService
 from comity.servers.supervisor import ServerOptions
-from comity.servers.transports.http import HttpReach
-from comity.servers.transports.openapi import OpenApiReach, OpenApiSource
-from comity.servers.transports.sse import SseReach
-from comity.servers.transports.stdio import Confine, StdioReach
+from comity.servers.transports.http import HttpTransportFactory
+from comity.servers.transports.openapi import OpenApiSource, OpenApiTransportFactory
+from comity.servers.transports.sse import SseTransportFactory
+from comity.servers.transports.stdio import Confine, StdioTransportFactory
 from comity.sessions.sessions import SessionStore
 from comity.sessions.upstream import TransportFactory
 from comity.telemetry.process import resident_bytes
@@ -146,7 +146,7 @@ def make_transport_factory(
     launcher = launcher_of(server, settings)
     # A server that differs from the lock file never gets past the launcher, whatever its transport.
     if server.transport == "stdio" or launcher.problem:
-        return StdioReach(server.id, launcher.prepare, confine)
+        return StdioTransportFactory(server.id, launcher.prepare, confine)
     if server.transport == "openapi":
         source = OpenApiSource(
             server.openapi,
@@ -156,10 +156,10 @@ def make_transport_factory(
             server.operations,
             settings.limits.call_idle_timeout,
         )
-        return OpenApiReach(source, pools.calls, pools.public, limits)
+        return OpenApiTransportFactory(source, pools.calls, pools.public, limits)
     if server.transport == "sse":
-        return SseReach(pools.calls, server.url, server.headers, limits)
-    return HttpReach(pools.calls, server.url, server.headers, limits, pools.streams)
+        return SseTransportFactory(pools.calls, server.url, server.headers, limits)
+    return HttpTransportFactory(pools.calls, server.url, server.headers, limits, pools.streams)
 
 
 def sandbox_of(server: ServerSettings, settings: Settings) -> str:
@@ -185,7 +185,7 @@ def launcher_of(server: ServerSettings, settings: Settings) -> ServerLauncher:
 
 def options_of(server: ServerSettings, settings: Settings) -> ServerOptions:
     care = server.supervision
-    links = ConnectionOptions(
+    connections = ConnectionOptions(
         eras=_ERAS_BY_CHOICE[server.protocol],
         own_process_for_each_session=server.process_per == "session",
         start_timeout=settings.limits.start_timeout,
@@ -200,7 +200,7 @@ def options_of(server: ServerSettings, settings: Settings) -> ServerOptions:
         interval=care.health_interval, busy_timeout=settings.limits.call_idle_timeout
     )
     bounds = care.idle_timeout, care.max_memory_mb * 1024 * 1024
-    return ServerOptions(links, restarts, probing, care.drain_timeout, *bounds)
+    return ServerOptions(connections, restarts, probing, care.drain_timeout, *bounds)
 
 
 def _declared_statement(server: ServerSettings) -> MgpStatement | None:

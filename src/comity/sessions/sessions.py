@@ -255,9 +255,9 @@ class Session:
 
         Concurrent callers share one attempt. Raises Unavailable if the session has ended.
         """
-        link = self.own_connections.get(server)
-        if link is not None and link.is_open:
-            return link
+        connection = self.own_connections.get(server)
+        if connection is not None and connection.is_open:
+            return connection
         if self.is_closed:
             raise Unavailable("the session has ended")
         if self._opening is None:
@@ -271,8 +271,8 @@ class Session:
     async def _open_connection(
         self, server: str, open_connection: Callable[[], Coroutine[None, None, UpstreamConnection]]
     ) -> UpstreamConnection:
-        link = self.own_connections[server] = await open_connection()
-        return link
+        connection = self.own_connections[server] = await open_connection()
+        return connection
 
     async def close(self) -> None:
         """Close all streams and connections of the session, and fail the requests to its client."""
@@ -289,9 +289,9 @@ class Session:
             farewell()
         self.on_close.clear()
         opening = [] if self._opening is None else self._opening.cancel()
-        links = list(self.own_connections.values())
+        connections = list(self.own_connections.values())
         self.own_connections.clear()
-        ends = (link.close() for link in links)
+        ends = (connection.close() for connection in connections)
         await asyncio.gather(*ends, *opening, return_exceptions=True)
 
 

@@ -121,20 +121,24 @@ class LiveHandler(Protocol):
     """Handles the MCPL messages of a connection on which the gateway negotiated MCPL. (MCPL §4)"""
 
     def send_with_state(
-        self, connection: "LiveLink", call: Call, frame: Frame, headers: Headers
+        self, connection: "LiveConnection", call: Call, frame: Frame, headers: Headers
     ) -> bool:
-        """Return whether the handler sends the call later, by `link.send`, with added state."""
+        """Return whether the handler sends the call later, by `send`, with added state."""
         ...
 
     def handle_answer(
-        self, connection: "LiveLink", pending_message: PendingMessage, frame: Frame, status: int
+        self,
+        connection: "LiveConnection",
+        pending_message: PendingMessage,
+        frame: Frame,
+        status: int,
     ) -> bool:
         """Return whether the handler answers later, by `errand.answered`."""
         ...
 
     def handle_request(
         self,
-        connection: "LiveLink",
+        connection: "LiveConnection",
         server_request: ServerRequest,
         frame: Frame,
         pending_message: PendingMessage | None,
@@ -142,16 +146,16 @@ class LiveHandler(Protocol):
         """Return whether the handler answers a request of the server, as its host."""
         ...
 
-    def handle_notification(self, connection: "LiveLink", frame: Frame) -> bool:
+    def handle_notification(self, connection: "LiveConnection", frame: Frame) -> bool:
         """Return whether a notification of the server is meant for its host."""
         ...
 
-    def on_connected(self, connection: "LiveLink", capabilities: Raw | None) -> None:
+    def on_connected(self, connection: "LiveConnection", capabilities: Raw | None) -> None:
         """Handle a newly opened connection to a server with these capabilities."""
         ...
 
 
-class LiveLink(QuestionConnection, Protocol):
+class LiveConnection(QuestionConnection, Protocol):
     """The properties of a connection that MCPL needs."""
 
     @property
@@ -217,7 +221,7 @@ class ServerActivity:
     @property
     def calls(self) -> list[Call]:
         """The clients' open calls. Listen requests wait for nothing, so they do not count."""
-        waiting = (call for link in self.connections for call in link.callers)
+        waiting = (call for connection in self.connections for call in connection.callers)
         return [call for call in waiting if call.method != LISTEN]
 
     def record_failure(self, reason: str, *, is_in_call: bool) -> None:
@@ -517,15 +521,15 @@ class UpstreamConnection:
     def send(self, call: Call, frame: Frame, headers: Headers) -> None:
         """Send any request unchanged. Raises Unavailable."""
         if self.is_closed:
-            raise Unavailable(f"the link to server {self.server!r} is closed", UPSTREAM_DOWN)
+            raise Unavailable(f"the connection to server {self.server!r} is closed", UPSTREAM_DOWN)
         if call.client_stream.is_final or call.is_recorded:
             # The client withdrew the call, or its deadline passed, before a connection was found.
             return
-        carrier, streaming = self.transport, self.activity.stream_relay
+        transport, streaming = self.transport, self.activity.stream_relay
         if streaming is not None and frame.method == protocol.CALL_TOOL:
             frame = streaming.prepare_request(self, call, frame)
         outgoing = self.conversation.register_request(
-            frame, call, mint_token=not carrier.has_separate_streams
+            frame, call, mint_token=not transport.has_separate_streams
         )
         call.outgoing_id = minted = outgoing.id  # type: ignore[assignment]  # minted ids are integers
         call.connection = self
@@ -537,10 +541,10 @@ class UpstreamConnection:
             outgoing = with_trace_id(outgoing, call.ensure_trace_id())
         trace = call.client_stream.trace
         if trace is not None:
-            in_headers = carrier.has_separate_streams
+            in_headers = transport.has_separate_streams
             outgoing, headers = trace.onward(outgoing, headers, self.server, in_headers)
         try:
-            carrier.send(outgoing, minted, headers)  # type: ignore[arg-type]  # an integer
+            transport.send(outgoing, minted, headers)  # type: ignore[arg-type]  # an integer
         except Unavailable:
             self.conversation.drop(call.outgoing_id)
             # The call was never sent, so its outcome must not count as unknown.
@@ -784,7 +788,7 @@ class UpstreamConnection:
         """Close the connection from this side, and fail all open requests."""
         if not self.is_closed:
             self.is_closed = True
-            self._fail_all("the link was closed")
+            self._fail_all("the connection was closed")
         self.activity.connections.discard(self)
         await self.transport.close()
 

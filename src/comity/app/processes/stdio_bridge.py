@@ -40,7 +40,7 @@ from comity.mcp.framing import NEWLINE, RETURN, LineSplitter, OverlongLine
 from comity.mcp.jsonrpc import UNSET, Frame, FrameLimits, Id
 from comity.mcp.modern_requests import envelope_of, refuse_envelope
 from comity.mcp.protocol import Era, Stream, encode_header_value
-from comity.servers.transports.http import HttpCarrier, HttpReach
+from comity.servers.transports.http import HttpTransport, HttpTransportFactory
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class StdioBridge:
         self._era: Era | None = None
         self._is_era_certain = False
         self._location: GatewayLocation | None = None
-        self._carrier: HttpCarrier | None = None
+        self._transport: HttpTransport | None = None
         self._is_gateway_uncertain = False
         self._initialize_frame: Frame | None = None
         self._is_initialized = False
@@ -131,9 +131,9 @@ class StdioBridge:
     async def _disconnect(self) -> None:
         self._request_by_stream.clear()
         self._request_by_client_id.clear()
-        carrier, self._carrier = self._carrier, None
-        if carrier is not None:
-            await carrier.close()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()
 
     # Messages from the client.
 
@@ -165,12 +165,12 @@ class StdioBridge:
         if self._era is Era.MODERN:
             # In this version of MCP a client may send no notification but a cancellation, and it
             # cancels by closing the stream.
-            if cancelled is not None and self._carrier is not None:
-                self._carrier.drop_stream(cancelled.stream)
+            if cancelled is not None and self._transport is not None:
+                self._transport.drop_stream(cancelled.stream)
         elif self._is_initialized:
-            carrier = await self._connect(Era.HANDSHAKE)
-            carrier.send(frame, protocol.UNKNOWN)
-            await self._flush_notifications(carrier)
+            transport = await self._connect(Era.HANDSHAKE)
+            transport.send(frame, protocol.UNKNOWN)
+            await self._flush_notifications(transport)
 
     def _cancelled(self, frame: Frame) -> BridgeRequest | None:
         """Return the request that the client cancelled, which gets no response from now on."""
@@ -185,15 +185,15 @@ class StdioBridge:
         era = await self._era_of(frame)
         if self._is_answered_here(frame, id, era):
             return
-        carrier = await self._connect(era)
-        asked = self._send(carrier, BridgeRequest(frame))
+        transport = await self._connect(era)
+        asked = self._send(transport, BridgeRequest(frame))
         if frame.method == protocol.INITIALIZE:
             # The messages that follow belong to the session that this response names.
             with suppress(TimeoutError):
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT_SECONDS):
                     await asked.ended.wait()
         else:
-            await self._flush_notifications(carrier)
+            await self._flush_notifications(transport)
 
     async def _era_of(self, frame: Frame) -> Era:
         """Return the protocol era of the client, as known from its requests up to this one."""
@@ -228,38 +228,40 @@ class StdioBridge:
 
     # The connection to the gateway.
 
-    async def _connect(self, era: Era) -> HttpCarrier:
+    async def _connect(self, era: Era) -> HttpTransport:
         """Return the connection to the gateway that runs now. Raises Unavailable."""
-        if self._carrier is not None and not self._is_gateway_uncertain:
-            return self._carrier
+        if self._transport is not None and not self._is_gateway_uncertain:
+            return self._transport
         place = await self._locate_gateway()
         self._is_gateway_uncertain = False
-        if self._carrier is None or place != self._location:
+        if self._transport is None or place != self._location:
             await self._disconnect()
             headers = {"authorization": f"Bearer {place.credential}"} if place.credential else {}
-            reach = HttpReach(self._pool, f"{place.url}{self._path}", headers, self._limits)
-            carrier = HttpCarrier(reach, self._pool, era, self._limits)
-            await carrier.open(self)
-            self._location, self._carrier = place, carrier
+            factory = HttpTransportFactory(
+                self._pool, f"{place.url}{self._path}", headers, self._limits
+            )
+            transport = HttpTransport(factory, self._pool, era, self._limits)
+            await transport.open(self)
+            self._location, self._transport = place, transport
             if self._initialize_frame is not None:
-                await self._reinitialize(carrier, self._initialize_frame)
-        return self._carrier
+                await self._reinitialize(transport, self._initialize_frame)
+        return self._transport
 
-    async def _reinitialize(self, transport: HttpCarrier, initialize: Frame) -> None:
+    async def _reinitialize(self, transport: HttpTransport, initialize: Frame) -> None:
         answer = await self._send_own_request(transport, initialize)
         if answer.result is UNSET:
             raise Unavailable("the gateway that runs now does not open a session for this client")
         transport.send(jsonrpc.make_notification(protocol.INITIALIZED), protocol.UNKNOWN)
         await self._flush_notifications(transport)
 
-    async def _send_own_request(self, transport: HttpCarrier, frame: Frame) -> Frame:
+    async def _send_own_request(self, transport: HttpTransport, frame: Frame) -> Frame:
         """Return the response to a request of the bridge itself. Raises Unavailable."""
         answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._send(transport, BridgeRequest(frame, answer))
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_SECONDS):
             return await answer
 
-    def _send(self, transport: HttpCarrier, bridge_request: BridgeRequest) -> BridgeRequest:
+    def _send(self, transport: HttpTransport, bridge_request: BridgeRequest) -> BridgeRequest:
         bridge_request.stream = next(self._own_ids)
         self._request_by_stream[bridge_request.stream] = bridge_request
         if bridge_request.answer_future is None:
@@ -294,7 +296,7 @@ class StdioBridge:
         if marks and "arguments" in params:
             yield from modern_requests.headers_for(marks, jsonrpc.decode_value(params["arguments"]))
 
-    async def _flush_notifications(self, transport: HttpCarrier) -> None:
+    async def _flush_notifications(self, transport: HttpTransport) -> None:
         with suppress(TimeoutError):
             await transport.flush()
 
@@ -338,9 +340,9 @@ class StdioBridge:
         self._initialize_frame, self._is_initialized = initialize, True
         assert isinstance(answer.result, Raw)
         version = jsonrpc.decode_text(jsonrpc.decode_members(answer.result).get("protocolVersion"))
-        if self._carrier is not None:
-            self._carrier.set_version(version or protocol.LATEST_HANDSHAKE)
-            self._carrier.listen()
+        if self._transport is not None:
+            self._transport.set_version(version or protocol.LATEST_HANDSHAKE)
+            self._transport.listen()
 
     def on_stream_ended(self, stream: Stream, because: Unavailable | None) -> None:
         asked = self._end_request(self._request_by_stream.get(stream) if stream else None)
@@ -392,10 +394,10 @@ class StdioBridge:
 
     def _throttle_streams(self, is_full: bool) -> None:
         """Pause or resume the streams from the gateway, as fast as the client reads."""
-        carrier = self._carrier
-        if carrier is not None:
+        transport = self._transport
+        if transport is not None:
             for stream in self._request_by_stream:
-                (carrier.pause if is_full else carrier.resume)(stream)
+                (transport.pause if is_full else transport.resume)(stream)
 
     # Arguments that the HTTP transport repeats in headers and stdio does not.
 
@@ -425,20 +427,22 @@ class StdioBridge:
 
     async def _retry_with_headers(self, bridge_request: BridgeRequest, refusal: bytes) -> None:
         """List the tools, then send the call again with the headers that it needs."""
-        carrier = self._carrier
+        transport = self._transport
         again = BridgeRequest(bridge_request.frame, is_retry=True)
         self._request_by_client_id[bridge_request.id] = again
         try:
-            if carrier is None or not await self._find_tool_headers(carrier, bridge_request.frame):
+            if transport is None or not await self._find_tool_headers(
+                transport, bridge_request.frame
+            ):
                 self._end_request(again)
                 self._stdio_writer.put(refusal)
             elif self._request_by_client_id.get(bridge_request.id) is again:
-                self._send(carrier, again)
+                self._send(transport, again)
         except (Unavailable, TimeoutError) as error:
             self._end_request(again)
             self._refuse(bridge_request.id, Unavailable(str(error)))
 
-    async def _find_tool_headers(self, transport: HttpCarrier, frame: Frame) -> bool:
+    async def _find_tool_headers(self, transport: HttpTransport, frame: Frame) -> bool:
         """Return whether a tool of this name exists. The bridge then knows its headers."""
         params = frame.parameters
         wanted, cursor = jsonrpc.decode_text(params.get("name")) or "", {}

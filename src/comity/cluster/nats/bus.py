@@ -37,7 +37,7 @@ class NatsBus:
         self._addresses = addresses
         self.secret = secret
         self._seals = MessageSeals(secret)
-        self._link: NatsConnection | None = None
+        self._connection: NatsConnection | None = None
         self._connect_task: asyncio.Task[None] | None = None
         self._first = asyncio.Event()
         self._sids = itertools.count(OURS)
@@ -55,14 +55,14 @@ class NatsBus:
 
     @property
     def is_connected(self) -> bool:
-        return self._link is not None and self._link.is_open
+        return self._connection is not None and self._connection.is_open
 
     @property
-    def link(self) -> NatsConnection:
+    def connection(self) -> NatsConnection:
         """The connection, for JetStream requests. Raise Unavailable if there is none."""
-        if self._link is None or not self._link.is_open:
+        if self._connection is None or not self._connection.is_open:
             raise Unavailable(_UNREACHABLE_MESSAGE, UPSTREAM_DOWN)
-        return self._link
+        return self._connection
 
     @property
     def refused_counts(self) -> Mapping[str, int]:
@@ -78,27 +78,27 @@ class NatsBus:
 
     async def close(self) -> None:
         """Close the bus. The server has two seconds to take the published messages."""
-        link = self._link
-        if link is not None:
+        connection = self._connection
+        if connection is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
-                    await link.settled()
+                    await connection.settled()
         if self._connect_task is not None:
             self._connect_task.cancel()
             await asyncio.wait((self._connect_task,))
-        self._link = None
-        if link is not None:
-            link.lose("closed")
+        self._connection = None
+        if connection is not None:
+            connection.lose("closed")
 
     def publish(self, subject: str, data: bytes, reply: str = "") -> None:
-        link = self._link
-        if link is None or not link.is_open:
+        connection = self._connection
+        if connection is None or not connection.is_open:
             raise Unavailable(_UNREACHABLE_MESSAGE, UPSTREAM_DOWN)
         head, to, back = _headed(subject, reply)
-        link.queue_message(head, self._seals.seal(to, back, data))
+        connection.queue_message(head, self._seals.seal(to, back, data))
 
     async def wait_until_drained(self) -> None:
-        await self.link.wait_until_drained()
+        await self.connection.wait_until_drained()
 
     async def subscribe(self, subject: str, handler: MessageHandler) -> BusSubscription:
         """Subscribe. Without a connection, it is in force before `watch` reports the next one."""
@@ -106,9 +106,9 @@ class NatsBus:
             raise MalformedMessage("not a subject to subscribe to")
         interest = _NatsSubscription(self, next(self._sids), subject.encode(), handler)
         self._subscriptions[interest.sid] = interest
-        if (link := self._link) is not None:
-            link.command(interest.command)
-            await link.settled()
+        if (connection := self._connection) is not None:
+            connection.command(interest.command)
+            await connection.settled()
         return interest
 
     def inbox(self) -> str:
@@ -118,8 +118,8 @@ class NatsBus:
         self._watchers.append(on_change)
 
     def forget(self, sid: int) -> None:
-        if self._subscriptions.pop(sid, None) is not None and self._link is not None:
-            self._link.command(_unsubscribe(sid))
+        if self._subscriptions.pop(sid, None) is not None and self._connection is not None:
+            self._connection.command(_unsubscribe(sid))
 
     def _on_message(self, sid: int, subject: bytes, reply: bytes, data: bytes) -> None:
         interest = self._subscriptions.get(sid)
@@ -135,19 +135,19 @@ class NatsBus:
 
     async def _keep_connected(self) -> None:
         while True:
-            link = await self._connect_any()
-            if link is None:
+            connection = await self._connect_any()
+            if connection is None:
                 await asyncio.sleep(_PAUSE_SECONDS * (1 + _chance.random()))
                 continue
             try:
-                self._link = link
+                self._connection = connection
                 self._last_error = ""
                 self._first.set()
                 self._notify_watchers(True)
-                reason = await link.lost
+                reason = await connection.lost
             finally:
-                self._link = None
-                link.lose("closed")
+                self._connection = None
+                connection.lose("closed")
             log.warning("the connection to NATS is lost: %s", reason)
             self._notify_watchers(False)
 
@@ -156,38 +156,38 @@ class NatsBus:
         servers = _chance.sample(self._addresses.servers, len(self._addresses.servers))
         servers.sort(key=lambda server: server is self._last)
         for server in servers:
-            link = await self._connect_to(server)
-            if link is not None:
+            connection = await self._connect_to(server)
+            if connection is not None:
                 self._last = server
-                return link
+                return connection
         return None
 
     async def _connect_to(self, server: NatsServerAddress) -> NatsConnection | None:
-        link = NatsConnection(self._on_message)
+        connection = NatsConnection(self._on_message)
         is_made = False
         try:
             async with asyncio.timeout(_LINK_SECONDS):
-                await link.reach(server, self._addresses)
-                await self._put_in_force(link)
-            is_made = link.is_open
+                await connection.reach(server, self._addresses)
+                await self._put_in_force(connection)
+            is_made = connection.is_open
         except (OSError, TimeoutError, errors.Error, Misconfigured) as error:
             self._log_once(server, error)
         except Exception:
             log.exception("no connection to NATS at %s", server.url)
         finally:
             if not is_made:
-                link.lose("not made")
-        return link if is_made else None
+                connection.lose("not made")
+        return connection if is_made else None
 
-    async def _put_in_force(self, link: NatsConnection) -> None:
+    async def _put_in_force(self, connection: NatsConnection) -> None:
         """Send all subscriptions, including those that are added meanwhile."""
         sent: set[int] = set()
         while wanted := [each for sid, each in self._subscriptions.items() if sid not in sent]:
             sent.update(interest.sid for interest in wanted)
-            link.command(b"".join(interest.command for interest in wanted))
-            await link.settled()
+            connection.command(b"".join(interest.command for interest in wanted))
+            await connection.settled()
         for sid in sent - self._subscriptions.keys():
-            link.command(_unsubscribe(sid))
+            connection.command(_unsubscribe(sid))
 
     def _log_once(self, server: NatsServerAddress, error: Exception) -> None:
         said = f"{server.url}: {str(error) or type(error).__name__}"

@@ -232,18 +232,18 @@ def _ignore(sid: int, subject: bytes, reply: bytes, data: bytes) -> None:
 
 async def usable_version(server: NatsServerAddress, addresses: NatsAddressList) -> str:
     """Return the version of NATS. Raise Unavailable if the login or JetStream fails."""
-    link = NatsConnection(_ignore)
+    connection = NatsConnection(_ignore)
     try:
         async with asyncio.timeout(_SECONDS):
-            await link.reach(server, addresses)
-            version = link.connected_server_version
-            answer = await link.request("$JS.API.INFO")
+            await connection.reach(server, addresses)
+            version = connection.connected_server_version
+            answer = await connection.request("$JS.API.INFO")
     except errors.NoRespondersError:
         raise Unavailable("JetStream is off") from None
     except (OSError, TimeoutError, errors.Error) as error:
         raise Unavailable(str(error) or type(error).__name__) from None
     finally:
-        link.lose("no longer needed")
+        connection.lose("no longer needed")
     if b'"error"' in answer.data:
         raise Unavailable("this account may not use JetStream")
     told = f"{version.major}.{version.minor}.{version.patch}"

@@ -253,7 +253,7 @@ class NatsLeases:
 
     @asynccontextmanager
     async def _jetstream(self) -> AsyncGenerator[JetStreamContext]:
-        js = JetStreamContext(self._bus.link, timeout=_SECONDS)
+        js = JetStreamContext(self._bus.connection, timeout=_SECONDS)
         try:
             async with asyncio.timeout(_SECONDS):
                 await self._make(js)
@@ -337,7 +337,7 @@ class NatsFirsts:
         # A keyed id cannot be sent in advance by another NATS client to have the push dropped.
         id = derive_key(self._key, key.encode(errors="surrogatepass")).hex()
         headers = {str(api.Header.MSG_ID.value): id}
-        js = JetStreamContext(self._bus.link, timeout=_SECONDS)
+        js = JetStreamContext(self._bus.connection, timeout=_SECONDS)
         try:
             async with asyncio.timeout(_SECONDS):
                 await self._make(js)

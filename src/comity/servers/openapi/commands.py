@@ -17,7 +17,7 @@ from comity.errors import Misconfigured
 from comity.http.client.client import default_tls
 from comity.http.client.dial import proxy_chooser
 from comity.http.client.pool import HttpConnectionPool
-from comity.servers.transports.openapi import OpenApiClient, OpenApiReach, OpenApiSource
+from comity.servers.transports.openapi import OpenApiClient, OpenApiSource, OpenApiTransportFactory
 from comity.servers.wiring import proxies_of
 from comity.toolkit.text import count_noun
 
@@ -107,7 +107,7 @@ def _parse_pair(option: str, text: str) -> tuple[str, str]:
 
 async def _load(source: OpenApiSource, pool: HttpConnectionPool) -> OpenApiClient:
     async with pool:
-        return await OpenApiReach(source, pool, pool).acquire()
+        return await OpenApiTransportFactory(source, pool, pool).acquire()
 
 
 def _mistakes(target: Path) -> str:

@@ -47,8 +47,8 @@ from comity.servers.sandbox.service import SandboxRequest
 from comity.servers.sandbox.wiring import SandboxComponents
 from comity.servers.settings import SupervisionSettings
 from comity.servers.supervisor import UpstreamServer
-from comity.servers.transports.http import HttpReach
-from comity.servers.transports.stdio import StdioReach
+from comity.servers.transports.http import HttpTransportFactory
+from comity.servers.transports.stdio import StdioTransportFactory
 from comity.servers.wiring import UpstreamPools, find_public_addresses, server_limits_of
 from comity.sessions.upstream import TransportFactory
 from comity.storage.changes import RecordKind
@@ -76,8 +76,8 @@ def guarded_pools(pools: UpstreamPools, resolver: Resolver, hosts: frozenset[str
 
 def url_transport_factory(
     registration: RegistrationRequest, pools: UpstreamPools, limits: FrameLimits
-) -> HttpReach:
-    return HttpReach(pools.calls, registration.url, {}, limits, pools.streams)
+) -> HttpTransportFactory:
+    return HttpTransportFactory(pools.calls, registration.url, {}, limits, pools.streams)
 
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:
@@ -202,12 +202,14 @@ class RegisteredServerInstaller:
         command = ServerCommand(argv, {"HOME": home, "TMPDIR": home}, home)
         sandboxes = self.upstream_registry.sandboxes
         if not self.settings.registration.sandbox or sandboxes is None:
-            return StdioReach(registration.id, command)
+            return StdioTransportFactory(registration.id, command)
 
         def request() -> SandboxRequest:
             return self._sandbox_request(registration, folder, sandboxes)
 
-        return StdioReach(registration.id, command, sandboxes.confine(registration.id, request))
+        return StdioTransportFactory(
+            registration.id, command, sandboxes.confine(registration.id, request)
+        )
 
     def _sandbox_request(
         self, registration: RegistrationRequest, folder: Path, sandboxes: SandboxComponents

@@ -417,7 +417,7 @@ _COMMON_HEADERS: Final = (
 )
 
 
-class HttpReach:
+class HttpTransportFactory:
     """Creates transports to a server at a URL."""
 
     starts_process = False
@@ -439,7 +439,7 @@ class HttpReach:
         self.has_fixed_credentials = any(name.lower() == "authorization" for name in headers)
 
     def create_transport(self, era: Era) -> UpstreamTransport:
-        return HttpCarrier(self, self._pool, era, self._limits)
+        return HttpTransport(self, self._pool, era, self._limits)
 
     def head(self, method: str) -> bytes:
         """Return the constant part of every request head."""
@@ -447,14 +447,18 @@ class HttpReach:
         return request_head(method, self.target, self.origin, (*lines, *self._headers))
 
 
-class HttpCarrier:
+class HttpTransport:
     """One session with a legacy server, or requests without a session to a modern one."""
 
     has_separate_streams = True
     has_exited_cleanly = False
 
     def __init__(
-        self, transport_factory: HttpReach, pool: HttpConnectionPool, era: Era, limits: FrameLimits
+        self,
+        transport_factory: HttpTransportFactory,
+        pool: HttpConnectionPool,
+        era: Era,
+        limits: FrameLimits,
     ) -> None:
         self.limits = limits
         self.resumes = era is Era.HANDSHAKE

@@ -80,7 +80,7 @@ class OpenApiClient:
     headers: tuple[tuple[str, str], ...]
 
 
-class OpenApiReach:
+class OpenApiTransportFactory:
     """Creates transports to one API. They share the document, which is read at each start."""
 
     starts_process = False
@@ -105,7 +105,7 @@ class OpenApiReach:
             HttpOrigin.of(source.url)
 
     def create_transport(self, era: Era) -> UpstreamTransport:
-        return OpenApiCarrier(self, era)
+        return OpenApiTransport(self, era)
 
     async def acquire(self) -> OpenApiClient:
         """Return the loaded document. The first user loads it. Raises Unavailable."""
@@ -236,13 +236,13 @@ def _cursor(number: int) -> bytes:
     return b',"nextCursor":"%d"' % number
 
 
-class OpenApiCarrier:
+class OpenApiTransport:
     """One connection. It holds no state but its open calls."""
 
     has_separate_streams = True
     has_exited_cleanly = False
 
-    def __init__(self, transport_factory: OpenApiReach, era: Era) -> None:
+    def __init__(self, transport_factory: OpenApiTransportFactory, era: Era) -> None:
         self._transport_factory = transport_factory
         self._era = era
         self._client: OpenApiClient | None = None

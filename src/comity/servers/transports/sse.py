@@ -183,7 +183,7 @@ MAX_ENDPOINT_LENGTH: Final = 4096
 MAX_STREAMS: Final = 960
 
 
-class SseReach:
+class SseTransportFactory:
     """Creates transports to a server at a URL that opens an event stream."""
 
     starts_process = False
@@ -205,7 +205,7 @@ class SseReach:
         self.get_head = request_head("GET", target, self.origin, (*accepted, *self._headers))
 
     def create_transport(self, era: Era) -> UpstreamTransport:
-        return SseCarrier(self, era)
+        return SseTransport(self, era)
 
     def post_head(self, endpoint: bytes) -> bytes:
         """Return the head of a POST. Raise Unavailable if the address has another origin."""
@@ -288,13 +288,13 @@ class SseMessageStream:
             self.endpoint.set_result(Unavailable(reason))
 
 
-class SseCarrier:
+class SseTransport:
     """One event stream, and POSTs to the address that it named."""
 
     has_separate_streams = False
     has_exited_cleanly = False
 
-    def __init__(self, transport_factory: SseReach, era: Era) -> None:
+    def __init__(self, transport_factory: SseTransportFactory, era: Era) -> None:
         self._transport_factory = transport_factory
         self._era = era
         self._message_stream: SseMessageStream | None = None
@@ -322,9 +322,9 @@ class SseCarrier:
             raise
 
     async def _find_endpoint(self, incoming: SseMessageStream) -> None:
-        reach = self._transport_factory
-        incoming.sending = reach.pool.send(
-            reach.origin, reach.get_head, b"", incoming, may_repeat=True
+        factory = self._transport_factory
+        incoming.sending = factory.pool.send(
+            factory.origin, factory.get_head, b"", incoming, may_repeat=True
         )
         try:
             async with asyncio.timeout(ENDPOINT_TIMEOUT_SECONDS):
@@ -333,10 +333,10 @@ class SseCarrier:
             raise Unavailable("the server opened no stream that names an endpoint") from None
         if isinstance(named, Unavailable):
             raise named
-        head = reach.post_head(named)
+        head = factory.post_head(named)
         if self._message_stream is not None:
             self._post_queue = SsePostQueue(
-                reach.pool, reach.origin, head, self._listener.on_stream_ended
+                factory.pool, factory.origin, head, self._listener.on_stream_ended
             )
 
     def send(self, frame: Frame, stream: Stream, headers: Headers = ()) -> None:

@@ -27,7 +27,7 @@ type CommandSource = ServerCommand | Callable[[], Awaitable[ServerCommand]]
 """The command of a server, or a function that checks and returns it at each start."""
 
 
-class StdioReach:
+class StdioTransportFactory:
     """Creates stdio transports: each runs the command of a server."""
 
     starts_process = True
@@ -38,10 +38,10 @@ class StdioReach:
         self._confine = confine
 
     def create_transport(self, era: Era) -> UpstreamTransport:
-        return StdioCarrier(self._name, self._command, self._confine)
+        return StdioTransport(self._name, self._command, self._confine)
 
 
-class StdioCarrier:
+class StdioTransport:
     """One run of the command. The first request that the server receives fixes its era."""
 
     has_separate_streams = False

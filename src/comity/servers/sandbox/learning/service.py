@@ -43,7 +43,7 @@ from comity.servers.sandbox.learning.trace import TracedAccess, read_trace, trac
 from comity.servers.sandbox.model import MEGABYTE, SandboxAccess, SandboxLevel, SandboxLimits
 from comity.servers.sandbox.programs import find_program_files
 from comity.servers.sandbox.service import SandboxRequest, SandboxRun, SandboxService
-from comity.servers.transports.stdio import CommandSource, StdioReach
+from comity.servers.transports.stdio import CommandSource, StdioTransportFactory
 from comity.validation.compiled_schemas import CachedSchemaChecker
 
 MAX_ANSWER_CHARACTERS: Final = 300
@@ -148,7 +148,7 @@ class _LearningRun:
         self._proxy = self._make_proxy(setup.server, (ANY_HOST,), listener)
         self._connections = ServerConnections(
             setup.server,
-            StdioReach(setup.server, setup.command, self._enter),
+            StdioTransportFactory(setup.server, setup.command, self._enter),
             CatalogReader(self._catalog, self._schemas),
             setup.options,
             lambda: None,
