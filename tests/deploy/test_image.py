@@ -56,6 +56,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["pip", "install", *into, "--no-deps", *map(str, place.glob("comity-*.whl"))],
     ):
         subprocess.run([uv, *words], check=True, timeout=600)
+    # The environment is mounted elsewhere, and in the image its scripts name that place.
+    script = made / "bin" / "comity"
+    lines = script.read_text(encoding="utf-8").splitlines(keepends=True)
+    code = next(number for number, line in enumerate(lines) if line.startswith("import "))
+    script.write_text("#!/opt/comity/bin/python\n" + "".join(lines[code:]), encoding="utf-8")
     return made
 
 

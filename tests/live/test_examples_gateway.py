@@ -95,7 +95,7 @@ async def test_a_reminder_is_a_turn_that_is_answered_in_the_topic_once(tmp_path:
 
 def remembered(folder: Path) -> bool:
     """Whether the server's own file has it."""
-    return STATED.encode() in (folder / "memories.db").read_bytes()
+    return STATED.encode() in (folder / "data" / "memories.db").read_bytes()
 
 
 SECRET: Final = "sk-1234567890abcdef"

@@ -2,7 +2,9 @@
 
 import json
 import os
+import socket
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,13 @@ from tests.conformance.newcomer_scene import (
     tool_names,
     until_gone,
 )
+
+
+@pytest.fixture
+def listener() -> Generator[socket.socket]:
+    """A socket of this machine that a server must not reach."""
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        yield opened
 
 
 async def test_attack_23_no_variable_and_no_secret_of_the_gateway_goes_along(
@@ -89,11 +98,12 @@ async def test_attack_13_code_that_reaches_out_is_refused(tmp_path: Path, code: 
 
 
 async def test_attack_20_what_is_registered_finds_neither_network_nor_files(
-    tmp_path: Path,
+    tmp_path: Path, listener: socket.socket
 ) -> None:
     """A program that the operator named tries what it can, and tells in its last words."""
     secret = tmp_path / "secret"
     secret.write_text("the pepper")
+    address = listener.getsockname()
     tries = f"""
 import os, socket, sys
 def attempt(what):
@@ -103,7 +113,7 @@ def attempt(what):
         return refused.errno
     return 'done'
 found = [
-    attempt(lambda: socket.socket()),
+    attempt(lambda: socket.create_connection({address!r}, 5)),
     attempt(lambda: socket.socket(socket.AF_UNIX)),
     attempt(lambda: open({str(secret)!r})),
     attempt(lambda: open({str(tmp_path / "new")!r}, 'w')),
@@ -132,13 +142,14 @@ sys.exit(str(found))
     ) as (scene, admin):
         told = (await admin.ask(REGISTER, wish))["error"]["message"]
         # With namespaces: not there, no such process, and a /tmp of its own. Without: refused.
-        assert "[1, 1, 2, 'done', 2, 3, 'done']" in told or "[1, 1, 13, 13, 13, 1, 'done']" in told
+        best = "[13, 1, 2, 'done', 2, 3, 'done']"
+        assert best in told or "[1, 1, 13, 13, 13, 1, 'done']" in told
         assert not (tmp_path / "new").exists()
         await until_gone(scene)
 
 
 ESCAPING = """
-def attempts(secret: str, new: str, pid: int) -> str:
+def attempts(secret: str, new: str, pid: int, port: int) -> str:
     import os, socket, subprocess
     def attempt(what):
         try:
@@ -147,7 +158,7 @@ def attempts(secret: str, new: str, pid: int) -> str:
             return type(refused).__name__
         return "done"
     return " ".join([
-        attempt(lambda: socket.socket()),
+        attempt(lambda: socket.create_connection(("127.0.0.1", port), 5)),
         attempt(lambda: socket.socket(socket.AF_UNIX)),
         attempt(lambda: open(secret)),
         attempt(lambda: open(new, "w")),
@@ -177,7 +188,10 @@ def blind_check(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("blind_check")
 @pytest.mark.parametrize("has_namespaces", [True, False], ids=["best", "landlock"])
 async def test_code_of_agents_runs_at_the_best_level_with_nothing_granted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_namespaces: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_namespaces: bool,
+    listener: socket.socket,
 ) -> None:
     machine = detect_levels() if has_namespaces else MachineSandbox(SandboxLevel.LANDLOCK, "a test")
     if machine.best < SandboxLevel.LANDLOCK:
@@ -191,6 +205,7 @@ async def test_code_of_agents_runs_at_the_best_level_with_nothing_granted(
         assert scene.visitor.parts.servers.sandbox_level("dynamic.made") == machine.best.label
         (name,) = [each for each in await tool_names(agent) if "attempts" in each]
         places = {"secret": str(tmp_path / "secret"), "new": "/var/tmp/new", "pid": os.getpid()}
+        places["port"] = listener.getsockname()[1]
         told = await agent.ask("tools/call", {"name": name, "arguments": places})
         found = told["result"]["content"][0]["text"].split()
         assert (len(found), "done" in found) == (8, False), found
