@@ -61,6 +61,8 @@ def config_id(config: Path) -> str:
 
 
 STATE_VARIABLE: Final = "COMITY_STATE_DIR"
+PACKAGE_FOLDER: Final = "packages"
+"""The folder of the package store in the state folder."""
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from comity.config.files import prepare_state_folder, state_folder
+from comity.config.files import PACKAGE_FOLDER, prepare_state_folder, state_folder
 from comity.config.secret_files import write_secret
 from comity.errors import Misconfigured, Unavailable
 from comity.servers.packages.installers import INSTALLERS
@@ -27,7 +27,6 @@ from comity.servers.packages.rules import resolution_digest
 
 MAX_FILES: Final = 200_000
 MAX_RECORD_BYTES: Final = 128 * 1024 * 1024
-_FOLDER: Final = "packages"
 _REQUESTS: Final = "requests"
 _FILES: Final = "files"
 _RECORD: Final = "record.json"
@@ -154,14 +153,14 @@ class PackageStore:
             _remove(draft)
 
     def _prepare(self, *names: str) -> None:
-        if self.folder == state_folder() / _FOLDER:
-            prepare_state_folder(_FOLDER, *names)
+        if self.folder == state_folder() / PACKAGE_FOLDER:
+            prepare_state_folder(PACKAGE_FOLDER, *names)
         else:
             self.folder.joinpath(*names).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def user_package_store() -> PackageStore:
-    return PackageStore(state_folder() / _FOLDER)
+    return PackageStore(state_folder() / PACKAGE_FOLDER)
 
 
 def _seal(draft: Path, digest: str) -> None:

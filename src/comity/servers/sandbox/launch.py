@@ -16,6 +16,7 @@ from comity.servers.sandbox.programs import (
     ProgramFiles,
     find_program_files,
 )
+from comity.servers.sandbox.reach import is_below
 
 SCRATCH: Final = "/tmp"  # noqa: S108  # inside of its own namespace
 EGRESS_SOCKET: Final = "/run/comity-egress"
@@ -114,7 +115,7 @@ def _stage_policy(
     if access.may_execute:
         programs += shown if is_wrapped else [*shown, *SYSTEM_PROGRAMS, *access.writable]
     reached = (*access.readable, *access.writable, *files.readable)
-    has_own_files = any(_is_within(place, (folder,)) for place in files.readable)
+    has_own_files = any(is_below(place, (folder,)) for place in files.readable)
     return {
         "level": int(policy.level),
         "limits": asdict(policy.limits),
@@ -129,15 +130,11 @@ def _stage_policy(
         "ports": [] if door is None else [door.port or EGRESS_PORT],
         "egress": EGRESS_SOCKET if is_wrapped and door is not None else "",
         "egress_port": EGRESS_PORT,
-        "folder": folder if has_own_files or _is_within(folder, reached) else own_folder,
+        "folder": folder if has_own_files or is_below(folder, reached) else own_folder,
         "user": 0,
         "scratch": scratch,
         "program_files": [files.program, *files.readable, *files.executable],
     }
-
-
-def _is_within(folder: str, places: Iterable[str]) -> bool:
-    return any(Path(folder).is_relative_to(place) for place in places)
 
 
 def _bubblewrap(
@@ -155,7 +152,7 @@ def _bubblewrap(
     shown = [*files.readable, *files.executable, _STAGE_FILE, str(python)]
     shown += [str(python.parent.parent / "lib")]
     for link, target in files.links.items():
-        if not _is_within(link, (*files.readable, *_visible_system(access.may_execute))):
+        if not is_below(link, (*files.readable, *_visible_system(access.may_execute))):
             words += ["--symlink", target, link]
     for place in _outermost(shown, access.may_execute):
         words += ["--ro-bind-try", place, place]
@@ -181,7 +178,7 @@ def _system_mounts(may_execute: bool) -> list[str]:
         here = Path(place)
         if here.is_symlink():
             words += ["--symlink", str(here.readlink()), place]
-        elif here.exists() and not _is_within(str(here.parent), places):
+        elif here.exists() and not is_below(str(here.parent), places):
             words += ["--ro-bind", place, place]
     return words
 
@@ -190,6 +187,6 @@ def _outermost(places: Iterable[str], may_execute: bool) -> list[str]:
     """Return the places that are not below another one, with parents before children."""
     found: list[str] = []
     for place in sorted(set(places)):
-        if not _is_within(place, (*found, *_visible_system(may_execute))):
+        if not is_below(place, (*found, *_visible_system(may_execute))):
             found.append(place)
     return found

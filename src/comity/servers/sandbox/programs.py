@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from comity.errors import Unavailable
+from comity.servers.sandbox.reach import is_below, program_files_problem
 
 SYSTEM_LIBRARIES: Final = (
     *("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/share", "/usr/local/lib"),
@@ -50,7 +51,10 @@ class ProgramFiles:
 def find_program_files(
     argv: Sequence[str], environment: Mapping[str, str], folder: str, *, with_script: bool = True
 ) -> ProgramFiles:
-    """Return the files of a command line. Raise Unavailable if there is no such program."""
+    """Return the files of a command line.
+
+    Raises Unavailable if there is no such program, or if its files are beside those of others.
+    """
     path = environment.get("PATH", os.defpath)
     found = shutil.which(argv[0], path=path)
     if found is None:
@@ -67,6 +71,10 @@ def find_program_files(
         _add_script(files, script)
     if with_script:
         _add_library_folders(files, argv, environment, Path(folder))
+    for place in (*files.readable, *files.executable):
+        problem = program_files_problem(place)
+        if problem is not None:
+            raise Unavailable(f"cannot confine {argv[0]!r:.200}: {problem}")
     return files
 
 
@@ -168,7 +176,6 @@ def _libraries_beside(program: Path) -> Iterable[Path]:
     if _is_file(marker):
         yield prefix
         yield from _base_of_environment(marker)
-        yield from _editable_installs(prefix)
     for name in ("lib", "lib64", "libexec"):
         if (prefix / name).is_dir():
             yield prefix / name
@@ -180,15 +187,6 @@ def _base_of_environment(marker: Path) -> Iterable[Path]:
         name, _, value = line.partition("=")
         if name.strip() == "home":
             yield from (place for place in (Path(value.strip()).parent / "lib",) if place.is_dir())
-
-
-def _editable_installs(prefix: Path) -> Iterable[Path]:
-    """Yield the folders that path files of a virtual environment name."""
-    for path_file in prefix.glob("lib/python*/site-packages/*.pth"):
-        for line in path_file.read_text("utf-8", errors="replace").splitlines():
-            place = Path(line.strip())
-            if place.is_absolute() and place.is_dir() and not _is_shared(place):
-                yield place
 
 
 def _interpreters_of(program: Path, search_path: str) -> Iterable[str]:
@@ -204,14 +202,29 @@ def _interpreters_of(program: Path, search_path: str) -> Iterable[str]:
         return
     first, second, *_ = (*os.fsdecode(beginning[2:]).split("\n", 2), "")
     words = first.split()
-    yield from words[:1]
-    if launched := _LONG_LAUNCHER.match(second):
+    yield from (word for word in words[:1] if _may_interpret(word, program))
+    launched = _LONG_LAUNCHER.match(second)
+    # A package may name any file there, such as a private key of the operator.
+    if launched and _with_real_folder(Path(launched[1])).parent == program.parent:
         yield launched[1]
     if words and Path(words[0]).name == "env":
         named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
         found = shutil.which(named[0], path=search_path) if named else None
         if found is not None:
             yield found
+
+
+def _may_interpret(named: str, program: Path) -> bool:
+    """Whether a first line opens a file: one of the system or of this program, or an ELF file."""
+    real = Path(named).resolve()
+    own = (str(program.parent),) if program.parent.name == "bin" else ()
+    if is_below(str(real), (*SYSTEM_PROGRAMS, *SYSTEM_LIBRARIES, *own)):
+        return True
+    try:
+        with real.open("rb") as opened:
+            return opened.read(4) == _ELF
+    except OSError:
+        return False
 
 
 def _loader_of(beginning: bytes) -> Iterable[str]:

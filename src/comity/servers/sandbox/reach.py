@@ -1,8 +1,10 @@
 """The permissions that a sandbox enforces, and the folders and hosts that they can be for."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from comity.config.files import state_folder
+from comity.config.files import PACKAGE_FOLDER, state_folder
 from comity.errors import INVALID_PARAMS, MalformedMessage, Misconfigured
 from comity.policy.risk import folder_problem
 from comity.servers.sandbox.egress_rules import ANY_HOST, parse_reach
@@ -56,6 +58,28 @@ def own_files_problem(place: str) -> str | None:
     if folder.is_relative_to(own):
         return f"{place} belongs to Comity itself; name another folder"
     return None
+
+
+def program_files_problem(place: str) -> str | None:
+    """Return why a place is no part of a server's program, or None. The package store may be."""
+    real = Path(place).resolve()
+    # A process may have no home folder at all.
+    with suppress(RuntimeError):
+        if Path.home().resolve().is_relative_to(real):
+            return f"{place} holds the home folder; move the program to a folder of its own"
+    if real.is_relative_to((state_folder() / PACKAGE_FOLDER).resolve()):
+        return None
+    return own_files_problem(place)
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path is a folder or below it, by the words of both."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def is_below(path: str, places: Iterable[str]) -> bool:
+    """Whether a path is one of these places or below one of them."""
+    return any(is_within(path, each) for each in places)
 
 
 def lost_permissions(before: SandboxAccess, after: SandboxAccess) -> list[str]:

@@ -12,6 +12,7 @@ from comity.servers.sandbox.egress_rules import parse_reach
 from comity.servers.sandbox.learning.trace import TracedAccess
 from comity.servers.sandbox.model import EXECUTE, REACH_NETWORK, READ_FILES, WRITE_FILES
 from comity.servers.sandbox.programs import SYSTEM_LIBRARIES, SYSTEM_PROGRAMS, ProgramFiles
+from comity.servers.sandbox.reach import is_below, is_within
 
 MAX_FOLDERS_BESIDE: Final = 4
 """More folders than this with the same parent are proposed as that parent."""
@@ -96,22 +97,22 @@ def propose_files(
         each
         for path in access.written
         for each in _names_of(path)
-        if not _is_below(each, (*_OF_MACHINE, *bounds.scratch)) and not _is_bytecode(each, own)
+        if not is_below(each, (*_OF_MACHINE, *bounds.scratch)) and not _is_bytecode(each, own)
     }
-    read = {each for path in access.read for each in _names_of(path) if not _is_below(each, own)}
+    read = {each for path in access.read for each in _names_of(path) if not is_below(each, own)}
     used = {*read, *written, *own, bounds.folder}
     read |= {
         each
         for each in access.seen_folders
-        if not _is_below(each, own)
+        if not is_below(each, own)
         and not bounds.is_too_wide(each)
         and not any(is_within(other, each) for other in used)
     }
     writable = _places(proposal, written, bounds, is_change=True)
     readable = _places(
-        proposal, {each for each in read if not _is_below(each, writable)}, bounds, is_change=False
+        proposal, {each for each in read if not is_below(each, writable)}, bounds, is_change=False
     )
-    if readable := [each for each in readable if not _is_below(each, writable)]:
+    if readable := [each for each in readable if not is_below(each, writable)]:
         proposal.permissions[READ_FILES] = readable
     if writable:
         proposal.permissions[WRITE_FILES] = writable
@@ -176,7 +177,7 @@ def _is_own_program(path: str, bounds: LearningBounds) -> bool:
 
 def _is_bytecode(path: str, own: Iterable[str]) -> bool:
     """Whether Python keeps its own compiled files there. It works without them."""
-    return _BYTECODE in Path(path).parts and _is_below(path, own)
+    return _BYTECODE in Path(path).parts and is_below(path, own)
 
 
 def _names_of(path: str) -> Iterator[str]:
@@ -190,11 +191,3 @@ def _names_of(path: str) -> Iterator[str]:
 def _can_be_written(path: str) -> bool:
     """Whether a configuration can hold the path: as UTF-8, and without control characters."""
     return path.isprintable()
-
-
-def is_within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _is_below(path: str, places: Iterable[str]) -> bool:
-    return any(is_within(path, each) for each in places)

@@ -1,0 +1,86 @@
+"""The files of a program, where a package or a command line names those of others."""
+
+from pathlib import Path
+
+import pytest
+
+from comity.config.files import STATE_VARIABLE
+from comity.errors import Unavailable
+from comity.servers.sandbox.programs import ProgramFiles, find_program_files
+from comity.servers.sandbox.reach import is_below
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "home"
+    (place / ".ssh").mkdir(parents=True)
+    (place / ".ssh" / "id").write_text("a private key")
+    (place / ".ssh" / "id").chmod(0o700)
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.setenv(STATE_VARIABLE, str(place / "state"))
+    return place
+
+
+def environment(place: Path, text: str) -> Path:
+    """Make a virtual environment with one program of this text."""
+    (place / "bin").mkdir(parents=True)
+    (place / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (place / "bin" / "python").symlink_to("/bin/sh")
+    program = place / "bin" / "server"
+    program.write_text(text)
+    program.chmod(0o755)
+    return program
+
+
+def files_of(program: Path, *words: str, **variables: str) -> ProgramFiles:
+    return find_program_files((str(program), *words), variables, str(program.parent))
+
+
+def opened(files: ProgramFiles) -> list[str]:
+    return [*files.readable, *files.executable]
+
+
+def test_a_path_file_of_a_package_opens_nothing(home: Path) -> None:
+    program = environment(home / "state" / "packages" / "x" / "venv", "#!/bin/sh\n")
+    packages = program.parent.parent / "lib" / "python3.13" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "evil.pth").write_text(f"{home / '.ssh'}\n/home\n")
+    assert not {str(home / ".ssh"), "/home"} & {*opened(files_of(program))}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!{key}\n",
+        "#!/bin/sh\n'''exec' {key} \"$0\" \"$@\"\n",
+        '#!/bin/sh\n\'\'\'exec\' "{bin}/../../../.ssh/id" "$0" "$@"\n',
+    ],
+)
+def test_a_first_line_opens_no_file_of_others(home: Path, text: str) -> None:
+    place = home / "tool" / "venv"
+    program = environment(place, text.format(key=home / ".ssh" / "id", bin=place / "bin"))
+    assert not is_below(str(home / ".ssh" / "id"), opened(files_of(program)))
+
+
+def test_a_long_launcher_names_the_python_of_its_own_environment(home: Path) -> None:
+    place = home / "tool" / "venv"
+    program = environment(place, f'#!/bin/sh\n\'\'\'exec\' "{place}/bin/python" "$0" "$@"\n')
+    assert str(place / "bin" / "python") in files_of(program).links
+
+
+def test_a_program_whose_folder_holds_the_home_or_the_state_does_not_start(home: Path) -> None:
+    in_home = environment(home, "#!/bin/sh\n")
+    with pytest.raises(Unavailable, match="holds the home folder"):
+        files_of(in_home)
+    (home / "state").mkdir()
+    beside_state = environment(home / "state" / "other", "#!/bin/sh\n")
+    with pytest.raises(Unavailable, match="belongs to Comity itself"):
+        files_of(beside_state)
+    with pytest.raises(Unavailable, match="holds the home folder"):
+        files_of(Path("/bin/sh"), PYTHONPATH=str(home.parent))
+
+
+def test_a_package_of_the_store_is_a_program(home: Path) -> None:
+    place = home / "state" / "packages" / "x" / "venv"
+    files = files_of(environment(place, "#!/bin/sh\n"))
+    assert str(place) in files.readable
