@@ -1,6 +1,7 @@
 """The hints that name a missing permission, from the words of servers."""
 
 import json
+import time
 
 import pytest
 
@@ -82,3 +83,16 @@ def test_hint_is_one_more_text_of_the_result() -> None:
 )
 def test_a_message_of_another_form_stays_as_it_is(line: bytes) -> None:
     assert HINTS.explain_response(line) == line
+
+
+@pytest.mark.parametrize("path", ["/a" * 30_000, "/a " * 20_000, "/data" + "/.." * 20_000])
+def test_long_words_of_a_server_cost_the_gateway_little(path: str) -> None:
+    """They once cost more than half a minute, in which the gateway did nothing else."""
+    folders = tuple(f"/srv/{number}" for number in range(50))
+    hints = RefusalHints("files", SandboxAccess(folders, folders), folders)
+    text = {"type": "text", "text": f"Permission denied: {path}"}
+    line = json.dumps({"result": {"content": [text], "isError": True}}).encode()
+    started = time.process_time()
+    answer = hints.explain_response(line)
+    assert time.process_time() - started < 5.0
+    assert len(answer) < len(line) + 1000

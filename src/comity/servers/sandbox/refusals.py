@@ -7,12 +7,14 @@ The hints read those words, so they are a guess, and they grant nothing.
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final, cast
 
 from comity.errors import MalformedMessage
 from comity.mcp import jsonrpc
 from comity.servers.sandbox.model import READ_FILES, WRITE_FILES, SandboxAccess
+from comity.servers.sandbox.reach import is_below, is_within
 
 TOOL_ERROR: Final = b'"isError":true'
 SPACED_TOOL_ERROR: Final = b'"isError": true'
@@ -20,6 +22,9 @@ SPACED_TOOL_ERROR: Final = b'"isError": true'
 
 _MAX_MESSAGE_BYTES: Final = 64 * 1024
 _MAX_PLACE_LENGTH: Final = 300
+# A server chooses the words, and the gateway reads them between two calls.
+_MAX_TEXT_LENGTH: Final = 4096
+_MAX_PATHS: Final = 50
 # The root, a folder and a file.
 _MIN_FOLDER_PARTS: Final = 3
 _REFUSED: Final = re.compile(
@@ -54,6 +59,7 @@ class RefusalHints:
             return reason
         # Other lines of a traceback name the files of the program.
         text = "\n".join(line for line in text.splitlines() if _REFUSED.search(line))
+        text = text[:_MAX_TEXT_LENGTH]
         if not text:
             return ""
         place = next(self._refused_places(text), "")
@@ -62,7 +68,7 @@ class RefusalHints:
                 f"Server {self._server!r} is confined and may lack a permission. "
                 f"`comity servers learn {self._server}` finds those that it needs."
             )
-        if _is_within(place, self._access.readable) or _READ_ONLY.search(text):
+        if is_below(place, self._access.readable) or _READ_ONLY.search(text):
             return self._advice(WRITE_FILES, WRITE_FILES, place)
         # Nothing tells whether it wanted to write.
         either = f"{READ_FILES}, or {WRITE_FILES} if it changes files,"
@@ -84,14 +90,14 @@ class RefusalHints:
         return jsonrpc.to_json(message)
 
     def _refused_places(self, text: str) -> Iterator[str]:
-        for path in _PATH.findall(text):
+        for found in islice(_PATH.finditer(text), _MAX_PATHS):
+            path = found[0]
             # The operator's own words name a folder better than the file in it that was refused.
-            named = [each for each in self._named if _is_within(path, (each,))]
-            place = named[0] if named else path
-            if not _is_within(path, self._access.writable) and len(place) <= _MAX_PLACE_LENGTH:
+            place = next((each for each in self._named if is_within(path, each)), path)
+            if len(place) <= _MAX_PLACE_LENGTH and not is_below(path, self._access.writable):
                 yield place
         granted = (*self._access.readable, *self._access.writable)
-        yield from (each for each in self._named if not _is_within(each, granted))
+        yield from (each for each in self._named if not is_below(each, granted))
 
     def _advice(self, missing: str, permission: str, place: str) -> str:
         words = ("comity", "servers", "permissions", "approve", self._server, permission)
@@ -124,7 +130,3 @@ def _texts_in(content: Iterable[object]) -> Iterable[str]:
                 yield text
             case _:
                 pass
-
-
-def _is_within(place: str, folders: Iterable[str]) -> bool:
-    return any(PurePosixPath(place).is_relative_to(folder) for folder in folders)
