@@ -342,3 +342,21 @@ def within(is_true: Any, seconds: float = 30) -> bool:
         return True
 
     return asyncio.run(look())
+
+
+@LEVELS
+def test_a_server_does_not_reach_a_folder_by_a_link_that_it_made(
+    level: str, tmp_path: Path
+) -> None:
+    work, private = tmp_path / "work", tmp_path / "private"
+    (work / "sub").mkdir(parents=True)
+    private.mkdir()
+    (private / "secret").write_text("the secret")
+    rights = {"filesystem.write": [str(work)], "filesystem.read": [str(work / "sub")]}
+    # What the server could do before a restart.
+    (work / "sub").rmdir()
+    (work / "sub").symlink_to(private)
+    with confined(tmp_path, level, rights) as gateway:
+        assert "the secret" not in gateway.call("read", path=str(work / "sub" / "secret"))
+        gateway.call("write", path=str(work / "new"), text="x")
+    assert (work / "new").exists()

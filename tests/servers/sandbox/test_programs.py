@@ -6,8 +6,14 @@ import pytest
 
 from comity.config.files import STATE_VARIABLE
 from comity.errors import Unavailable
+from comity.servers.sandbox.model import READ_FILES, SandboxAccess
 from comity.servers.sandbox.programs import ProgramFiles, find_program_files
-from comity.servers.sandbox.reach import is_below
+from comity.servers.sandbox.reach import (
+    is_below,
+    link_within,
+    lost_permissions,
+    without_nested,
+)
 
 
 @pytest.fixture
@@ -84,3 +90,33 @@ def test_a_package_of_the_store_is_a_program(home: Path) -> None:
     place = home / "state" / "packages" / "x" / "venv"
     files = files_of(environment(place, "#!/bin/sh\n"))
     assert str(place) in files.readable
+
+
+def test_a_link_in_a_writable_folder_is_no_script(home: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "notes.db").symlink_to(home / ".ssh" / "id")
+    words = ("/bin/sh", str(own / "notes.db"))
+    key = str(home / ".ssh" / "id")
+    assert is_below(key, opened(find_program_files(words, {}, "/")))
+    files = find_program_files(words, {}, "/", writable=(str(own),))
+    assert (files.data, is_below(key, opened(files))) == (words[1], False)
+
+
+def test_a_place_in_a_writable_folder_is_no_grant_of_its_own() -> None:
+    assert without_nested(("/w/sub", "/w-x", "/r/a", "/r"), ("/w",)) == ("/r", "/w-x")
+    before = SandboxAccess(readable=("/w/sub", "/r"))
+    assert lost_permissions(before, SandboxAccess(writable=("/w", "/r"))) == []
+    assert lost_permissions(before, SandboxAccess(writable=("/w",))) == [READ_FILES]
+
+
+def test_a_link_counts_only_where_a_server_could_have_made_it(tmp_path: Path) -> None:
+    writable, target = tmp_path / "w", tmp_path / "target"
+    writable.mkdir()
+    target.mkdir()
+    (writable / "sub").symlink_to(target)
+    (tmp_path / "named").symlink_to("w/../w/sub")
+    assert link_within(str(tmp_path / "named" / "x"), (str(writable),)) == str(writable / "sub")
+    assert link_within(str(tmp_path / "named" / "x"), (str(target),)) is None
+    (tmp_path / "loop").symlink_to("loop")
+    assert link_within(str(tmp_path / "loop"), ()) is not None

@@ -58,7 +58,9 @@ def sandbox_command(
     Raises Unavailable if there is no such program.
     """
     access = policy.access
-    files = find_program_files(argv, environment, folder, with_script=access.reads_script)
+    files = find_program_files(
+        argv, environment, folder, with_script=access.reads_script, writable=access.writable
+    )
     wanted = _stage_policy(policy, files, folder, scratch, door)
     # In a folder that root granted, another user could not do what was granted.
     has_folders = access.readable or access.writable or access.listed
@@ -115,7 +117,8 @@ def _stage_policy(
     if access.may_execute:
         programs += shown if is_wrapped else [*shown, *SYSTEM_PROGRAMS, *access.writable]
     reached = (*access.readable, *access.writable, *files.readable)
-    has_own_files = any(is_below(place, (folder,)) for place in files.readable)
+    own_files = (*files.readable, files.data)
+    has_own_files = any(is_below(place, (folder,)) for place in own_files)
     return {
         "level": int(policy.level),
         "limits": asdict(policy.limits),

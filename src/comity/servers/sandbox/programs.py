@@ -5,13 +5,13 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from comity.errors import Unavailable
-from comity.servers.sandbox.reach import is_below, program_files_problem
+from comity.servers.sandbox.reach import is_below, link_within, program_files_problem
 
 SYSTEM_LIBRARIES: Final = (
     *("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/share", "/usr/local/lib"),
@@ -39,19 +39,26 @@ _ELF, _PT_INTERP = b"\x7fELF", 3
 class ProgramFiles:
     """The path to execute, and what this program reads and executes itself.
 
-    `links` maps symbolic links on the way to their targets, as they are written.
+    `links` maps symbolic links on the way to their targets, as they are written. `data` is a file
+    that the command line names in a folder which the program may write to.
     """
 
     program: str
     readable: dict[str, None] = field(default_factory=dict[str, None])
     executable: dict[str, None] = field(default_factory=dict[str, None])
     links: dict[str, str] = field(default_factory=dict[str, str])
+    data: str = ""
 
 
 def find_program_files(
-    argv: Sequence[str], environment: Mapping[str, str], folder: str, *, with_script: bool = True
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    *,
+    with_script: bool = True,
+    writable: Collection[str] = (),
 ) -> ProgramFiles:
-    """Return the files of a command line.
+    """Return the files of a command line. Words below `writable` places are data.
 
     Raises Unavailable if there is no such program, or if its files are beside those of others.
     """
@@ -67,7 +74,10 @@ def find_program_files(
     _add_executable(files, files.program, path, _MAX_HOPS)
     words = (Path(folder, word) for word in argv[1:]) if with_script else ()
     script = next((word for word in words if _is_file(word)), None)
-    if script is not None:
+    # The server could put a link to a file of others in its place.
+    if script is not None and _is_writable(str(script), writable):
+        files.data = str(script)
+    elif script is not None:
         _add_script(files, script)
     if with_script:
         _add_library_folders(files, argv, environment, Path(folder))
@@ -76,6 +86,10 @@ def find_program_files(
         if problem is not None:
             raise Unavailable(f"cannot confine {argv[0]!r:.200}: {problem}")
     return files
+
+
+def _is_writable(path: str, writable: Collection[str]) -> bool:
+    return is_below(path, writable) or link_within(path, writable) is not None
 
 
 def _behind_shim(program: Path, environment: Mapping[str, str], folder: str) -> Path:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from comity.config.files import PACKAGE_FOLDER, state_folder
 from comity.errors import INVALID_PARAMS, MalformedMessage, Misconfigured
@@ -15,6 +16,8 @@ from comity.servers.sandbox.model import (
     WRITE_FILES,
     SandboxAccess,
 )
+
+_MAX_LINKS: Final = 40
 
 
 def read_reach(permission: str, places: tuple[str, ...]) -> tuple[str, ...]:
@@ -82,11 +85,41 @@ def is_below(path: str, places: Iterable[str]) -> bool:
     return any(is_within(path, each) for each in places)
 
 
+def without_nested(places: Iterable[str], folders: Iterable[str]) -> tuple[str, ...]:
+    """Return the places that are not inside of one of the folders, nor such a folder.
+
+    A server that may write to a folder could put a link to elsewhere in the place of an inner one.
+    """
+    found: list[str] = []
+    for each in sorted(set(places)):
+        if not is_below(each, (*folders, *found)):
+            found.append(each)
+    return tuple(found)
+
+
+def link_within(path: str, folders: Iterable[str]) -> str | None:
+    """Return the first symbolic link on the way to a path that is inside of one of the folders."""
+    real = [str(Path(each).resolve()) for each in folders]
+    here, waiting, hops = Path("/"), list(reversed(Path(path).parts)), 0
+    while waiting:
+        part = waiting.pop()
+        # An absolute part replaces the path.
+        at = here.parent if part == ".." else here / part
+        if not at.is_symlink():
+            here = at
+            continue
+        hops += 1
+        if is_below(str(here), real) or hops > _MAX_LINKS:
+            return str(at)
+        waiting += reversed(at.readlink().parts)
+    return None
+
+
 def lost_permissions(before: SandboxAccess, after: SandboxAccess) -> list[str]:
     """Return the permissions that have lost a folder, a host or the execution of programs."""
     lost = {
-        READ_FILES: {*before.readable} - {*after.readable, *after.writable},
-        WRITE_FILES: {*before.writable} - {*after.writable},
+        READ_FILES: without_nested(before.readable, (*after.readable, *after.writable)),
+        WRITE_FILES: without_nested(before.writable, after.writable),
         REACH_NETWORK: {*before.hosts} - {*after.hosts},
         EXECUTE: before.may_execute and not after.may_execute,
     }

@@ -1,7 +1,7 @@
 """Wiring of the sandbox: each server is confined to the permissions that it has."""
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,7 +28,13 @@ from comity.servers.sandbox.model import (
     SandboxLevel,
     SandboxLimits,
 )
-from comity.servers.sandbox.reach import expand_folders, lost_permissions, own_files_problem
+from comity.servers.sandbox.reach import (
+    expand_folders,
+    link_within,
+    lost_permissions,
+    own_files_problem,
+    without_nested,
+)
 from comity.servers.sandbox.service import SandboxRequest, SandboxRun, SandboxService
 from comity.servers.service import ServerService
 from comity.servers.transports.stdio import Confine
@@ -98,7 +104,7 @@ class SandboxComponents:
         async def enter(command: ServerCommand) -> SandboxRun:
             wanted = self._started_with[server] = request()
             self._restarting.discard(server)
-            _check_access(server, wanted.access)
+            _check_access(server, wanted.access, self._writable_places())
             run = await self.service.enter(server, command, wanted)
             if _lost_rights(wanted, request()):
                 await run.close()
@@ -142,12 +148,17 @@ class SandboxComponents:
             approval = permissions.find_approval(server, permission)
             return () if approval is None else policy.reach_of(permission, approval.reach)
 
+        writable = without_nested(expand_folders(reach(WRITE_FILES)), ())
         return SandboxAccess(
-            readable=expand_folders(reach(READ_FILES)),
-            writable=expand_folders(reach(WRITE_FILES)),
+            readable=without_nested(expand_folders(reach(READ_FILES)), writable),
+            writable=writable,
             hosts=reach(REACH_NETWORK),
             may_execute=permissions.find_approval(server, EXECUTE) is not None,
         )
+
+    def _writable_places(self) -> set[str]:
+        """Return the folders that servers may write to, where any of them may have made a link."""
+        return {each for run in self._started_with.values() for each in run.access.writable}
 
     def _make_proxy(
         self, server: str, hosts: tuple[str, ...], listener: socket.socket
@@ -207,14 +218,19 @@ def _lost_rights(before: SandboxRequest, after: SandboxRequest) -> list[str]:
     return lost_permissions(before.access, after.access)
 
 
-def _check_access(server: str, access: SandboxAccess) -> None:
-    """Raise Unavailable for an unreadable host, or for a folder with the tokens of Comity."""
+def _check_access(server: str, access: SandboxAccess, writable: Collection[str]) -> None:
+    """Raise Unavailable for an unreadable host, or for a folder that no server may get.
+
+    That is one with the tokens of Comity, or one behind a link that a server could have made.
+    """
     try:
         EgressRules(access.hosts)
     except Misconfigured as mistake:
         raise Unavailable(f"server {server!r} is not started: {mistake}") from None
     for place in (*access.readable, *access.writable):
         problem = own_files_problem(place)
+        if problem is None and (link := link_within(place, writable)) is not None:
+            problem = f"{place} leads through {link}, a link in a folder that a server may write to"
         if problem is not None:
             raise Unavailable(f"server {server!r} is not started: {problem}")
 
