@@ -36,6 +36,11 @@ def probe(function: Callable[[], object]) -> Callable[[], object]:
     return function
 
 
+def probe_of_user(function: Callable[[], object]) -> Callable[[], object]:
+    """Register an attack by the user of the gateway, which namespaces make harmless."""
+    return function if TARGET["namespaces"] else probe(function)
+
+
 def normal(function: Callable[[], object]) -> Callable[[], object]:
     NORMAL[function.__name__] = function
     return function
@@ -206,7 +211,96 @@ def open_a_device() -> object:
     raise FileNotFoundError("no device")
 
 
+@probe
+def change_the_mode_of_a_secret() -> object:
+    return Path(TARGET["secret"]).chmod(0o640)
+
+
+@probe
+def change_the_mode_of_what_it_may_read() -> object:
+    return Path(TARGET["readable"], "data").chmod(0o600)
+
+
+@probe
+def make_what_it_may_read_writable_by_all() -> object:
+    return os.fchmod(os.open(Path(TARGET["readable"], "data"), os.O_RDONLY), 0o666)
+
+
+@probe
+def change_the_owner_of_a_secret() -> object:
+    return os.chown(TARGET["secret"], -1, os.getgid())
+
+
+@probe
+def change_the_times_of_a_secret() -> object:
+    return os.utime(TARGET["secret"], (1, 1))
+
+
+@probe
+def add_an_attribute_to_a_secret() -> object:
+    return os.setxattr(TARGET["secret"], "user.probe", b"x")
+
+
+@probe
+def leave_a_program_with_the_rights_of_the_gateway() -> object:
+    program = Path(TARGET["writable"], "program")
+    program.write_text("x")
+    return program.chmod(0o4700)
+
+
+@probe
+def leave_an_open_program_with_the_rights_of_the_gateway() -> object:
+    opened = os.open(Path(TARGET["writable"], "program"), os.O_CREAT | os.O_RDWR)
+    return os.fchmod(opened, 0o2755)
+
+
 # Other processes.
+
+
+@probe
+def read_the_limits_of_the_gateway() -> object:
+    return resource.prlimit(TARGET["pid"], resource.RLIMIT_CORE)
+
+
+@probe
+def slow_the_gateway() -> object:
+    return os.setpriority(os.PRIO_PROCESS, TARGET["pid"], 19)
+
+
+@probe
+def pin_the_gateway_to_a_core() -> object:
+    return os.sched_setaffinity(TARGET["pid"], {0})
+
+
+@probe
+def make_the_gateway_idle() -> object:
+    return os.sched_setscheduler(TARGET["pid"], os.SCHED_IDLE, os.sched_param(0))
+
+
+@probe_of_user
+def slow_every_process_of_its_user() -> object:
+    return os.setpriority(os.PRIO_USER, 0, 19)
+
+
+@probe_of_user
+def delay_the_files_of_every_process_of_its_user() -> object:
+    return call(TARGET["calls"]["ioprio_set"], 3, 0, 3 << 13)
+
+
+@probe_of_user
+def change_times_by_a_high_address() -> object:
+    return call(TARGET["calls"]["utimensat"], -100, ctypes.c_void_p(1 << 32), None, 0)
+
+
+def use_each_call_of_a_shared_user() -> None:
+    def use(number: int) -> Callable[[], object]:
+        return lambda: call(number, 0, 0, 0, 0, 0)
+
+    for name, number in TARGET["shared_user_calls"].items():
+        PROBES[f"use_{name}"] = use(number)
+
+
+use_each_call_of_a_shared_user()
 
 
 @probe
@@ -345,6 +439,30 @@ def listen_on_a_port() -> object:
     with socket.socket() as made:
         made.bind(("0.0.0.0", 0))
         return made.listen(1)
+
+
+@probe
+def listen_without_an_address() -> object:
+    with socket.socket() as made:
+        return made.listen(1)
+
+
+@probe
+def connect_by_fast_open() -> object:
+    with socket.socket() as made:
+        return made.sendto(b"x", socket.MSG_FASTOPEN, ("127.0.0.1", TARGET["port"]))
+
+
+@probe
+def connect_by_a_fast_open_message() -> object:
+    with socket.socket() as made:
+        address = ("127.0.0.1", TARGET["port"])
+        return made.sendmsg([b"x"], (), socket.MSG_FASTOPEN, address)
+
+
+@probe
+def connect_by_many_fast_open_messages() -> object:
+    return call(TARGET["calls"]["sendmmsg"], -1, None, 1, socket.MSG_FASTOPEN)
 
 
 @probe
@@ -644,6 +762,21 @@ def read_its_own_script() -> object:
 def write_to_scratch() -> object:
     (SCRATCH / "own").write_text("x")
     return (SCRATCH / "own").read_text()
+
+
+@normal
+def keep_a_database_in_scratch() -> object:
+    with sqlite3.connect(SCRATCH / "base") as base:
+        base.execute("pragma journal_mode = wal")
+        base.execute("create table notes (text)")
+        return base.execute("insert into notes values ('x')").rowcount
+
+
+@normal
+def change_an_open_file_of_its_own() -> object:
+    opened = os.open(SCRATCH / "changed", os.O_CREAT | os.O_RDWR)
+    os.fchmod(opened, 0o600)
+    return os.utime(opened, (1, 1))
 
 
 @normal

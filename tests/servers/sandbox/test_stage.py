@@ -163,7 +163,7 @@ def test_a_program_that_is_not_there_is_told() -> None:
 def test_a_machine_that_has_no_filter_confines_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="pdp11"))
     with pytest.raises(OSError, match="pdp11"):
-        restrict_syscalls(network=False, execution=False)
+        restrict_syscalls(network=False, execution=False, namespaces=True)
 
 
 @each_level

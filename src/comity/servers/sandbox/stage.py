@@ -133,7 +133,7 @@ _X32 = 0x40000000
 """From this number on, an x86_64 kernel accepts the same system calls under other numbers."""
 
 # The numbers of each system call on x86_64 and aarch64, or None where it does not exist.
-REFUSED_CALLS: Mapping[str, tuple[int, int | None]] = {
+REFUSED_CALLS: Mapping[str, tuple[int | None, int | None]] = {
     # Other processes.
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -171,6 +171,8 @@ REFUSED_CALLS: Mapping[str, tuple[int, int | None]] = {
     "memfd_secret": (447, 447),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
+    # Without an address of its own, a socket listens at all of them. Landlock does not see it.
+    "listen": (50, 201),
     # The machine itself.
     "kexec_load": (246, 104),
     "kexec_file_load": (320, 294),
@@ -195,8 +197,72 @@ REFUSED_CALLS: Mapping[str, tuple[int, int | None]] = {
     "ioperm": (173, None),
     "modify_ldt": (154, None),
 }
+# Without namespaces, a server has the user of the gateway and sees its files and processes.
+# Landlock has no rule for the owner, mode and times of a file, nor for memory of System V.
+REFUSED_WITHOUT_NAMESPACES: Mapping[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+}
+# Calls without namespaces, with the value of each half of an argument that they need. A process of
+# 0 is the caller. Without a path, `utimensat` changes the times of an open file.
+_REQUIRED_WITHOUT_NAMESPACES: Mapping[str, tuple[tuple[int, int], Mapping[int, int]]] = {
+    "utimensat": ((280, 88), {2: 0, 3: 0}),
+    "prlimit64": ((302, 261), {0: 0}),
+    "sched_setparam": ((142, 118), {0: 0}),
+    "sched_setscheduler": ((144, 119), {0: 0}),
+    "sched_setaffinity": ((203, 122), {0: 0}),
+    "sched_setattr": ((314, 274), {0: 0}),
+    "setpriority": ((141, 140), {0: 0, 2: 0}),
+    "ioprio_set": ((251, 30), {0: 1, 2: 0}),
+}
+# The argument with the mode, and the bits that a program may set neither at a file of its own nor,
+# without namespaces, at an open one: to run as its owner or group, and to be writable by all users.
+_MODES: Mapping[str, tuple[tuple[int | None, int | None], int]] = {
+    "chmod": ((90, None), 1),
+    "fchmod": ((91, 52), 1),
+    "fchmodat": ((268, 53), 2),
+    "fchmodat2": ((452, 452), 2),
+}
+_SET_USER_OR_GROUP, _WRITABLE_BY_ALL = 0o6000, 0o2
+# The argument with the flags of each call that can connect a socket. Landlock does not see that.
+_SENDING: Mapping[str, tuple[tuple[int | None, int | None], int]] = {
+    "sendto": ((44, 206), 3),
+    "sendmsg": ((46, 211), 2),
+    "sendmmsg": ((307, 269), 3),
+}
+_FAST_OPEN = 0x20000000
 # Programs that are not in a file that may be executed.
-_REFUSED_EXECUTION: Mapping[str, tuple[int, int | None]] = {
+_REFUSED_EXECUTION: Mapping[str, tuple[int | None, int | None]] = {
     "memfd_create": (319, 279),
     "execveat": (322, 281),
 }
@@ -216,22 +282,22 @@ class _SeccompProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
 
 
-def restrict_syscalls(*, network: bool, execution: bool) -> None:
+def restrict_syscalls(*, network: bool, execution: bool, namespaces: bool) -> None:
     """Install the seccomp filter. Raise OSError if the kernel or the architecture has none.
 
     With `network` the only sockets are those of TCP. With `execution` a program may come from
-    memory too.
+    memory too. Without `namespaces` it may not change the files and processes of its user.
     """
     machine = os.uname().machine
     if sys.platform != "linux" or machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no filter of calls for {machine}")
-    written = _filter_program(machine, network=network, execution=execution)
+    written = _filter_program(machine, network=network, execution=execution, namespaces=namespaces)
     program = _SeccompProgram(len(written) // 8, written)
     _control(_PR_SET_NO_NEW_PRIVS, 1)
     _control(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program))
 
 
-def _filter_program(machine: str, *, network: bool, execution: bool) -> bytes:
+def _filter_program(machine: str, *, network: bool, execution: bool, namespaces: bool) -> bytes:
     """Return the filter program for the kernel: instructions of a code, two jumps and a number."""
     refuse = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
     steps: list[_Step] = [
@@ -243,11 +309,25 @@ def _filter_program(machine: str, *, network: bool, execution: bool) -> bytes:
     if machine == _X86:
         steps += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
     column = 0 if machine == _X86 else 1
-    names = REFUSED_CALLS if execution else {**REFUSED_CALLS, **_REFUSED_EXECUTION}
+    names = dict(REFUSED_CALLS)
+    names |= {} if execution else _REFUSED_EXECUTION
+    names |= {} if namespaces else REFUSED_WITHOUT_NAMESPACES
     for numbers in names.values():
         number = numbers[column]
         if number is not None:
             steps += [(_EQUAL, 0, 1, number), refuse]
+    bits = _SET_USER_OR_GROUP | (0 if namespaces else _WRITABLE_BY_ALL)
+    guarded = [(*each, bits) for each in _MODES.values()]
+    guarded += [(*each, _FAST_OPEN) for each in _SENDING.values()]
+    for numbers, argument, refused in guarded:
+        number = numbers[column]
+        if number is not None:
+            checks = [_load_argument(argument), (_HAS_BITS, 0, 1, refused), refuse]
+            steps += _guard_call(number, checks)
+    for numbers, values in () if namespaces else _REQUIRED_WITHOUT_NAMESPACES.values():
+        needed = [(_load_half(half), (_EQUAL, 1, 0, value)) for half, value in values.items()]
+        checks = [step for load, check in needed for step in (load, check, refuse)]
+        steps += _guard_call(numbers[column], checks)
     # The flags of this call are in memory, which a filter cannot read. Libraries then use clone.
     steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     steps += _guard_call(
@@ -272,7 +352,12 @@ def _guard_call(number: int, checks: Sequence[_Step]) -> list[_Step]:
 
 
 def _load_argument(index: int) -> _Step:
-    return (_LOAD, 0, 0, 16 + 8 * index)
+    return _load_half(2 * index)
+
+
+def _load_half(half: int) -> _Step:
+    """Load the lower half of an argument of 64 bits (even numbers) or its upper half (odd)."""
+    return (_LOAD, 0, 0, 16 + 4 * half)
 
 
 def _allow_tcp(refuse: _Step) -> list[_Step]:
@@ -423,6 +508,10 @@ def hand_over_listener(gateway: str, port: int) -> None:
         line.close()
 
 
+_WITHOUT_FILTER, _WITH_NAMESPACES = 1, 3
+"""The levels of `comity.servers.sandbox.model` that differ here."""
+
+
 class StagePolicy:
     """The policy as `comity.servers.sandbox.launch` writes it."""
 
@@ -456,14 +545,18 @@ def apply_sandbox(policy: StagePolicy) -> None:
     if policy.counts_processes and sys.platform == "linux":
         limits["counted_processes"] = count_processes(user or os.getuid())
     restrict_resources(limits)
-    if policy.level == 1:
+    if policy.level == _WITHOUT_FILTER:
         # Other systems have no such flag.
         if sys.platform == "linux":
             drop_privileges(user)
             _control(_PR_SET_NO_NEW_PRIVS, 1)
         return
     drop_privileges(user)
-    restrict_syscalls(network=policy.network, execution=policy.execution)
+    restrict_syscalls(
+        network=policy.network,
+        execution=policy.execution,
+        namespaces=policy.level == _WITH_NAMESPACES,
+    )
     restrict_files(
         policy.readable,
         policy.writable,
