@@ -5,10 +5,11 @@ Each attempt is made against a real proxy, beside a real listener that counts ev
 
 import asyncio
 import socket
+import struct
 
 import pytest
 
-from comity.servers.sandbox.egress import EgressLimits
+from comity.servers.sandbox.egress import EgressLimits, end_writing
 from comity.servers.sandbox.egress_rules import EgressRules
 from tests.servers.sandbox.egress_scene import (
     LIMITS,
@@ -524,7 +525,11 @@ async def test_connections_beyond_the_limit_are_refused() -> None:
     limits = EgressLimits(connections=3, head_seconds=20.0)
     async with egress_scene(*GRANTS, limits=limits) as scene:
         kept = [await asyncio.open_connection("127.0.0.1", scene.port) for _ in range(3)]
-        assert status_of(await scene.exchange()) == 503
+        # An answer would keep one more connection open.
+        assert await scene.exchange() == b""
+        (event,) = scene.events
+        assert (event.outcome, "too many connections" in event.reason) == ("refused", True)
+        assert scene.proxy.counters.open_connections <= 4
         kept.pop()[1].close()
         async with asyncio.timeout(SECONDS):
             while scene.proxy.counters.open_connections > 2:
@@ -532,6 +537,20 @@ async def test_connections_beyond_the_limit_are_refused() -> None:
         assert (await scene.exchange(api(method="GET"))).endswith(b"ok")
         for _, writer in kept:
             writer.close()
+
+
+@on_both_loops
+async def test_the_end_of_a_reset_connection_is_no_error() -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        transport, _ = await loop.connect_accepted_socket(asyncio.Protocol, accepted)
+        transport.pause_reading()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        end_writing(transport)
+        transport.abort()
 
 
 @on_both_loops

@@ -13,6 +13,7 @@ import re
 import shlex
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Literal, cast
@@ -43,6 +44,8 @@ MAX_ADDRESSES: Final = 3
 READ_BYTES: Final = 64 * 1024
 # A server that is refused in a loop must not fill the audit log. The counters have every refusal.
 REFUSALS_REPORTED: Final = RateLimit(count=60, period=60.0, burst=60)
+# The connections that the system holds before the gateway accepts them.
+_BACKLOG: Final = 16
 _OPENED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 type Resolve = Callable[[str], Awaitable[Sequence[str]]]
@@ -136,7 +139,7 @@ class EgressProxy:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._accepting = await loop.create_server(
-            lambda: _ProxyConnection(self), sock=self._listener, backlog=self.limits.connections
+            lambda: _ProxyConnection(self), sock=self._listener, backlog=_BACKLOG
         )
 
     def replace_rules(self, rules: EgressRules) -> None:
@@ -291,8 +294,8 @@ class _ProxyConnection(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)
         self._timer = self._loop.call_at(self._due, self._expire)
         if not self.proxy.admit(self):
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "the server has too many connections")
-            self.transport.close()
+            # An answer would keep the connection open until it is read.
+            self._break_off("the server has too many connections")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.proxy.read_buffer
@@ -308,7 +311,7 @@ class _ProxyConnection(asyncio.BufferedProtocol):
         elif self._receive != self._forward or self._upstream_ended:
             self._close()
         elif self._upstream is not None and not self._upstream.is_closing():
-            self._upstream.write_eof()
+            end_writing(self._upstream)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -348,7 +351,7 @@ class _ProxyConnection(asyncio.BufferedProtocol):
         if self._client_ended or self._body is not None:
             self._close()
         elif not self.transport.is_closing():
-            self.transport.write_eof()
+            end_writing(self.transport)
 
     def lose_upstream(self, *, is_reset: bool) -> None:
         self._upstream_ended = True
@@ -403,8 +406,8 @@ class _ProxyConnection(asyncio.BufferedProtocol):
                     await self.proxy.connect(origin, addresses, lambda: _UpstreamEnd(self))
         except (OSError, Unavailable) as error:
             reason = f"{target} cannot be reached: {_describe_failure(error)}"
-            self._answer(HTTPStatus.BAD_GATEWAY, reason)
             self._report("failed", reason)
+            self._answer(HTTPStatus.BAD_GATEWAY, reason)
             return
         if problem is not None:
             self._refuse(HTTPStatus.FORBIDDEN, problem)
@@ -482,8 +485,8 @@ class _ProxyConnection(asyncio.BufferedProtocol):
     # How a connection ends.
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self._answer(status, reason)
         self._report("refused", reason)
+        self._answer(status, reason)
 
     def _answer(self, status: HTTPStatus, reason: str) -> None:
         """Answer with a reason instead of a connection."""
@@ -501,7 +504,7 @@ class _ProxyConnection(asyncio.BufferedProtocol):
             b"%bContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n"
             b"Connection: close\r\n\r\n%b" % (line, len(body), body)
         )
-        self.transport.write_eof()
+        end_writing(self.transport)
         self.transport.resume_reading()
 
     def _break_off(self, reason: str) -> None:
@@ -568,6 +571,13 @@ class _ProxyConnection(asyncio.BufferedProtocol):
                 bytes_received=self._bytes_received,
             )
         )
+
+
+def end_writing(transport: asyncio.Transport) -> None:
+    """End the outgoing direction. A peer that has reset the connection has ended it already."""
+    # Only the loop of asyncio raises then.
+    with suppress(OSError):
+        transport.write_eof()
 
 
 def _describe_failure(error: OSError | Unavailable) -> str:
