@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from comity.errors import Unavailable
 from comity.servers.process.process import ServerCommand
-from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits
+from comity.servers.sandbox import service
+from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits, SandboxPolicy
 from comity.servers.sandbox.service import (
     NetworkProxy,
     SandboxRequest,
     SandboxRun,
     SandboxService,
+    ServerUsers,
 )
 from tests.servers.sandbox.levels import skip_without
 
@@ -42,17 +45,17 @@ def ask(
     """Enter a sandbox for each command, then run them. Return the lines of each status by name."""
 
     async def enter_all() -> list[dict[str, str]]:
-        service, runs = SandboxService(no_proxy), list[SandboxRun]()
+        sandboxes, runs = SandboxService(no_proxy), list[SandboxRun]()
         try:
             for number, words in enumerate(commands):
                 request = SandboxRequest(level.label, False, access, SandboxLimits())
                 command = ServerCommand(words, {})
-                runs.append(await service.enter(f"server-{number}", command, request))
+                runs.append(await sandboxes.enter(f"server-{number}", command, request))
             return [await asyncio.to_thread(_run, run.command) for run in runs]
         finally:
             for run in runs:
                 await run.close()
-            await service.close()
+            await sandboxes.close()
 
     return asyncio.run(enter_all())
 
@@ -113,3 +116,31 @@ def test_the_basic_level_takes_the_capabilities_too() -> None:
     held = {name: value for name, value in capabilities(status).items() if name != "CapBnd"}
     assert set(held.values()) == {"0" * 16}
     assert (status["NoNewPrivs"], status["Uid"].split()[0]) == ("1", str(os.getuid()))
+
+
+def test_a_server_without_a_user_of_its_own_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    users = ServerUsers()
+    lent = [users.take() for _ in range(478)]
+    with pytest.raises(Unavailable, match="no user is free"):
+        users.take()
+    users.give_back(lent[0])
+    assert users.take() == lent[0]
+
+
+@only_root
+def test_a_user_is_free_again_even_if_its_folder_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        raise RecursionError(folder)
+
+    users = ServerUsers()
+    policy = SandboxPolicy(SandboxLevel.LANDLOCK)
+    run = SandboxRun("files", policy, ServerCommand(("x",), {}), users)
+    run.prepare_folders(tmp_path, lambda _: None)
+    left = len([users.take() for _ in range(477)])
+    monkeypatch.setattr(service, "remove_folder", fail)
+    with pytest.raises(RecursionError):
+        asyncio.run(run.close())
+    assert (left, users.take() > 0) == (477, True)

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from comity.errors import Misconfigured, Unavailable
 from comity.servers.packages.installers import INSTALLERS
 from comity.servers.packages.model import LockedPackage, PackageRequest
 from comity.servers.packages.rules import resolution_digest
+from comity.toolkit.folders import remove_folder
 
 MAX_FILES: Final = 200_000
 MAX_RECORD_BYTES: Final = 128 * 1024 * 1024
@@ -103,7 +103,7 @@ class PackageStore:
 
     async def reinstall(self, package: LockedPackage) -> None:
         """Replace the files of a package. Raises Unavailable or Misconfigured."""
-        await asyncio.to_thread(_remove, self._home(package))
+        await asyncio.to_thread(remove_folder, self._home(package))
         await self.install(package)
 
     def command(self, package: LockedPackage, request: PackageRequest) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ class PackageStore:
         try:
             yield draft
         finally:
-            _remove(draft)
+            remove_folder(draft)
 
     def _prepare(self, *names: str) -> None:
         if self.folder == state_folder() / PACKAGE_FOLDER:
@@ -248,14 +248,3 @@ def _read_record(file: Path) -> PackageRecord:
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as stream:
         return msgspec.json.decode(stream.read(MAX_RECORD_BYTES), type=PackageRecord)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder with its read-only folders."""
-    if not folder.is_symlink():
-        for inner, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                Path(inner).chmod(0o700)
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        folder.unlink()

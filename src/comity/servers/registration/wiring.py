@@ -1,7 +1,6 @@
 """Builds the registration of servers at run time, and starts registered servers."""
 
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -53,6 +52,7 @@ from comity.servers.wiring import UpstreamPools, find_public_addresses, server_l
 from comity.sessions.upstream import TransportFactory
 from comity.storage.changes import RecordKind
 from comity.toolkit.background import BackgroundTasks
+from comity.toolkit.folders import remove_folder
 from comity.validation.network import answers_problem
 from comity.validation.python_code import (
     CodePolicy,
@@ -237,7 +237,7 @@ class RegisteredServerInstaller:
         await self.snapshot.records.grants.revoke(owner, CALL, f"{server}/*")
         folder = self._folder_by_server.pop(server, None)
         if folder is not None:
-            await to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await to_thread(remove_folder, folder)
 
     def _may_creator_call(self, registration: RegistrationRequest) -> bool:
         """Whether the creator may call the server, as it always may if it is made from code."""
@@ -254,7 +254,7 @@ class RegisteredServerInstaller:
         """Close connections and delete the folders of registered servers."""
         await self.pools.close()
         for folder in self._folder_by_server.values():
-            await to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await to_thread(remove_folder, folder)
 
 
 def read_script(name: str, folders: Collection[Path]) -> str | None:

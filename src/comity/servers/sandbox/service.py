@@ -6,7 +6,6 @@ import itertools
 import os
 import pwd
 import secrets
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +25,7 @@ from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLim
 from comity.servers.sandbox.oci import Container, EngineChoice, find_engine
 from comity.servers.sandbox.programs import data_words
 from comity.servers.sandbox.refusals import RefusalHints
+from comity.toolkit.folders import remove_folder
 
 _SOCKET: Final = "egress"
 _HANDOVER_SECONDS = 30.0
@@ -68,7 +68,10 @@ class ServerUsers:
         self._lent: set[int] = set()
 
     def take(self) -> int:
-        """Return a free user, or 0 if this process is not root or all of them are in use."""
+        """Return a free user, or 0 if this process is not root.
+
+        Raises Unavailable if all of them are in use.
+        """
         if os.geteuid() != 0:
             return 0
         free = set(_USERS) - self._lent
@@ -79,7 +82,9 @@ class ServerUsers:
                 self._lent.add(user)
                 return user
             free.discard(user)
-        return 0
+        raise Unavailable(
+            f"no user is free for another confined server; {len(_USERS)} servers may run at once"
+        )
 
     def give_back(self, user: int) -> None:
         self._lent.discard(user)
@@ -173,7 +178,7 @@ class SandboxService:
 
     async def close(self) -> None:
         if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            await asyncio.to_thread(remove_folder, self._folder)
 
     def _own_folder(self) -> Path:
         if self._folder is None:
@@ -330,6 +335,15 @@ class SandboxRun:
         return f"{reason}; {hint}" if hint else reason
 
     async def close(self) -> None:
+        try:
+            await self._close_network()
+            await asyncio.to_thread(self._remove_folders)
+        finally:
+            # A second close would give back the user of another server.
+            user, self._user = self._user, 0
+            self._users.give_back(user)
+
+    async def _close_network(self) -> None:
         if self._container is not None:
             await self._container.remove()
         if self._handover is not None:
@@ -338,12 +352,9 @@ class SandboxRun:
             await asyncio.gather(self._handover, return_exceptions=True)
         if self._proxy is not None:
             await self._proxy.close()
-        await asyncio.to_thread(self._remove_folders)
-        self._users.give_back(self._user)
 
     def _remove_folders(self) -> None:
         if self._group is not None:
             self._group.remove()
         if self._scratch is not None:
-            with suppress(OSError):
-                shutil.rmtree(self._scratch)
+            remove_folder(self._scratch)
