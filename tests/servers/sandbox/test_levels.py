@@ -1,18 +1,24 @@
 """The levels of a machine, and what other systems than Linux get."""
 
+import asyncio
+import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from comity.app.checks.machine import check_machine
 from comity.errors import Unavailable
-from comity.servers.sandbox import stage
+from comity.servers.sandbox import levels, service, stage
 from comity.servers.sandbox.launch import sandbox_command
-from comity.servers.sandbox.levels import AUTO, detect_levels
+from comity.servers.sandbox.levels import AUTO, MachineSandbox, detect_levels
 from comity.servers.sandbox.model import SandboxLevel, SandboxPolicy
+from comity.servers.sandbox.service import SandboxService
+from tests.servers.sandbox.test_users import no_proxy
+from tests.support.cases import loop_over
 
 # A system without /proc and without the calls of Linux.
 _ON_A_MAC = """
@@ -55,6 +61,70 @@ def test_the_doctor_says_which_level_another_system_has() -> None:
     assert "the level is basic" in told.message
     assert "`sandboxed` servers do not start" in told.message
     assert "bubblewrap" not in told.remedy
+
+
+def _refuse(error: Exception) -> Callable[..., object]:
+    def run(*_: object, **__: object) -> object:
+        raise error
+
+    return run
+
+
+def _end(status: int, said: str) -> Callable[..., object]:
+    done = subprocess.CompletedProcess([], status, b"", said.encode())
+    return lambda *_, **__: done
+
+
+BUSY = {
+    "a timeout": _refuse(subprocess.TimeoutExpired("bwrap", 20)),
+    "no process": _refuse(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))),
+    "no memory": _refuse(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))),
+    "no memory inside": _end(1, f"bwrap: Creating new namespace: {os.strerror(errno.ENOMEM)}"),
+    "killed": _end(-9, ""),
+}
+
+
+@loop_over("run", BUSY.values(), ids=BUSY)
+def test_a_busy_machine_gives_no_weaker_level(
+    run: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(levels, "find_bubblewrap", lambda: "/usr/bin/bwrap")
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(Unavailable, match="too busy to try the level 'bubblewrap'"):
+        detect_levels()
+    (told,) = (each for each in check_machine({}) if each.about == "sandbox")
+    assert "too busy" in told.message
+
+
+def test_a_level_that_does_not_work_is_no_level_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(levels, "find_bubblewrap", lambda: "/usr/bin/bwrap")
+    monkeypatch.setattr(subprocess, "run", _end(1, "bwrap: No permissions to create namespace"))
+    assert detect_levels().best < SandboxLevel.BUBBLEWRAP
+
+
+def test_a_level_that_could_not_be_found_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[MachineSandbox | None] = [MachineSandbox(SandboxLevel.BUBBLEWRAP), None]
+
+    def detect() -> MachineSandbox:
+        answer = answers.pop()
+        if answer is None:
+            raise Unavailable("this machine is too busy")
+        return answer
+
+    async def ask_twice() -> MachineSandbox:
+        sandboxes = SandboxService(no_proxy)
+        with pytest.raises(Unavailable):
+            await sandboxes.machine()
+        return await sandboxes.machine()
+
+    monkeypatch.setattr(service, "detect_levels", detect)
+    assert asyncio.run(ask_twice()).best is SandboxLevel.BUBBLEWRAP
 
 
 @pytest.mark.integration

@@ -190,7 +190,10 @@ def _check_containment() -> Iterator[Finding]:
 
 
 def _check_sandbox() -> Finding:
-    found = detect_levels()
+    try:
+        found = detect_levels()
+    except Unavailable as busy:
+        return warning_result("sandbox", f"the level is not known: {busy}", "try again later")
     if found.best is SandboxLevel.BUBBLEWRAP:
         return ok_result("sandbox", "servers can be confined with bubblewrap")
     if sys.platform != "linux":

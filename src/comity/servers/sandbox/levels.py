@@ -1,5 +1,8 @@
 """The levels of confinement that this machine has, and the level that a server gets."""
 
+import errno
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ MIN_LANDLOCK_VERSION: Final = 6
 
 AUTO: Final = "auto"
 _PROBE_SECONDS: Final = 20
+_BUSY: Final = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,10 @@ class MachineSandbox:
 
 
 def detect_levels() -> MachineSandbox:
-    """Find the best level by starting a program in it. This blocks for a moment."""
+    """Find the best level by starting a program in it. This blocks for a moment.
+
+    Raises Unavailable if the machine is too busy to tell.
+    """
     if sys.platform != "linux":
         return MachineSandbox(SandboxLevel.BASIC, "Landlock and bubblewrap need Linux")
     problem = bubblewrap_problem()
@@ -77,14 +84,28 @@ def landlock_problem() -> str | None:
 
 
 def _try_level(level: SandboxLevel) -> str | None:
-    """Start a program at this level. Return its last words if it failed."""
+    """Start a program at this level. Return its last words if it failed.
+
+    Raises Unavailable if the machine is too busy to tell. Otherwise one busy moment would give
+    every server a weaker level.
+    """
     words = (base_python(), "-I", "-S", "-c", "")
     argv = sandbox_command(SandboxPolicy(level), words, {"PATH": "/usr/bin"}, folder="/")
+    busy = f"this machine is too busy to try the level {level.label!r}"
     try:
         done = subprocess.run(
             argv, capture_output=True, timeout=_PROBE_SECONDS, check=False, env={}
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{busy}: it took more than {_PROBE_SECONDS} s") from None
+    except OSError as error:
+        if error.errno in _BUSY:
+            raise Unavailable(f"{busy}: {error.strerror}") from None
         return type(error).__name__
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return None if done.returncode == 0 else (lines or [f"status {done.returncode}"])[-1][:200]
+    said = (lines or [f"status {done.returncode}"])[-1][:200]
+    # The system ends a program without memory in this way.
+    is_killed = done.returncode == -signal.SIGKILL
+    if is_killed or (done.returncode and any(os.strerror(each) in said for each in _BUSY)):
+        raise Unavailable(f"{busy}: {said}")
+    return None if done.returncode == 0 else said

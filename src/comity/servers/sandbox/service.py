@@ -113,10 +113,19 @@ class SandboxService:
         self._users = ServerUsers()
 
     async def machine(self) -> MachineSandbox:
-        """Return the levels of this machine. The first call finds out."""
+        """Return the levels of this machine. The first call finds out.
+
+        Raises Unavailable if the machine is too busy to tell. The next call tries again.
+        """
         if self._detected is None:
             self._detected = asyncio.ensure_future(asyncio.to_thread(detect_levels))
-        return await asyncio.shield(self._detected)
+        detected = self._detected
+        try:
+            return await asyncio.shield(detected)
+        except Unavailable:
+            if self._detected is detected:
+                self._detected = None
+            raise
 
     async def enter(
         self, server: str, command: ServerCommand, request: SandboxRequest
