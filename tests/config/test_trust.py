@@ -1,6 +1,7 @@
 """Project files have no effect until a person approved exactly their content."""
 
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,16 +51,36 @@ def test_a_file_of_the_folder_starts_nothing_before_it_is_approved(desk: Desk, n
         ("tools", "list", "--local"),
         ("servers", "update", "--yes"),
         ("doctor",),
+        ("config", "check"),
+        ("config", "check", "--start"),
+        ("config", "show"),
         ("clients", "connect", "cursor", "--stdio"),
     ):
         ran = desk.run(*command)
         assert ran.status != 0, command
-        assert REFUSED in ran.err + ran.out, command
+        assert REFUSED in " ".join((ran.err + ran.out).split()), command
     assert not left.exists()
     approved = desk.run("config", "trust")
     assert (approved.status, "witness: " in approved.out) == (0, True)
     desk.run("tools", "list", "--local")
     assert left.exists()
+
+
+def test_a_file_that_is_not_approved_reads_no_secret_and_reaches_nothing(desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        url = f"postgres://${{AWS_SECRET_ACCESS_KEY}}@127.0.0.1:{listening.getsockname()[1]}/x"
+        secrets = f'[secrets]\nsources = ["file:{desk.folder}"]\n'
+        file = leave(desk, "comity.toml", f'{secrets}[store]\nurl = "{url}"\n')
+        for command in (("check",), ("check", "--no-connect"), ("show",)):
+            ran = desk.run("config", *command, AWS_SECRET_ACCESS_KEY="canary-1")
+            told = ran.out + ran.err
+            assert (ran.status != 0, REFUSED in " ".join(told.split())) == (True, True), command
+            assert "canary-1" not in told
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+    shown = desk.run("config", "path")
+    assert (shown.status, shown.lines) == (0, [str(file)])
 
 
 def test_a_changed_file_needs_a_new_approval(desk: Desk) -> None:

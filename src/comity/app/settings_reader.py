@@ -413,8 +413,11 @@ class ConfigSource:
     def _existing_choices(self) -> list[tuple[Path, ...]]:
         return existing_choices(self._candidates, self.config_path or self._override)
 
-    def load(self) -> LoadedConfig:
-        """Read the named file, or else the files of the first candidate that exists."""
+    def required_paths(self) -> tuple[Path, ...]:
+        """Return the files that `load` reads. Raises Misconfigured if there are none."""
+        return self._required_choices()[0]
+
+    def _required_choices(self) -> list[tuple[Path, ...]]:
         there = self._existing_choices
         if not there:
             names = ", ".join(str(path) for path in self.watched_paths)
@@ -422,6 +425,11 @@ class ConfigSource:
                 f"there is no configuration; looked for {names}; "
                 "write one of them with `comity init`, or name another file"
             )
+        return there
+
+    def load(self) -> LoadedConfig:
+        """Read the named file, or else the files of the first candidate that exists."""
+        there = self._required_choices()
         readings = [
             read_config_file(path, self.environ, self._file_format(path), self._check_of(path))
             for path in there[0]

@@ -8,7 +8,7 @@ from typing import cast
 
 import click
 
-from comity.app.settings_reader import ConfigSource, LoadedConfig
+from comity.app.settings_reader import ConfigSource
 from comity.app.settings_schema import json_schema
 from comity.app.settings_view import settings_view
 from comity.cli.options import (
@@ -52,14 +52,15 @@ def config_command() -> None:
 def show_config(*, of_all: bool) -> None:
     """Show the settings in effect, without secrets.
 
-    The settings come from the configuration file and the environment.
+    The settings come from the configuration file and the environment. A file of this folder needs
+    your approval, see `comity config trust`.
 
     \b
     Examples:
       comity config show
       comity config show --all -o json
     """
-    found = _load()
+    found = _source().load()
     settings = settings_view(found.settings, of_all=of_all)
     servers = [
         {"id": server.id, "disabled": server.disabled, **describe_server(server)}
@@ -84,7 +85,7 @@ def show_path() -> None:
     Examples:
       comity config path
     """
-    paths = [str(path.absolute()) for path in _load().files]
+    paths = [str(path.absolute()) for path in _source().required_paths()]
     show_document(
         {"files": paths}, lambda: show_output(*(line_text(path) for path in paths)), paths
     )
@@ -175,9 +176,9 @@ def _server_line(name: str, entry: Mapping[str, object]) -> str:
     return f"{name}: {' '.join(map(str, words))}"
 
 
-def _load() -> LoadedConfig:
+def _source() -> ConfigSource:
     config = current_options().config
-    return ConfigSource(Path.cwd(), Path.home(), os.environ, config).load()
+    return ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True)
 
 
 def _shown(value: object) -> str:

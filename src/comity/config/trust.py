@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from comity.config.document import ConfigValue
 from comity.config.files import config_id, prepare_state_folder, state_folder
 from comity.config.secret_files import read_secret, write_secret
 from comity.errors import Misconfigured
@@ -41,7 +42,7 @@ def is_trusted(path: Path, digest: str) -> bool:
 def require_trust(path: Path, digest: str) -> None:
     """Raise Misconfigured if no person approved this content of a project file."""
     if not is_trusted(path, digest):
-        raise Misconfigured(
-            f"{path} belongs to this folder, and you have not approved its content; read it, then "
-            "run `comity config trust`, or name the file with --config"
+        raise ConfigValue(None, str(path)).wrong(
+            "belongs to this folder, and you have not approved its content; read it, then run "
+            "`comity config trust`, or name the file with --config"
         )

@@ -43,6 +43,7 @@ from comity.cli.output import (
 from comity.clients.files import read_text
 from comity.clients.server_import import is_comity
 from comity.cluster.connect import addresses_of
+from comity.config.commands import ask_for_trust
 from comity.config.document import ConfigError, ConfigErrors
 from comity.config.secret_files import FILE_SUFFIX
 from comity.errors import Misconfigured, Unavailable
@@ -265,7 +266,8 @@ def check_command(*, start: bool, no_connect: bool) -> int:
 
     The command connects to the database, NATS and the issuers. It tests the database schema, the
     pepper, the version of NATS, the keys of issuers, and whether the needed extras are installed.
-    Exits with 1 if there is a mistake, if a test fails, or if a server is not ready.
+    Exits with 1 if there is a mistake, if a test fails, or if a server is not ready. A file of this
+    folder needs your approval, see `comity config trust`.
 
     \b
     Examples:
@@ -276,8 +278,11 @@ def check_command(*, start: bool, no_connect: bool) -> int:
     config = current_options().config
     if config is not None and not config.exists():
         raise Misconfigured(f"{config}: there is no such file; check the path")
+    # Reading a file has effects too: it names the sources of its secrets.
+    source = ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True)
     try:
-        found = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load()
+        ask_for_trust(source)
+        found = source.load()
     except Misconfigured as problem:
         return _print_config_errors(problem)
     engines = [] if no_connect else check_engines(found.settings)
