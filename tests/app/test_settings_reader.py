@@ -624,7 +624,8 @@ def test_a_mistake_in_the_care_is_named(
 def test_every_field_is_a_setting_or_a_table_of_settings() -> None:
     for name, table in TABLES.items():
         others = {each.name for each in fields(table)} - fields_of(table).keys()
-        assert others == (set() if name else {"servers", "secret_values", *TABLES} - {""})
+        top = {"servers", "secret_values", "config_files", *TABLES} - {""}
+        assert others == (set() if name else top)
 
 
 def test_every_default_would_be_accepted_from_a_file(tmp_path: Path) -> None:

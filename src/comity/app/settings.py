@@ -7,6 +7,7 @@ them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -210,6 +211,8 @@ class Settings:
     tls: TlsSettings = field(default_factory=TlsSettings)
     # The values of each ${secret:NAME} in the configuration, for the redaction.
     secret_values: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    # The files of the settings. A server that could write them would set its own rights.
+    config_files: tuple[Path, ...] = field(default=(), compare=False)
 
 
 def replace_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:

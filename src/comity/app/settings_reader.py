@@ -437,6 +437,7 @@ class ConfigSource:
         settings = replace_settings(resolve_settings(readings, self.environ), self.overrides)
         settings = replace_settings(settings, {"store.url": self._store_url(settings, there[0][0])})
         settings = _with_lock(settings, there[0][0], self._check_of(there[0][0]))
+        settings = replace(settings, config_files=self._deciding_files(there[0]))
         later = dict.fromkeys(path for choice in there[1:] for path in choice)
         skipped_files = tuple(path for path in later if path not in there[0])
         return LoadedConfig(settings, _loaded_files(there[0], readings), skipped_files)
@@ -453,6 +454,14 @@ class ConfigSource:
 
     def _check_of(self, path: Path) -> DigestCheck | None:
         return require_trust if self.needs_trust and self._is_of_project(path) else None
+
+    def _deciding_files(self, loaded: tuple[Path, ...]) -> tuple[Path, ...]:
+        """Return the loaded files with their lock, and others that count as soon as they exist.
+
+        A new file in the current folder does not count before a person approved it.
+        """
+        others = [path for path in self.watched_paths if not self._is_of_project(path)]
+        return tuple(dict.fromkeys((*loaded, lock_path(loaded[0]), *others)))
 
     def _store_url(self, settings: Settings, config: Path) -> str:
         """Return the store that the settings name, or the default one of this configuration.

@@ -19,9 +19,12 @@ from typing import Any
 
 import pytest
 
+import comity as comity_package
+from comity.app.settings_reader import ConfigSource
 from comity.sdk.agent import Agent
 from comity.sdk.agent_results import AgentRefusal
 from comity.servers.sandbox.model import LEVEL_BY_LABEL, SandboxLevel
+from comity.servers.sandbox.reach import write_problem
 from tests.cli.program import Desk
 from tests.interop.processes import comity, operator_headers, operator_token
 from tests.servers.sandbox.levels import skip_without
@@ -215,6 +218,39 @@ def test_a_folder_that_holds_the_operators_token_is_not_granted(tmp_path: Path) 
     state = os.environ["COMITY_STATE_DIR"]
     with confined(tmp_path, "auto", {"filesystem.read": [state]}) as gateway:
         assert "holds files of Comity itself" in gateway.server()["reason"]
+
+
+def test_a_folder_that_holds_the_configuration_is_not_writable(tmp_path: Path) -> None:
+    """A server that wrote itself into the file would start again without a sandbox."""
+    with confined(tmp_path, "auto", {"filesystem.write": [str(tmp_path)]}) as gateway:
+        assert f"{tmp_path} holds the configuration of Comity" in gateway.server()["reason"]
+
+
+def test_files_that_decide_what_comity_does_are_not_writable(tmp_path: Path) -> None:
+    real, links, out = (tmp_path / name for name in ("real", "links", "out"))
+    for folder in (real, links, out):
+        folder.mkdir()
+    (real / "comity.toml").write_text("")
+    (links / "comity.toml").symlink_to(real / "comity.toml")
+    loaded = ConfigSource(tmp_path, tmp_path, {}, links / "comity.toml").load()
+    for place in (tmp_path, real, links, real / "comity.toml", links / "comity.lock"):
+        problem = write_problem(str(place), loaded.settings.config_files)
+        assert problem is not None, place
+        assert "holds the configuration of Comity" in problem
+    for place in (Path(comity_package.__file__).parent, Path(sys.prefix)):
+        assert "programs of Comity" in (write_problem(str(place), ()) or "")
+    assert write_problem(str(out), loaded.settings.config_files) is None
+
+
+def test_a_file_that_would_come_into_force_is_not_writable(tmp_path: Path) -> None:
+    """A project file needs an approval first. A new file of the user does not."""
+    home, project = tmp_path / "home", tmp_path / "project"
+    project.mkdir()
+    (home / ".config/mgp").mkdir(parents=True)
+    (home / ".config/mgp/servers.toml").write_text('[[servers]]\nid = "a"\ncommand = "true"\n')
+    found = ConfigSource(project, home, {}, needs_trust=True).load().settings.config_files
+    assert write_problem(str(home / ".config/comity"), found) is not None
+    assert write_problem(str(project), found) is None
 
 
 @pytest.mark.requirement("MGP-3.1-decide")

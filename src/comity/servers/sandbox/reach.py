@@ -1,10 +1,12 @@
 """The permissions that a sandbox enforces, and the folders and hosts that they can be for."""
 
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import comity
 from comity.config.files import PACKAGE_FOLDER, state_folder
 from comity.errors import INVALID_PARAMS, MalformedMessage, Misconfigured
 from comity.policy.risk import folder_problem
@@ -18,6 +20,11 @@ from comity.servers.sandbox.model import (
 )
 
 _MAX_LINKS: Final = 40
+# The packages of Comity, and its virtual environment if it has one.
+_CODE_FOLDERS: Final = (
+    Path(comity.__file__).resolve().parents[1],
+    *((Path(sys.prefix).resolve(),) if sys.prefix != sys.base_prefix else ()),
+)
 
 
 def read_reach(permission: str, places: tuple[str, ...]) -> tuple[str, ...]:
@@ -112,6 +119,23 @@ def link_within(path: str, folders: Iterable[str]) -> str | None:
         if is_below(str(here), real) or hops > _MAX_LINKS:
             return str(at)
         waiting += reversed(at.readlink().parts)
+    return None
+
+
+def write_problem(place: str, files: Iterable[Path]) -> str | None:
+    """Return why no server may write to a place: it could change Comity, or None.
+
+    `files` are the configuration files and the store of the gateway.
+    """
+    folder = Path(place).expanduser().resolve()
+    for file in files:
+        # Who can replace a link decides what is read, and so does who can write to its target.
+        for path in (file.resolve(), file.parent.resolve() / file.name):
+            if path.is_relative_to(folder):
+                return f"{place} holds the configuration of Comity; name a folder inside of it"
+    for code in _CODE_FOLDERS:
+        if code.is_relative_to(folder) or folder.is_relative_to(code):
+            return f"{place} holds the programs of Comity; name another folder"
     return None
 
 

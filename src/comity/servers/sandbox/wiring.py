@@ -1,8 +1,9 @@
 """Wiring of the sandbox: each server is confined to the permissions that it has."""
 
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -34,12 +35,14 @@ from comity.servers.sandbox.reach import (
     lost_permissions,
     own_files_problem,
     without_nested,
+    write_problem,
 )
 from comity.servers.sandbox.service import SandboxRequest, SandboxRun, SandboxService
 from comity.servers.service import ServerService
 from comity.servers.transports.stdio import Confine
 from comity.servers.wiring import proxies_of, sandbox_of
 from comity.storage.changes import RecordKind
+from comity.storage.stores import file_of
 from comity.toolkit.background import BackgroundTasks
 
 _REVOKED: Final = "a permission of it was revoked"
@@ -76,6 +79,8 @@ class SandboxComponents:
     ) -> None:
         self._settings = settings
         self._own_addresses = {(settings.host, settings.port)}
+        store = file_of(settings.store.url)
+        self._own_files = (*settings.config_files, *(() if store is None else (store,)))
         self._resolver = resolver
         self._audit_log = audit_log
         self.service = SandboxService(self._make_proxy, settings.container_engine)
@@ -104,7 +109,7 @@ class SandboxComponents:
         async def enter(command: ServerCommand) -> SandboxRun:
             wanted = self._started_with[server] = request()
             self._restarting.discard(server)
-            _check_access(server, wanted.access, self._writable_places())
+            _check_access(server, wanted.access, self._writable_places(), self._own_files)
             run = await self.service.enter(server, command, wanted)
             if _lost_rights(wanted, request()):
                 await run.close()
@@ -218,21 +223,27 @@ def _lost_rights(before: SandboxRequest, after: SandboxRequest) -> list[str]:
     return lost_permissions(before.access, after.access)
 
 
-def _check_access(server: str, access: SandboxAccess, writable: Collection[str]) -> None:
+def _check_access(
+    server: str, access: SandboxAccess, writable: Collection[str], own_files: Sequence[Path]
+) -> None:
     """Raise Unavailable for an unreadable host, or for a folder that no server may get.
 
-    That is one with the tokens of Comity, or one behind a link that a server could have made.
+    That is one with files of Comity, or one behind a link that a server could have made.
     """
     try:
         EgressRules(access.hosts)
     except Misconfigured as mistake:
         raise Unavailable(f"server {server!r} is not started: {mistake}") from None
-    for place in (*access.readable, *access.writable):
-        problem = own_files_problem(place)
-        if problem is None and (link := link_within(place, writable)) is not None:
-            problem = f"{place} leads through {link}, a link in a folder that a server may write to"
-        if problem is not None:
-            raise Unavailable(f"server {server!r} is not started: {problem}")
+    places = (*access.readable, *access.writable)
+    problems = [own_files_problem(place) for place in places]
+    problems += [write_problem(place, own_files) for place in access.writable]
+    problems += [
+        f"{place} leads through {link}, a link in a folder that a server may write to"
+        for place in places
+        if (link := link_within(place, writable)) is not None
+    ]
+    for problem in filter(None, problems):
+        raise Unavailable(f"server {server!r} is not started: {problem}")
 
 
 def _limits_of(server: ServerSettings, policy: ServerPolicy) -> SandboxLimits:
