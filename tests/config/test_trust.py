@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from comity.app.settings_reader import ConfigSource
+from comity.app.settings_reader import ConfigSource, LoadedConfig
+from comity.cli.main import comity
 from comity.config.trust import content_digest, is_trusted, require_trust, trust_file
 from comity.errors import Misconfigured
 from tests.cli.program import EXAMPLE, Desk, Terminal
@@ -103,6 +105,36 @@ def test_a_changed_lock_file_needs_a_new_approval(desk: Desk) -> None:
     assert (REFUSED in ran.err, "comity.lock" in ran.err) == (True, True)
     assert desk.run("config", "trust").status == 0
     assert desk.run("tools", "list", "--local").status == 0
+
+
+def test_a_lock_file_that_changes_after_its_check_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMITY_STATE_DIR", str(tmp_path / "state"))
+    config, lock = tmp_path / "comity.toml", tmp_path / "comity.lock"
+    words = ["servers", "update", "--yes", "--no-start", "changed"]
+
+    def write(argument: str) -> None:
+        server = '[[servers]]\nid = "{}"\ncommand = "true"\nargs = ["{}"]\n'
+        config.write_text(server.format("kept", "approved") + server.format("changed", argument))
+        trust_file(config, content_digest(config.read_bytes()))
+
+    load = ConfigSource.load
+
+    def load_and_swap(source: ConfigSource) -> LoadedConfig:
+        loaded = load(source)
+        lock.write_text(lock.read_text().replace("approved", "swapped"))
+        return loaded
+
+    write("first")
+    assert CliRunner().invoke(comity, words[:-1]).exit_code == 0
+    write("second")
+    monkeypatch.setattr(ConfigSource, "load", load_and_swap)
+    assert CliRunner().invoke(comity, words).exit_code == 0
+    found = lock.read_text()
+    assert ("swapped" in found, "approved" in found, "second" in found) == (False, True, True)
+    assert is_trusted(lock, content_digest(lock.read_bytes()))
 
 
 def test_a_named_file_and_a_file_of_the_user_need_no_approval(desk: Desk) -> None:

@@ -34,7 +34,7 @@ from comity.inference.settings import InferenceSettings, missing_models, with_va
 from comity.mcp.protocol import derived_id, is_id
 from comity.secrets.settings import SOURCES, SecretSettings
 from comity.servers.packages.lock_file import lock_path, parse_lock, read_lock_bytes
-from comity.servers.packages.model import NOT_LOCKED
+from comity.servers.packages.model import NOT_LOCKED, LockedServer
 from comity.storage.settings import MEMORY, STORE_URL
 from comity.storage.stores import SQLITE
 
@@ -371,6 +371,8 @@ class LoadedConfig:
     settings: Settings
     loaded_files: tuple[LoadedConfigFile, ...]
     skipped_files: tuple[Path, ...] = ()
+    # The servers of the lock file whose content was checked; None without a lock file.
+    locked: Mapping[str, LockedServer] | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -436,11 +438,14 @@ class ConfigSource:
         ]
         settings = replace_settings(resolve_settings(readings, self.environ), self.overrides)
         settings = replace_settings(settings, {"store.url": self._store_url(settings, there[0][0])})
-        settings = _with_lock(settings, there[0][0], self._check_of(there[0][0]))
+        locked = _read_lock(there[0][0], self._check_of(there[0][0]))
+        if locked is not None:
+            servers = [replace(s, lock=locked.get(s.id, NOT_LOCKED)) for s in settings.servers]
+            settings = replace(settings, servers=tuple(servers))
         settings = replace(settings, config_files=self._deciding_files(there[0]))
         later = dict.fromkeys(path for choice in there[1:] for path in choice)
         skipped_files = tuple(path for path in later if path not in there[0])
-        return LoadedConfig(settings, _loaded_files(there[0], readings), skipped_files)
+        return LoadedConfig(settings, _loaded_files(there[0], readings), skipped_files, locked)
 
     @property
     def project_files(self) -> tuple[Path, ...]:
@@ -494,16 +499,13 @@ class ConfigSource:
         return "mgp" if shape == "comity" and is_mgp else shape
 
 
-def _with_lock(settings: Settings, config: Path, check_digest: DigestCheck | None) -> Settings:
-    """Return the settings with the lock entry of each server, if there is a lock file."""
+def _read_lock(config: Path, check_digest: DigestCheck | None) -> dict[str, LockedServer] | None:
     data = read_lock_bytes(config)
     if data is None:
-        return settings
+        return None
     if check_digest is not None:
         check_digest(lock_path(config), content_digest(data))
-    locked = parse_lock(lock_path(config), data)
-    servers = [replace(each, lock=locked.get(each.id, NOT_LOCKED)) for each in settings.servers]
-    return replace(settings, servers=tuple(servers))
+    return parse_lock(lock_path(config), data)
 
 
 def find_config(

@@ -21,7 +21,7 @@ from comity.cli.output import build_table, line_text, short_reason, show_documen
 from comity.clients.files import write_whole
 from comity.config.trust import content_digest, trust_file
 from comity.errors import Misconfigured
-from comity.servers.packages.lock_file import lock_path, parse_lock, read_lock_bytes, render_lock
+from comity.servers.packages.lock_file import lock_path, render_lock
 from comity.servers.packages.model import (
     NOT_LOCKED,
     EntryDifference,
@@ -74,7 +74,8 @@ def update_command(names: tuple[str, ...], *, check: bool, no_start: bool, yes: 
     source = ConfigSource(Path.cwd(), Path.home(), os.environ, config_path, needs_trust=True)
     loaded = source.load()
     config = loaded.files[0]
-    locked = _read_lock(config)
+    # Read once: another content could be in the file since its digest was checked.
+    locked = None if loaded.locked is None else dict(loaded.locked)
     if locked is None and names:
         raise Misconfigured(
             f"{lock_path(config)} does not exist yet; run `comity servers update` without names"
@@ -97,11 +98,6 @@ def update_command(names: tuple[str, ...], *, check: bool, no_start: bool, yes: 
         updates += _update_tools(source.load().settings, config, locked, updates, yes=yes)
     _show_result(config, updates)
     return DONE
-
-
-def _read_lock(config: Path) -> dict[str, LockedServer] | None:
-    data = read_lock_bytes(config)
-    return None if data is None else parse_lock(lock_path(config), data)
 
 
 def _chosen(settings: Settings, names: tuple[str, ...]) -> list[ServerSettings]:
