@@ -13,6 +13,7 @@ from comity.app.settings_reader import ConfigSource, LoadedConfig
 from comity.cli.main import comity
 from comity.config.trust import content_digest, is_trusted, require_trust, trust_file
 from comity.errors import Misconfigured
+from comity.servers.packages.rules import resolution_digest
 from tests.cli.program import EXAMPLE, Desk, Terminal
 
 pytestmark = pytest.mark.integration
@@ -83,6 +84,42 @@ def test_a_file_that_is_not_approved_reads_no_secret_and_reaches_nothing(desk: D
             listening.accept()
     shown = desk.run("config", "path")
     assert (shown.status, shown.lines) == (0, [str(file)])
+
+
+def test_a_person_sees_how_a_file_starts_a_server(desk: Desk) -> None:
+    server = {
+        "command": "true\x1b[2J\u202e",
+        "env": {"NODE_OPTIONS": "--require ./x.js"},
+        "cwd": "/srv",
+        "sandbox": "none",
+        "headers": {"Authorization": "canary-1"},
+        "policy": {"trust": "trusted"},
+    }
+    leave(desk, "mcp.json", {"mcpServers": {"a\x1b[2J": server}})
+    lock = """format = 1
+[[servers]]
+id = "packed"
+command = "npx"
+package = {index = "npm", name = "notes-mcp", version = "1.2.3", digest = "DIGEST"}
+[resolutions]
+DIGEST = "text"
+"""
+    digest = resolution_digest("text")
+    leave(
+        desk, "comity.lock", lock.replace("DIGEST", digest).replace(f"\n{digest}", f'\n"{digest}"')
+    )
+    told = desk.run("config", "trust")
+    assert told.status == 0, told.err
+    for shown in (
+        '.env = {"NODE_OPTIONS": "--require ./x.js"}',
+        '.cwd = "/srv"',
+        '.sandbox = "none"',
+        '.policy = {"trust": "trusted"}',
+        "packed: notes-mcp 1.2.3",
+    ):
+        assert shown in told.out
+    assert not {"\x1b", "\u202e"} & {*told.out}
+    assert "canary-1" not in told.out
 
 
 def test_a_changed_file_needs_a_new_approval(desk: Desk) -> None:

@@ -1,5 +1,6 @@
 """`comity config`."""
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from comity.cli.output import line_text, show_document, show_json, show_output
 from comity.config.loader import parse_config_file
 from comity.config.trust import content_digest, is_trusted, trust_file
 from comity.errors import Misconfigured
-from comity.servers.packages.lock_file import LOCK_NAME, read_lock_bytes
+from comity.servers.packages.lock_file import LOCK_NAME, parse_lock, read_lock_bytes
 from comity.servers.wiring import describe_server
 from comity.toolkit.text import object_members
 
@@ -149,31 +150,52 @@ def approve_files(paths: Sequence[Path], *, yes: bool) -> None:
         digest, lines = _examine_file(path)
         if not current_options().is_for_programs:
             show_output(line_text(f"{path} starts or calls:" if lines else str(path), "bold"))
-            show_output(*(line_text(f"  {line}") for line in lines))
-        confirm(f"Approve {path}?", yes=yes)
+            show_output(*(line_text(line) for line in lines))
+        confirm(f"Approve {line_text(path)}?", yes=yes)
         trust_file(path, digest)
 
 
 def _examine_file(path: Path) -> tuple[str, list[str]]:
-    """Return the digest of a file, and the command or the URL of each server in it."""
+    """Return the digest of a file, and lines that say what it starts and how."""
     if path.name == LOCK_NAME:
-        return content_digest(read_lock_bytes(path) or b""), []
+        data = read_lock_bytes(path) or b""
+        return content_digest(data), _lock_lines(path, data)
     digests: list[str] = []
     file = parse_config_file(path, lambda _, digest: digests.append(digest))
-    top = object_members(file.document.value)
-    servers = top.get("servers") or top.get("mcpServers")
+    top = dict(object_members(file.document.value))
+    servers = top.pop("servers", None) or top.pop("mcpServers", None)
     if isinstance(servers, list):
         entries = [object_members(each) for each in cast("list[object]", servers)]
-        return digests[0], [_server_line(str(each.get("id")), each) for each in entries]
-    named = object_members(servers).items()
-    return digests[0], [_server_line(name, object_members(each)) for name, each in named]
+        named = [(str(each.get("id")), each) for each in entries]
+    else:
+        named = [(name, object_members(each)) for name, each in object_members(servers).items()]
+    lines = [line for name, entry in named for line in _server_lines(name, entry)]
+    return digests[0], [*lines, *_setting_lines("", top)]
 
 
-def _server_line(name: str, entry: Mapping[str, object]) -> str:
+def _lock_lines(path: Path, data: bytes) -> list[str]:
+    return [
+        f"{id}: {server.package or ' '.join((server.entry.command, *server.entry.args))}"
+        for id, server in parse_lock(path, data).items()
+    ]
+
+
+def _server_lines(name: str, entry: Mapping[str, object]) -> list[str]:
+    """Return the command or URL of a server, and each other key of its entry."""
     args = entry.get("args")
     words = [entry.get("command") or entry.get("url") or entry.get("openapi")]
     words += cast("list[object]", args) if isinstance(args, list) else []
-    return f"{name}: {' '.join(map(str, words))}"
+    rest = {key: value for key, value in entry.items() if key not in ("id", "command", "args")}
+    # A header is a credential and starts nothing. A variable can change what a program does.
+    rest |= {key: list(object_members(rest[key])) for key in ("headers", "auth") if key in rest}
+    return [f"{name}: {' '.join(map(str, words))}", *_setting_lines(f"{name}.", rest)]
+
+
+def _setting_lines(prefix: str, settings: Mapping[str, object]) -> list[str]:
+    return [
+        f"{prefix}{key} = {json.dumps(value, ensure_ascii=False, default=str)}"
+        for key, value in settings.items()
+    ]
 
 
 def _source() -> ConfigSource:
