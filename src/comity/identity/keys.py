@@ -318,7 +318,7 @@ class KeyAdmin:
         return added
 
     async def disable(self, by: str, party_id: str, disabled: bool) -> Principal:
-        """Disable or enable a principal. Its keys and grants remain.
+        """Disable or enable a principal. Disabling ends its sessions; keys and grants remain.
 
         Raises MalformedMessage if the principal does not exist.
         """

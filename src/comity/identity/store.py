@@ -30,10 +30,8 @@ class SqlPrincipalStore:
         self._database = database
 
     async def put(self, *parties: Principal) -> None:
-        checked = {party.id: party for party in map(principals.checked_principal, parties)}
         async with self._database.writing() as writing:
-            await writing.put(PARTIES, [_party_row(party) for party in checked.values()])
-            await writing.record_change(RecordKind.PARTIES, checked)
+            await write_principals(writing, parties)
 
     async def get(self, party: str) -> Principal | None:
         row = await select_row(self._database, PARTIES, id=party)
@@ -51,9 +49,8 @@ class SqlPrincipalStore:
             changed = change(found)
             if changed is None or changed == found:
                 return found
-            checked = principals.checked_principal(changed)
-            await write_principals(writing, [checked])
-        return checked
+            (written,) = await write_principals(writing, [changed])
+        return written
 
     async def remove(self, party: str) -> bool:
         if not values.is_name(party):
@@ -64,11 +61,9 @@ class SqlPrincipalStore:
             if gone.rowcount:
                 own = delete(KEYS).where(KEYS.c.party == party).returning(KEYS.c.id)
                 keys = (await execute(own)).scalars().all()
-                signed_in = delete(BROWSER_SESSIONS).where(BROWSER_SESSIONS.c.party == party)
-                ended = await execute(signed_in.returning(BROWSER_SESSIONS.c.id))
                 await writing.record_change(RecordKind.PARTIES, [party])
                 await writing.record_change(RecordKind.KEYS, keys)
-                await writing.record_change(RecordKind.SESSIONS, ended.scalars().all())
+                await _end_sessions(writing, [party])
         return gone.rowcount > 0
 
 
@@ -150,11 +145,26 @@ async def read_principals(
     return found
 
 
-async def write_principals(transaction: WriteTransaction, changed: Iterable[Principal]) -> None:
-    """Write principals in a transaction that also changes other records."""
+async def write_principals(
+    transaction: WriteTransaction, changed: Iterable[Principal]
+) -> list[Principal]:
+    """Write principals in a transaction that also changes other records.
+
+    It ends the browser sessions of disabled ones. Otherwise a stolen cookie would work again when
+    the principal is enabled.
+    """
     checked = {party.id: party for party in map(principals.checked_principal, changed)}
     await transaction.put(PARTIES, [_party_row(party) for party in checked.values()])
     await transaction.record_change(RecordKind.PARTIES, checked)
+    await _end_sessions(transaction, [id for id, party in checked.items() if party.disabled])
+    return list(checked.values())
+
+
+async def _end_sessions(transaction: WriteTransaction, parties: Sequence[str]) -> None:
+    for some in batched(parties, _IDS_AT_ONCE):
+        signed_in = delete(BROWSER_SESSIONS).where(BROWSER_SESSIONS.c.party.in_(some))
+        ended = await transaction.connection.execute(signed_in.returning(BROWSER_SESSIONS.c.id))
+        await transaction.record_change(RecordKind.SESSIONS, ended.scalars().all())
 
 
 _IDS_AT_ONCE: Final = 500

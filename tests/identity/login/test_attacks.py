@@ -500,6 +500,11 @@ async def _session_of_a_disabled_principal(scene: LoginScene) -> None:
     done = await admin.send("POST", f"/api/principals/{ANA}/disable", json={})
     assert done.status_code == 200
     assert not await is_signed_in(browser)
+    # A cookie that was stolen before does not work again.
+    done = await admin.send("POST", f"/api/principals/{ANA}/enable", json={})
+    assert done.status_code == 200
+    assert not await is_signed_in(browser)
+    assert await is_signed_in(admin)
 
 
 async def _session_of_a_deleted_principal(scene: LoginScene) -> None:
