@@ -102,7 +102,7 @@ function PrincipalDialog({ principal, onClose }: { principal: Principal; onClose
       <div className="bar">
         {mayWrite && (
           <button type="button" className={`button ${principal.disabled ? "" : "bad"}`} disabled={toggle.isPending} onClick={() => toggle.mutate()}>
-            {principal.disabled ? "Enable" : "Disable: ends keys and sessions at once"}
+            {principal.disabled ? "Enable" : "Disable: ends sessions and blocks keys at once"}
           </button>
         )}
         <button type="button" className="button" onClick={onClose}>
