@@ -17,10 +17,14 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
-from comity.app.demo.service import demo_config
+from comity.app.demo import service
+from comity.app.demo.service import DemoGateway, demo_config
 from comity.app.settings_reader import load_settings
 from comity.cli.api_client import ApiClient, find_gateway_by_url
+from comity.cli.main import comity
+from comity.errors import Misconfigured
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 SECONDS = 120.0
@@ -125,6 +129,26 @@ def children_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
 def all_gone(processes: list[psutil.Process]) -> bool:
     _, alive = psutil.wait_procs(processes, timeout=30)
     return alive == []
+
+
+def test_a_configuration_of_the_user_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMITY_STATE_DIR", str(tmp_path / "state"))
+    config = tmp_path / "comity.toml"
+    config.write_text("port = 1\n")
+    demo = CliRunner().invoke(comity, ["demo", "--keep", str(tmp_path)])
+    assert isinstance(demo.exception, Misconfigured), demo.output
+    assert config.read_text() == "port = 1\n"
+    config.write_text(demo_config(tmp_path))
+    # It would replace the handlers of pytest.
+    monkeypatch.setattr(service, "_log_into", Path)
+    monkeypatch.setattr(DemoGateway, "run", _do_nothing)
+    assert CliRunner().invoke(comity, ["demo", "--keep", str(tmp_path)]).exception is None
+
+
+async def _do_nothing(demo: DemoGateway) -> None:
+    pass
 
 
 def test_an_approval_through_the_api_lets_the_agent_go_on_and_ends_a_short_demo(

@@ -33,7 +33,7 @@ from comity.approvals.model import ApprovalRequest, ApprovalState
 from comity.approvals.presentation import approval_command
 from comity.cli.api_client import new_token, prepare_folder
 from comity.config.toml_writer import toml_value
-from comity.errors import MalformedMessage, Unavailable
+from comity.errors import MalformedMessage, Misconfigured, Unavailable
 from comity.http.server import ShutdownHooks, event_loop, run_http_server
 from comity.identity.login.api import link_path
 from comity.mcp.actors import LOCAL_OPERATOR
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 DEFAULT_PORT: Final = 2664
 START_TIMEOUT: Final = timedelta(seconds=60)
 APPROVAL_PATIENCE: Final = timedelta(minutes=20)
+_MARK: Final = "# `comity demo` wrote this file, and writes it again."
 _GUIDED_AGENT: Final = "agent:billing"
 _GUIDED_TOOL: Final = ("payments", "refund")
 _SHORT_ID_LENGTH: Final = 13
@@ -68,7 +69,7 @@ def run_demo(options: DemoOptions, echo: Print) -> None:
     prepare_folder()
     with _demo_folder(options.folder) as folder:
         config = folder / "comity.toml"
-        config.write_text(demo_config(folder), encoding="utf-8")
+        _write_config(config)
         _log_into(folder / "gateway.log")
         # The variables of the user's own gateway mean another one.
         port = free_port() if options.port is None else options.port
@@ -89,6 +90,23 @@ def _demo_folder(kept: Path | None) -> Generator[Path]:
     finally:
         logging.shutdown()
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _write_config(config: Path) -> None:
+    """Write the configuration of the demo. Raises Misconfigured for a file of the user."""
+    if config.is_symlink() or (config.exists() and not _is_of_demo(config)):
+        raise Misconfigured(
+            f"{config} exists, and no demo wrote it; name another folder with --keep"
+        )
+    config.write_text(demo_config(config.parent), encoding="utf-8")
+
+
+def _is_of_demo(config: Path) -> bool:
+    try:
+        with config.open("rb") as file:
+            return file.readline(len(_MARK) + 1) == f"{_MARK}\n".encode()
+    except OSError:
+        return False
 
 
 def _log_into(file: Path) -> None:
@@ -114,6 +132,7 @@ def free_port() -> int:
 def demo_config(folder: Path) -> str:
     """Return the configuration of the sample gateway."""
     lines = [
+        _MARK,
         "[policy]",
         'default_policy = "deny"',
         'require_approval = "dangerous"',
