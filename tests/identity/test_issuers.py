@@ -30,11 +30,12 @@ def test_everything_of_an_issuer_can_be_said(tmp_path: Path) -> None:
     (issuer,) = read(
         tmp_path,
         NEEDED + 'jwks_url = "http://127.0.0.1:9/keys"\nrequired_scopes = ["tools"]\n'
-        'principal_claim = "email"\nprincipal_prefix = "corp/"\n'
+        'principal_claim = "email"\nemail_is_verified = true\nprincipal_prefix = "corp/"\n'
         'algorithms = ["EdDSA"]\nkind = "agent"\ngroups_claim = "realm_access.roles"\n',
     )
     assert issuer.jwks_url == "http://127.0.0.1:9/keys"
     assert (issuer.required_scopes, issuer.principal_claim) == (("tools",), "email")
+    assert issuer.email_is_verified
     assert (issuer.principal_prefix, issuer.algorithms) == ("corp/", ("EdDSA",))
     assert issuer.kind is PrincipalKind.AGENT
     assert issuer.groups_claim == "realm_access.roles"

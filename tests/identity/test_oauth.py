@@ -253,10 +253,36 @@ async def test_no_token_speaks_for_the_gateway_or_its_local_user(
 
 async def test_another_claim_may_name_the_party(server: IssuerServer) -> None:
     tokens = tokens_of(server, principal_claim="email", kind=PrincipalKind.AGENT)
-    proof = await tokens.prove(server.token(email="ana@example.org"))
+    proof = await tokens.prove(server.token(email="ana@example.org", email_verified=True))
     assert (proof.actor.party, proof.actor.kind) == ("p:ana@example.org", PrincipalKind.AGENT)
-    doubtful = server.token(email="ana@example.org", email_verified=False)
-    assert await refused(tokens, doubtful) is UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    ("claims", "is_accepted", "is_accepted_by_setting"),
+    [
+        ({"email_verified": True}, True, True),
+        ({"email_verified": "true"}, True, True),
+        ({}, False, True),
+        *(
+            ({"email_verified": value}, False, False)
+            for value in (False, "false", 0, 1, "", "yes", [True])
+        ),
+    ],
+    ids=str,
+)
+async def test_an_email_names_the_party_only_if_it_is_verified(
+    server: IssuerServer,
+    claims: dict[str, Any],
+    is_accepted: bool,
+    is_accepted_by_setting: bool,
+) -> None:
+    token = server.token(email="ana@example.org", **claims)
+    for said, expected in ((False, is_accepted), (True, is_accepted_by_setting)):
+        tokens = tokens_of(server, principal_claim="email", email_is_verified=said)
+        if expected:
+            assert (await tokens.prove(token)).actor.party == "p:ana@example.org"
+        else:
+            assert await refused(tokens, token) is UNAUTHENTICATED
 
 
 async def test_a_token_that_never_ends_is_one_all_the_same(server: IssuerServer) -> None:

@@ -123,6 +123,8 @@ class TokenIssuer:
     required_scopes: tuple[str, ...] = ()
     principal_claim: str = "sub"
     principal_prefix: str = ""
+    # Whether each email of this issuer is verified, though its tokens do not say so.
+    email_is_verified: bool = False
     algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
     kind: PrincipalKind = PrincipalKind.PERSON
     name: str = ""

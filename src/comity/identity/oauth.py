@@ -298,8 +298,13 @@ def _proof(issuer: TokenIssuer, claims: dict[str, Any]) -> TokenClaims:
 def party_of(issuer: TokenIssuer, claims: Mapping[str, Any]) -> str:
     """Return the principal that verified claims name. Raises MalformedMessage."""
     named: object = claims.get(issuer.principal_claim)
-    is_doubtful = issuer.principal_claim == "email" and claims.get("email_verified") is False
-    if not isinstance(named, str) or not _NAME.fullmatch(named) or is_doubtful:
+    if issuer.principal_claim == "email" and not _is_email_verified(issuer, claims):
+        raise MalformedMessage(
+            "this token does not say that its email is verified: see email_is_verified in "
+            "[[identity.issuers]]",
+            UNAUTHENTICATED,
+        )
+    if not isinstance(named, str) or not _NAME.fullmatch(named):
         raise MalformedMessage(
             f"this token names no principal: see its claim {issuer.principal_claim}",
             UNAUTHENTICATED,
@@ -308,6 +313,14 @@ def party_of(issuer: TokenIssuer, claims: Mapping[str, Any]) -> str:
     if party in _RESERVED_PARTIES or party.startswith(("system:", GROUP_PREFIX)):
         raise MalformedMessage("this token names one whom no token can prove", UNAUTHENTICATED)
     return party
+
+
+def _is_email_verified(issuer: TokenIssuer, claims: Mapping[str, Any]) -> bool:
+    """Return whether the issuer vouches for the email. Some send the claim as text, some none."""
+    if issuer.email_is_verified and "email_verified" not in claims:
+        return True
+    verified: object = claims.get("email_verified")
+    return verified is True or verified == "true"
 
 
 def _scopes(claims: Mapping[str, Any]) -> set[str]:

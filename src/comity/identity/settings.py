@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from comity.config.document import ConfigValue
 from comity.config.fields import (
     TEXT,
+    TRUTH,
     FieldType,
     Members,
     members_of,
@@ -98,6 +99,10 @@ _MEMBERS: Final[Members] = {
     "principal_prefix": (
         FieldType(_prefix, TEXT.schema),
         "the prefix of that name in the name of the principal",
+    ),
+    "email_is_verified": (
+        TRUTH,
+        "whether each `email` is verified, for an issuer without the claim `email_verified`",
     ),
     "groups_claim": (
         FieldType(_claim, TEXT.schema),
