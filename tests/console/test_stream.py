@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from comity.cluster.in_process import MemoryBus, MemoryBusHub
+from comity.console import samples
 from comity.console.cluster import ConsoleBus
 from comity.console.samples import (
     BUCKETS,
@@ -169,6 +170,36 @@ async def test_a_sample_counts_what_happened_since_the_one_before() -> None:
     view = sample_view([taken])
     assert view["p50_ms"] is not None
     assert 2.5 <= view["p50_ms"] <= 5
+
+
+async def test_a_sample_of_another_version_is_dropped() -> None:
+    sampler = make_sampler("a", CallMetrics(lambda server, tool: True))
+    sampler.keep(TrafficSample("other", SAMPLE_SECONDS, buckets=(0,) * (BUCKETS + 1)))
+    sampler.keep(TrafficSample("b", SAMPLE_SECONDS))
+    await sampler.take(SAMPLE_SECONDS)
+    assert set(sampler.latest()) == {"a", "b"}
+    assert sampler.sum_at(SAMPLE_SECONDS)["waiting"] == 3
+
+
+async def test_a_sample_that_fails_does_not_end_the_sampler(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(samples, "SAMPLE_SECONDS", 0.01)
+    sampler = make_sampler("a", CallMetrics(lambda server, tool: True))
+    taken = asyncio.Queue[TrafficSample]()
+
+    def fail_once(sample: TrafficSample) -> None:
+        taken.put_nowait(sample)
+        if taken.qsize() == 1:
+            raise IndexError("a bug")
+
+    sampler.watchers.append(fail_once)
+    running = asyncio.ensure_future(sampler.run())
+    async with asyncio.timeout(SECONDS):
+        while taken.qsize() < 2:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert "A sample of the traffic failed" in caplog.text
 
 
 def test_a_percentile_lies_in_the_bucket_of_its_call() -> None:

@@ -99,7 +99,11 @@ class TrafficSampler:
         self._before = await self._read_totals()
         while True:
             await asyncio.sleep(SAMPLE_SECONDS - time.time() % SAMPLE_SECONDS)
-            await self.take(round(time.time() / SAMPLE_SECONDS) * SAMPLE_SECONDS)
+            try:
+                await self.take(round(time.time() / SAMPLE_SECONDS) * SAMPLE_SECONDS)
+            except Exception:
+                # The next sample may succeed, and the console shows a gap until then.
+                log.exception("A sample of the traffic failed because of an internal error")
 
     async def take(self, at: int) -> TrafficSample:
         """Take a sample now, and tell the watchers."""
@@ -125,13 +129,16 @@ class TrafficSampler:
 
     def keep(self, sample: TrafficSample) -> None:
         """Keep a sample of any node. A sample that is late or not whole is dropped."""
+        if len(sample.buckets) != BUCKETS:
+            # A node with another version of Comity may count in other buckets.
+            return
         samples = self._samples_by_node.get(sample.node)
         if samples is None:
             self._drop_old_nodes(sample.at)
             if len(self._samples_by_node) >= MAX_NODES:
                 return
             samples = self._samples_by_node[sample.node] = deque(maxlen=MAX_SAMPLES)
-        if len(sample.buckets) == BUCKETS and (not samples or samples[-1].at < sample.at):
+        if not samples or samples[-1].at < sample.at:
             samples.append(sample)
 
     def _drop_old_nodes(self, at: int) -> None:
