@@ -611,6 +611,15 @@ async def test_who_may_answer_for_itself_is_asked_by_a_form() -> None:
         assert bed.runs == 1
 
 
+async def test_a_form_that_would_cut_the_arguments_is_not_shown() -> None:
+    async with asking() as bed:
+        bed.grants.own.add(BEA.party)
+        session = await bed.front.client(elicitation={"form": {}, "url": {}})
+        call = bed.call(session, BEA, arguments={"path": "x" * 20_000})
+        _, params = await _asked(call)
+        assert params["mode"] == "url"
+
+
 async def test_an_agent_is_asked_by_no_form() -> None:
     async with asking() as bed:
         bed.grants.own.add(AGENT.party)

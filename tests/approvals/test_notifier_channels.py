@@ -245,6 +245,18 @@ async def test_slack_posts_a_message_with_buttons_and_changes_it_later(receiver:
     assert "actions" not in {each["type"] for each in change.json["blocks"]}
 
 
+@pytest.mark.parametrize("length", [3_000, 50_000])
+async def test_a_message_that_cuts_the_arguments_offers_no_answer(
+    receiver: Receiver, length: int
+) -> None:
+    receiver.usual = POSTED
+    arguments = {"text": "x" * length, "then": "rm -r /"}
+    await a_slack(receiver).send(a_notice(about={"tool": "a", "arguments": arguments}))
+    said = receiver.heard[0].json
+    assert [each["text"]["text"] for each in said["blocks"][-1]["elements"]] == ["Open"]
+    assert any("too long for Slack" in each for each in texts_in(said))
+
+
 async def test_without_a_signing_secret_a_message_has_no_buttons_and_no_arguments(
     receiver: Receiver,
 ) -> None:

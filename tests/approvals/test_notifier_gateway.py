@@ -273,6 +273,22 @@ async def test_a_click_of_one_who_may_not_answer_is_refused_in_private(
 
 
 @pytest.mark.timeout(120)
+async def test_a_click_cannot_approve_arguments_that_slack_does_not_show(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    async with told_through(receiver, a_slack(receiver, tmp_path)) as told:
+        about = {"tool": "files__write", "arguments": {"text": "x" * 3_000}}
+        ask = await told.scene.ask(about=about)
+        await told.heard(1)
+        assert (await told.click(ask)).status == 200
+        said = (await told.heard(2))[-1]
+        assert "too long for Slack" in said["text"]
+        assert await told.state(ask) is ApprovalState.PENDING
+        assert (await told.click(ask, action="comity_deny")).status == 200
+        assert await told.state(ask) is ApprovalState.DENIED
+
+
+@pytest.mark.timeout(120)
 async def test_a_forged_an_old_and_a_repeated_click_are_refused(
     receiver: Receiver, tmp_path: Path
 ) -> None:

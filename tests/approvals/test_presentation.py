@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -98,10 +99,12 @@ def test_no_stranger_steers_a_terminal_or_hides_a_word(trick: str) -> None:
     assert not any("\n" in text for text in plain)
 
 
-def test_what_is_too_long_to_be_read_is_cut_and_it_is_said_so() -> None:
-    told = text_of(an_ask(arguments={"code": "x" * 50_000}))["Arguments"]
-    assert len(told) < 17_000
-    assert "more characters not shown" in told
+def test_the_details_beside_which_people_answer_are_never_cut() -> None:
+    arguments = {"code": "x" * 50_000, "then": "rm -r /"}
+    ask = an_ask(arguments=arguments)
+    assert json.loads(text_of(ask)["Arguments"]) == arguments
+    assert not presentation.fits_message(ask)
+    assert "more characters not shown" in presentation.indented_json(arguments)
 
 
 def test_arguments_that_were_not_kept_are_named_by_their_digest() -> None:

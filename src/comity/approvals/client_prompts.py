@@ -13,6 +13,7 @@ from msgspec import Raw
 from comity.approvals import prompt_messages
 from comity.approvals.model import ApprovalDecision, ApprovalKind, ApprovalRequest
 from comity.approvals.pending_calls import ApprovedRounds, PendingCall
+from comity.approvals.presentation import fits_message
 from comity.approvals.prompt_messages import PromptMode
 from comity.errors import INVALID_PARAMS, MISSING_CAPABILITY, MalformedMessage, Unavailable
 from comity.mcp import eras, jsonrpc, protocol
@@ -100,7 +101,8 @@ def prompt_mode_for(
     if request.kind is ApprovalKind.SIGN_IN:
         # Its page asks who opens it, so that any client may show it.
         return PromptMode.URL if PromptMode.URL in modes else None
-    if PromptMode.FORM in modes and pending_call.approvals.refusal_reason(request, actor) is None:
+    is_form_possible = PromptMode.FORM in modes and fits_message(request)
+    if is_form_possible and pending_call.approvals.refusal_reason(request, actor) is None:
         spoken = any(answer.by == actor.party for answer in request.answers)
         if not spoken:
             return PromptMode.FORM

@@ -59,11 +59,24 @@ def one_line(text: str) -> str:
     return shown.replace("\n", "\\n").replace("\t", "\\t")
 
 
-def indented_json(value: object) -> str:
-    """Return a value as indented JSON, cut where it is too long."""
-    text = escape_unsafe(
+def whole_json(value: object) -> str:
+    """Return a value as indented JSON, with hidden characters shown."""
+    return escape_unsafe(
         reveal_hidden(json.dumps(value, indent=2, ensure_ascii=False, default=str))
     )
+
+
+def fits_message(request: ApprovalRequest, maximum: int = MAX_VALUE_LETTERS) -> bool:
+    """Return whether a message of this length shows all arguments that approvers may see.
+
+    A message that cuts them must offer no answer: the rest would be approved unseen.
+    """
+    return len(whole_json(request.about.get("arguments"))) <= maximum
+
+
+def indented_json(value: object) -> str:
+    """Return a value as indented JSON, cut where it is too long."""
+    text = whole_json(value)
     if len(text) <= MAX_VALUE_LETTERS:
         return text
     hidden = count_noun(len(text) - MAX_VALUE_LETTERS, "more character")
@@ -145,13 +158,14 @@ def detail_rows(request: ApprovalRequest, now: datetime, similar_text: str = "")
 
 
 def _action_row(request: ApprovalRequest) -> DetailRow:
+    """Return what an answer is about, never cut: people answer beside these rows."""
     if "arguments_digest" not in request.about:
         rest = {name: said for name, said in request.about.items() if name not in ("tool", "risk")}
-        return DetailRow("About", indented_json(rest) if rest else "", is_code=True)
+        return DetailRow("About", whole_json(rest) if rest else "", is_code=True)
     arguments = request.about.get("arguments")
     if arguments is None:
         return DetailRow("Arguments", ARGUMENTS_NOT_KEPT_TEXT)
-    return DetailRow("Arguments", indented_json(arguments), is_code=True)
+    return DetailRow("Arguments", whole_json(arguments), is_code=True)
 
 
 def describe_deadline(request: ApprovalRequest, now: datetime) -> str:

@@ -41,6 +41,7 @@ MAX_SIGNATURE_AGE: Final = timedelta(minutes=5)
 RESPONSE_ORIGINS: Final = ("https://hooks.slack.com", "https://hooks.slack-gov.com")
 """Where Slack lets an app answer a click. A click names the address, so others are refused."""
 
+_TOO_LONG_TEXT: Final = "The arguments are too long for Slack: open the request to answer it."
 _DECISION_BY_ACTION: Final = {
     "comity_approve": ApprovalDecision.ACCEPT,
     "comity_deny": ApprovalDecision.DECLINE,
@@ -191,7 +192,9 @@ class SlackChannel:
         blocks = [title, {"type": "section", "fields": fields}]
         if self.is_interactive and request.about.get("arguments") is not None:
             # People who answer here must see what they approve.
-            blocks.append(_code(presentation.indented_json(request.about["arguments"])))
+            blocks.append(_code(presentation.whole_json(request.about["arguments"])))
+            if not self.shows_all(request):
+                blocks.append({"type": "section", "text": _plain(_TOO_LONG_TEXT, MAX_FIELD_LENGTH)})
         if request.is_open:
             elements = [
                 *self._answer_buttons(request),
@@ -199,6 +202,10 @@ class SlackChannel:
             ]
             blocks.append({"type": "actions", "elements": elements})
         return blocks
+
+    def shows_all(self, request: ApprovalRequest) -> bool:
+        """Return whether a message shows all arguments. Without them, it takes no answer."""
+        return presentation.fits_message(request, MAX_ARGUMENT_LENGTH)
 
     def _digest_block(self, request: ApprovalRequest, person: str) -> dict[str, Any]:
         return {
@@ -216,7 +223,8 @@ class SlackChannel:
         }
 
     def _answer_buttons(self, request: ApprovalRequest) -> list[dict[str, Any]]:
-        if not self.is_interactive or not RULES_BY_KIND[request.kind].is_yes_or_no:
+        can_answer = self.is_interactive and RULES_BY_KIND[request.kind].is_yes_or_no
+        if not can_answer or not self.shows_all(request):
             return []
         confirm = {
             "title": _plain("Approve exactly this?", 100),

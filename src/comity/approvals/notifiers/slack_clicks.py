@@ -11,7 +11,7 @@ from comity.approvals.notifiers.slack import SlackChannel, SlackClick, click_in,
 from comity.approvals.service import ApprovalInbox
 from comity.audit.events import AuditResult, AuditType
 from comity.audit.log import AuditLog
-from comity.errors import UNAUTHENTICATED, MalformedMessage, Unavailable
+from comity.errors import INVALID_PARAMS, UNAUTHENTICATED, MalformedMessage, Unavailable
 from comity.http import asgi
 from comity.http.asgi import NOTIFIERS, HttpEndpoint, Receive, Scope, Send
 from comity.mcp.actors import GATEWAY, Actor, PrincipalKind
@@ -25,6 +25,7 @@ MAX_BODY_BYTES: Final = 256 * 1024
 MAX_PENDING_REPLIES: Final = 100
 _PATH: Final = re.compile(rf"{NOTIFIERS}([A-Za-z0-9][A-Za-z0-9_.-]{{0,63}})/slack")
 _UNSIGNED_TEXT: Final = "this request is not signed by Slack, or was used before"
+_TOO_LONG_TEXT: Final = "the arguments are too long for Slack; open the request to answer it"
 _UNKNOWN_TEXT: Final = (
     "Comity does not know you. Ask an operator to add your Slack user ID to the notifier"
 )
@@ -79,15 +80,27 @@ class SlackClicks:
         if actor is None:
             self._refuse(channel, click, _UNKNOWN_TEXT)
             return
-        approvals = self._inbox.approvals
         try:
-            answered = await approvals.answer(actor, click.request, click.decision)
+            answered = await self._take(channel, click, actor)
         except (MalformedMessage, Unavailable) as refused:
             self._refuse(channel, click, str(refused), actor)
             return
         self._record(channel, click, actor.party, AuditResult.SUCCESS)
-        notice = ApprovalNotice(NoticePhase.CHANGED, approvals.clock(), (answered,))
+        now = self._inbox.approvals.clock()
+        notice = ApprovalNotice(NoticePhase.CHANGED, now, (answered,))
         self._start(channel, click, _done_text(click, answered), notice)
+
+    async def _take(
+        self, channel: SlackChannel, click: SlackClick, actor: Actor
+    ) -> ApprovalRequest:
+        """Answer the request of a click. Raises MalformedMessage and Unavailable."""
+        approvals = self._inbox.approvals
+        if click.decision is ApprovalDecision.ACCEPT:
+            # A message of an earlier version may have a button all the same.
+            request = await approvals.get(actor, click.request)
+            if not channel.shows_all(request):
+                raise MalformedMessage(_TOO_LONG_TEXT, INVALID_PARAMS)
+        return await approvals.answer(actor, click.request, click.decision)
 
     def _actor_of(self, channel: SlackChannel, click: SlackClick) -> Actor | None:
         """Return the person who clicked; None for an unknown user, or one who is no person."""
