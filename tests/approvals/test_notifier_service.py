@@ -19,7 +19,7 @@ from comity.errors import Misconfigured
 from comity.mcp.actors import Actor, PrincipalKind
 from comity.policy.grants import Effect, Grant, GrantSet
 from comity.policy.risk import Risk
-from comity.toolkit.jobs import JobState
+from comity.toolkit.jobs import JobOutcome, JobState, QueuedJob
 from tests.support.notifier_scene import (
     ANA,
     BEN,
@@ -228,6 +228,33 @@ async def test_a_silent_notifier_delays_no_other_one() -> None:
             await asyncio.sleep(0)
     assert silent.tried == 4
     await scene.service.runner.stop()
+
+
+async def test_messages_wait_ever_longer_for_a_slow_notifier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = SilentChannel()
+    scene = NotifierScene({"silent": (an_entry("silent"), silent)})
+    queue = scene.records.approval_requests.notices
+    settle, delays = queue.settle, list[float]()
+
+    async def note_delay(job: QueuedJob, outcome: JobOutcome) -> bool:
+        if outcome.state is JobState.WAITING:
+            delays.append((outcome.at - scene.clock.now).total_seconds())
+        return await settle(job, outcome)
+
+    monkeypatch.setattr(queue, "settle", note_delay)
+    for number in range(5):
+        await scene.ask(number)
+    for _ in range(100):
+        for _ in range(20):
+            await scene.service.runner.start_due_jobs()
+            await asyncio.sleep(0)
+        scene.clock.now += timedelta(milliseconds=500)
+    await scene.service.runner.stop()
+    assert silent.tried == 4
+    assert delays[:6] == [0.5, 0.5, 1, 2, 4, 8]
+    assert set(delays[6:]) == {15}
 
 
 async def test_a_restart_loses_no_message() -> None:

@@ -57,6 +57,9 @@ MAX_DISPATCHES: Final = 8
 BUSY_DELAY: Final = timedelta(milliseconds=500)
 """How long a message waits while its notifier sends others, or while the first one is sent."""
 
+MAX_BUSY_DELAY: Final = timedelta(seconds=15)
+"""How long a message waits at most for a notifier that is slow."""
+
 REMEMBERED: Final = timedelta(days=14)
 """How long ended jobs are kept. Requests are open for at most a week."""
 
@@ -149,6 +152,8 @@ class NotifierService:
         self._clicks = clicks
         self._last_errors: dict[str, str] = {}
         self._busy: Counter[str] = Counter()
+        # When each notifier last began or ended a message.
+        self._active_at: dict[str, datetime] = {}
         most = MAX_DISPATCHES + MAX_ACTIVE_PER_NOTIFIER * len(notifiers)
         self.runner = WorkQueueRunner(
             "approval notices",
@@ -316,13 +321,13 @@ class NotifierService:
             await self._end(job, SKIPPED)
             return
         if self._busy[notifier.name] >= MAX_ACTIVE_PER_NOTIFIER:
-            await self._postpone(job)
+            await self._postpone(job, self._busy_delay(notifier.name))
             return
         notice = await self._notice(notifier, order, requests)
         if notice is None:
             await self._end(job, SKIPPED)
             return
-        self._busy[notifier.name] += 1
+        self._count_active(notifier.name, 1)
         try:
             async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
                 reference = await notifier.channel.send(notice, order.reference)
@@ -334,7 +339,7 @@ class NotifierService:
             await self._fail(job, order, notifier, notice, problem)
             return
         finally:
-            self._busy[notifier.name] -= 1
+            self._count_active(notifier.name, -1)
         self._last_errors.pop(notifier.name, None)
         is_reached = bool(reference) or not notifier.channel.is_personal
         if await self._end(job, f"{SENT}{reference}" if is_reached else SKIPPED) and is_reached:
@@ -488,8 +493,21 @@ class NotifierService:
         ended = JobOutcome(JobState.DONE, self._approvals.clock(), result=result)
         return await self._queue.settle(job, ended)
 
-    async def _postpone(self, job: QueuedJob) -> None:
-        later = self._approvals.clock() + BUSY_DELAY
+    def _count_active(self, notifier: str, change: int) -> None:
+        self._busy[notifier] += change
+        self._active_at[notifier] = self._approvals.clock()
+
+    def _busy_delay(self, notifier: str) -> timedelta:
+        """Return how long a message waits: as long as the notifier has made no progress.
+
+        So the delay doubles while a notifier is slow, and is short again as soon as it goes on.
+        Each attempt claims the job and writes it again.
+        """
+        idle = self._approvals.clock() - self._active_at[notifier]
+        return min(MAX_BUSY_DELAY, max(BUSY_DELAY, idle))
+
+    async def _postpone(self, job: QueuedJob, delay: timedelta = BUSY_DELAY) -> None:
+        later = self._approvals.clock() + delay
         await self._queue.settle(job, JobOutcome(JobState.WAITING, later))
 
     def _record_message(
