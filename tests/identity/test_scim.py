@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from comity.identity.principals import Principal
+from comity.identity.scim.service import ScimService
 from comity.mcp.actors import PrincipalKind
 from comity.mcp.refusals import REFUSAL_KEY
 from tests.contracts.stores import a_database
@@ -239,6 +240,28 @@ async def test_pages_are_stable_and_counted(scene: Provisioned) -> None:
     assert (await scene.scim("GET", "Users?startIndex=-3&count=1"))["startIndex"] == 1
     only = await scene.scim("GET", "Users?attributes=userName&count=1")
     assert set(only["Resources"][0]) == {"schemas", "id", "userName"}
+
+
+async def test_members_that_are_not_asked_for_are_not_read(
+    scene: Provisioned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana = (await scene.scim("POST", "Users", OKTA_USER, 201))["id"]
+    body = {"schemas": [GROUP], "displayName": "sre", "members": [{"value": ana}]}
+    await scene.scim("POST", "Groups", body, 201)
+    for query in (
+        "attributes=id,displayName",
+        "attributes=displayName",
+        "excludedAttributes=members",
+        f"excludedAttributes={GROUP}:members",
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(ScimService, "members_of", None)
+            (found,) = (await scene.scim("GET", f"Groups?{query}"))["Resources"]
+        assert "members" not in found
+        assert found["displayName"] == "sre"
+    for query in ("attributes=members.value", "excludedAttributes=meta", "count=1"):
+        (found,) = (await scene.scim("GET", f"Groups?{query}"))["Resources"]
+        assert [each["value"] for each in found["members"]] == [ana]
 
 
 async def test_a_name_that_exists_is_a_conflict(scene: Provisioned) -> None:

@@ -414,16 +414,14 @@ def error_document(status: int, fault: Fault, reason: str) -> Document:
 
 def select_members(document: Document, wanted: str, excluded: str) -> Document:
     """Return a resource with the wanted attributes only, or without the excluded ones."""
-    always = ("schemas", "id")
-    if wanted:
-        names = _names(wanted)
-        return {
-            name: each for name, each in document.items() if name in always or name.lower() in names
-        }
-    names = _names(excluded)
-    return {
-        name: each for name, each in document.items() if name in always or name.lower() not in names
-    }
+    return {name: each for name, each in document.items() if is_selected(name, wanted, excluded)}
+
+
+def is_selected(name: str, wanted: str, excluded: str) -> bool:
+    """Return whether a request asks for an attribute of a resource. (RFC 7644 §3.9)"""
+    if name in ("schemas", "id"):
+        return True
+    return name.lower() in _names(wanted) if wanted else name.lower() not in _names(excluded)
 
 
 def _names(text: str) -> set[str]:
