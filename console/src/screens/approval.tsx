@@ -219,8 +219,7 @@ function AnswerDialog({ request, verdict, onClose, onAnswered }: { request: Deta
   const needsContent = isYes && WITH_CONTENT.has(request.kind) && request.schema !== null;
   const [content, setContent] = useState<Values>(() => defaults(schema));
   const rule = isYes ? request.rule : null;
-  // A dangerous call is never approved by one key: its tool must be typed.
-  const typed = isYes && request.risk === "dangerous" ? request.tool : undefined;
+  const typed = isYes ? wordToType(request) : undefined;
   const answer = async () => {
     await data(
       api.POST("/api/approvals/{id}/answer", {
@@ -256,6 +255,15 @@ function AnswerDialog({ request, verdict, onClose, onAnswered }: { request: Deta
       )}
     </Confirm>
   );
+}
+
+const HARMLESS = new Set(["safe", "moderate"]);
+
+/** The word that approves a request, so that no single key can. A request without a known risk needs it too. */
+function wordToType(request: Detail): string | undefined {
+  if (HARMLESS.has(request.risk ?? "")) return undefined;
+  // A request for a whole server has no tool.
+  return request.tool.trim() || request.server.trim() || "approve";
 }
 
 function effectOf(request: Detail): string {
