@@ -4,7 +4,7 @@ import asyncio
 import re
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.console.world import (
     NEEDS_BROWSER,
@@ -240,3 +240,30 @@ async def test_a_person_signs_out_and_the_session_is_over(world: World, browser:
     await ben.page.wait_for_url(re.compile("/login"))
     await ben.open("/servers")
     await ben.page.wait_for_url(re.compile("/login"))
+
+
+async def test_a_list_is_current_again_after_the_stream_was_refused_once(
+    world: World, browser: Browser
+) -> None:
+    ana = await sign_in(browser, world)
+    refused = asyncio.Event()
+
+    async def refuse(route: Route) -> None:
+        refused.set()
+        await route.fulfill(status=503)
+
+    await ana.page.route("**/api/stream", refuse, times=1)
+    await ana.open("/approvals")
+    await asyncio.wait_for(refused.wait(), SECONDS)
+    await ana.page.get_by_text("connection lost").first.wait_for()
+    # No hint of this request reaches the page: it is made before the stream is open again.
+    calling = asyncio.create_task(world.call("disks__wipe"))
+    request = await world.wait_for_request("wipe")
+    row = ana.page.get_by_role("row", name="disks/wipe")
+    await row.first.wait_for()
+    await expect(ana.page.get_by_text("live", exact=True).first).to_be_visible()
+    answer = {"verdict": "decline", "reason": "", "content": {}, "remember": False, "rule": None}
+    await world.api("POST", f"/api/approvals/{request}/answer", answer)
+    await calling
+    # A hint of the new stream removes it.
+    await expect(row).to_have_count(0)

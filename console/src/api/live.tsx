@@ -3,6 +3,11 @@ import { useQueryClient } from "@tanstack/react-query";
 import { createContext, useContext, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { TopicRefresher } from "./refresh";
 
+const LEAST_RECONNECT_MS = 2_000;
+/** Browsers that lost the same gateway do not come back at the same moment. */
+const RECONNECT_JITTER_MS = 3_000;
+const EVERY_TOPIC = "";
+
 type Connection = "connecting" | "live" | "lost" | "paused";
 type Listener = (hint: Hint) => void;
 export type Hint = { topic: string; [member: string]: unknown };
@@ -23,21 +28,45 @@ export function LiveProvider({ children }: { children: ReactNode }) {
 
   useEffect(() => {
     if (isPaused) return;
-    const source = new EventSource("/api/stream");
-    const refresher = new TopicRefresher((topic) => queries.invalidateQueries({ queryKey: [topic] }));
+    const refresher = new TopicRefresher((topic) => queries.invalidateQueries(topic === EVERY_TOPIC ? {} : { queryKey: [topic] }));
+    let source: EventSource;
+    let timer: number | undefined;
     const take = (event: MessageEvent<string>) => {
       const hint = readHint(event.data);
       if (hint === null) return;
       for (const listener of listeners.current) listener(hint);
       refresher.add(hint.topic);
     };
-    source.onopen = () => setState("live");
-    source.onerror = () => setState("lost");
-    source.onmessage = take;
-    source.addEventListener("hint", take as EventListener);
+    // A browser gives up after an answer other than 200, and does not say which one it was. With
+    // ended credentials, reading the session leads to the sign-in.
+    const reconnectLater = () => {
+      source.close();
+      setState("lost");
+      void queries.invalidateQueries({ queryKey: ["session"] });
+      window.clearTimeout(timer);
+      timer = window.setTimeout(connect, LEAST_RECONNECT_MS + Math.random() * RECONNECT_JITTER_MS);
+    };
+    const connect = () => {
+      source = new EventSource("/api/stream");
+      source.onopen = () => {
+        setState("live");
+        // The gateway does not repeat the hints from before the stream was open.
+        refresher.add(EVERY_TOPIC);
+      };
+      source.onerror = () => {
+        if (source.readyState === EventSource.CLOSED) reconnectLater();
+        else setState("lost");
+      };
+      source.onmessage = take;
+      source.addEventListener("hint", take as EventListener);
+      source.addEventListener("end", reconnectLater);
+    };
+    connect();
     return () => {
+      window.clearTimeout(timer);
       source.close();
       refresher.stop();
+      setState("connecting");
     };
   }, [isPaused, queries]);
 
