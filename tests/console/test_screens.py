@@ -6,6 +6,7 @@ import re
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
+from comity.audit.events import AuditResult
 from tests.console.world import (
     NEEDS_BROWSER,
     PHONE,
@@ -267,3 +268,18 @@ async def test_a_list_is_current_again_after_the_stream_was_refused_once(
     await calling
     # A hint of the new stream removes it.
     await expect(row).to_have_count(0)
+
+
+async def test_the_results_to_filter_by_are_those_of_the_audit_log(
+    world: World, browser: Browser
+) -> None:
+    ana = await sign_in(browser, world)
+    await ana.open("/audit")
+    options = ana.page.get_by_label("Result", exact=True).locator("option[value]:not([value=''])")
+    await expect(options).to_have_count(len(AuditResult))
+    values = [await each.get_attribute("value") for each in await options.all()]
+    assert values == [result.lower() for result in AuditResult]
+    await world.call("example__echo", {"message": "hello"})
+    await ana.page.get_by_label("Result", exact=True).select_option("success")
+    await expect(ana.page.locator("[role=row][data-index]").first).to_contain_text("success")
+    assert_no_complaints(ana)

@@ -10,7 +10,7 @@ import { count, moment, visible } from "../ui/text";
 
 type Entry = Schemas["AuditEntryView"];
 
-const RESULT_TONES: Record<string, Tone> = { SUCCESS: "good", FAILURE: "bad", DENIED: "bad", BLOCKED: "bad", ERROR: "bad", PENDING: "warn" };
+const RESULT_TONES: Record<string, Tone> = { SUCCESS: "good", FAILURE: "bad", BLOCKED: "bad", PENDING: "warn", UNKNOWN: "bad" };
 
 const COLUMNS: Column<Entry>[] = [
   { name: "When", width: "6.5rem", cell: (row) => <Time at={row.at} />, onPhone: true },
@@ -28,7 +28,7 @@ const SPANS = [
   ["168", "Last week"],
   ["720", "Last 30 days"],
 ] as const;
-const RESULTS = [["", "Any result"], ...["success", "failure", "denied", "error"].map((each) => [each, each] as const)] as const;
+const RESULTS = [["", "Any result"], ...["success", "failure", "blocked", "pending", "unknown"].map((each) => [each, each] as const)] as const;
 
 export function Audit() {
   const [filters, change] = useFilters();
