@@ -1,9 +1,10 @@
 // The approval requests: a list that can be answered by keyboard, and one request with all that an
 // approver needs. The buttons come first and stay in view.
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { useParams } from "@tanstack/react-router";
 import { useEffect } from "react";
 import { api, data, type Schemas } from "../api/client";
+import { usePages } from "../api/pages";
 import { at, useFilters, useGo } from "../navigate";
 import { Chip, Empty, Loading, Problem, Risk, SearchBox, Select, Time, Words, type Tone } from "../ui/parts";
 import { useIsPhone, VirtualList, type Column } from "../ui/list";
@@ -53,31 +54,37 @@ const CLOSED_COLUMNS: Column<Approval>[] = [
   ...COLUMNS.slice(2),
 ];
 
+const approvalsOf = (page: Schemas["ApprovalPage"]) => page.approvals;
+const keyOf = (row: Approval) => row.id;
+
 export function Approvals() {
   const { id } = useParams({ strict: false }) as { id?: string };
   const [filters, change] = useFilters();
   const go = useGo();
   const isPhone = useIsPhone();
   const { state = "", search = "" } = filters;
-  const list = useInfiniteQuery({
+  const { list, pages, rows, hasMore, readMore, isOld, setAtTop } = usePages({
     queryKey: ["approvals", "list", state, search],
-    queryFn: ({ pageParam }) => data(api.GET("/api/approvals", { params: { query: { state, text: search, cursor: pageParam, limit: 100 } } })),
-    initialPageParam: "",
-    getNextPageParam: (page) => page.next,
+    read: (cursor: string) => data(api.GET("/api/approvals", { params: { query: { state, text: search, cursor, limit: 100 } } })),
+    first: "",
+    next: (page) => page.next,
+    rowsOf: approvalsOf,
+    keepsRows: true,
   });
-  const rows = list.data?.pages.flatMap((page) => page.approvals) ?? [];
-  const total = list.data?.pages[0]?.total;
+  const total = pages[0]?.total;
   const open = (row: Approval) => go(at.approval(row.id), { state, search });
   const next = () => {
     const place = rows.findIndex((each) => each.id === id);
     const other = rows[place + 1] ?? rows[place - 1];
+    // Far down, the list does not follow the hints. The answered request must leave it.
+    void list.refetch();
     if (other) open(other);
     else go("/approvals", { state, search });
   };
   // An empty page may have a next one: the reader may not see all requests.
   useEffect(() => {
-    if (rows.length === 0 && list.hasNextPage && !list.isFetchingNextPage) void list.fetchNextPage();
-  }, [rows.length, list]);
+    if (rows.length === 0) readMore();
+  }, [rows.length, readMore]);
   const showsList = !(isPhone && id);
   return (
     <div className="screen">
@@ -109,12 +116,14 @@ export function Approvals() {
               label="Approval requests"
               rows={rows}
               columns={state ? CLOSED_COLUMNS : id ? NARROW : COLUMNS}
-              keyOf={(row) => row.id}
+              keyOf={keyOf}
               onOpen={open}
               current={id}
               total={total}
-              isMore={list.hasNextPage}
-              onMore={() => list.isFetchingNextPage || void list.fetchNextPage()}
+              isMore={hasMore}
+              onMore={readMore}
+              isOld={isOld}
+              onTop={setAtTop}
             />
           ))}
       </div>

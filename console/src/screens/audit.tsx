@@ -1,7 +1,8 @@
 // The audit log: filters in the address, one row for each entry, and the state of its verification.
-import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, data, type Schemas } from "../api/client";
+import { MAX_PAGES, usePages } from "../api/pages";
 import { at, useFilters, useGo } from "../navigate";
 import { useMayWrite } from "../session";
 import { VirtualList, type Column } from "../ui/list";
@@ -30,21 +31,25 @@ const SPANS = [
 ] as const;
 const RESULTS = [["", "Any result"], ...["success", "failure", "blocked", "pending", "unknown"].map((each) => [each, each] as const)] as const;
 
+const entriesOf = (page: Schemas["AuditPage"]) => page.entries;
+const keyOf = (row: Entry) => `${row.node} ${row.seq}`;
+
 export function Audit() {
   const [filters, change] = useFilters();
   const [open, setOpen] = useState<Entry | null>(null);
   const { actor = "", tool = "", server = "", result = "", type = "", trace = "", hours = "" } = filters;
-  const list = useInfiniteQuery({
+  const { list, rows, hasMore, readMore, isCut, isOld, setAtTop } = usePages({
     queryKey: ["audit", "list", actor, tool, server, result, type, trace, hours],
-    queryFn: ({ pageParam }) => {
+    read: (cursor: string) => {
       const since = hours ? new Date(Date.now() - Number(hours) * 3_600_000).toISOString() : "";
-      return data(api.GET("/api/audit", { params: { query: { actor, tool, server, result, type, trace, since, cursor: pageParam } } }));
+      return data(api.GET("/api/audit", { params: { query: { actor, tool, server, result, type, trace, since, cursor } } }));
     },
-    initialPageParam: "",
-    getNextPageParam: (page) => page.next,
-    maxPages: 40,
+    first: "",
+    next: (page) => page.next,
+    rowsOf: entriesOf,
+    maxPages: MAX_PAGES,
+    keepsRows: true,
   });
-  const rows = list.data?.pages.flatMap((page) => page.entries) ?? [];
   return (
     <div className="screen">
       <div className="head">
@@ -70,10 +75,13 @@ export function Audit() {
           label="Audit entries"
           rows={rows}
           columns={COLUMNS}
-          keyOf={(row) => `${row.node} ${row.seq}`}
+          keyOf={keyOf}
           onOpen={setOpen}
-          isMore={list.hasNextPage}
-          onMore={() => list.isFetchingNextPage || void list.fetchNextPage()}
+          isMore={hasMore}
+          onMore={readMore}
+          isOld={isOld}
+          isCut={isCut}
+          onTop={setAtTop}
           footer={<Export rows={rows} />}
         />
       )}

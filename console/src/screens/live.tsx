@@ -1,7 +1,8 @@
 // Live servers: pushes, turns with what was injected and rewritten, channels, state and models.
-import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ApiError, data, type Schemas } from "../api/client";
+import { MAX_PAGES, usePages } from "../api/pages";
 import { useFilters } from "../navigate";
 import { useMayWrite } from "../session";
 import { Chip, Code, Confirm, Empty, Facts, Loading, Problem, Time, Words, type Tone } from "../ui/parts";
@@ -32,15 +33,18 @@ export function LiveServers() {
 
 const TURN_TONES: Record<string, Tone> = { done: "good", failed: "bad", withheld: "bad", waiting: "warn", decided: "accent" };
 
+const turnsOf = (page: Schemas["TurnPage"]) => page.turns;
+const pushesOf = (page: Schemas["PushPage"]) => page.pushes;
+
 function Turns() {
-  const list = useInfiniteQuery({
+  const { list, rows: turns, hasMore, readMore, isCut } = usePages({
     queryKey: ["live", "turns"],
-    queryFn: ({ pageParam }) => data(api.GET("/api/turns", { params: { query: { before: pageParam } } })),
-    initialPageParam: 0,
-    getNextPageParam: (page) => page.next,
-    maxPages: 20,
+    read: (before: number) => data(api.GET("/api/turns", { params: { query: { before } } })),
+    first: 0,
+    next: (page) => page.next,
+    rowsOf: turnsOf,
+    maxPages: MAX_PAGES,
   });
-  const turns = list.data?.pages.flatMap((page) => page.turns) ?? [];
   if (list.isPending) return <Loading what="turns" />;
   if (list.error) return <Problem error={list.error} />;
   if (turns.length === 0) return <Empty>No turns yet. A live server's push or a conversation starts one.</Empty>;
@@ -49,11 +53,12 @@ function Turns() {
       {turns.map((turn) => (
         <Turn key={turn.id} turn={turn} />
       ))}
-      {list.hasNextPage && (
-        <button type="button" className="button" onClick={() => void list.fetchNextPage()}>
+      {hasMore && (
+        <button type="button" className="button" onClick={readMore}>
           Older turns
         </button>
       )}
+      {isCut && <p className="soft">Older turns are not shown here.</p>}
     </div>
   );
 }
@@ -141,19 +146,19 @@ function Injections({ turn }: { turn: Schemas["TurnView"] }) {
 function Pushes() {
   const mayWrite = useMayWrite();
   const queries = useQueryClient();
-  const list = useInfiniteQuery({
+  const { list, pages, rows: pushes, hasMore, readMore, isCut } = usePages({
     queryKey: ["live", "pushes"],
-    queryFn: ({ pageParam }) => data(api.GET("/api/pushes", { params: { query: { cursor: pageParam } } })),
-    initialPageParam: "",
-    getNextPageParam: (page) => page.next,
-    maxPages: 20,
+    read: (cursor: string) => data(api.GET("/api/pushes", { params: { query: { cursor } } })),
+    first: "",
+    next: (page) => page.next,
+    rowsOf: pushesOf,
+    maxPages: MAX_PAGES,
   });
   const retry = useMutation({
     mutationFn: (number: number) => data(api.POST("/api/pushes/{number}/retry", { params: { path: { number: String(number) } }, body: {} })),
     onSuccess: () => queries.invalidateQueries({ queryKey: ["live", "pushes"] }),
   });
-  const pushes = list.data?.pages.flatMap((page) => page.pushes) ?? [];
-  const first = list.data?.pages[0];
+  const first = pages[0];
   if (list.isPending) return <Loading what="pushes" />;
   if (list.error) return <Problem error={list.error} />;
   if (pushes.length === 0) return <Empty>No pushes yet.</Empty>;
@@ -178,11 +183,12 @@ function Pushes() {
           </li>
         ))}
       </ul>
-      {list.hasNextPage && (
-        <button type="button" className="button" onClick={() => void list.fetchNextPage()}>
+      {hasMore && (
+        <button type="button" className="button" onClick={readMore}>
           Older pushes
         </button>
       )}
+      {isCut && <p className="soft">Older pushes are not shown here.</p>}
     </section>
   );
 }

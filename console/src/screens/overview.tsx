@@ -75,8 +75,8 @@ function Plots({ samples, seconds }: { samples: Sample[]; seconds: number }) {
 const MAP_LIMIT = 500;
 
 function StateMap() {
-  const list = useServers({});
-  const servers = list.data?.pages.flatMap((page) => page.servers).slice(0, MAP_LIMIT) ?? [];
+  const { list, rows } = useServers({});
+  const servers = rows.slice(0, MAP_LIMIT);
   const glyphs = { good: "●", warn: "▲", bad: "■", accent: "◆", "": "○" };
   return (
     <section className="card" aria-label="Servers">

@@ -1,6 +1,6 @@
 // All servers: their states, filters, and a way to each one.
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { api, data, type Schemas } from "../api/client";
+import { usePages } from "../api/pages";
 import { at, useFilters, useGo } from "../navigate";
 import { Chip, Empty, Loading, Problem, SearchBox, Select, Time, Words, type Tone } from "../ui/parts";
 import { VirtualList, type Column } from "../ui/list";
@@ -39,22 +39,26 @@ const COLUMNS: Column<Server>[] = [
   },
 ];
 
+const serversOf = (page: { servers: Server[] }) => page.servers;
+const keyOf = (row: Server) => row.id;
+
 export function useServers(filters: { state?: string; search?: string }) {
-  return useInfiniteQuery({
+  return usePages({
     queryKey: ["servers", "list", filters],
-    queryFn: ({ pageParam }) =>
-      data(api.GET("/api/servers", { params: { query: { state: (filters.state || undefined) as State | undefined, text: filters.search, cursor: pageParam } } })),
-    initialPageParam: 0,
-    getNextPageParam: (page) => (page.next ? Number(page.next) : undefined),
+    read: (cursor: number) =>
+      data(api.GET("/api/servers", { params: { query: { state: (filters.state || undefined) as State | undefined, text: filters.search, cursor } } })),
+    first: 0,
+    next: (page) => (page.next ? Number(page.next) : undefined),
+    rowsOf: serversOf,
+    keepsRows: true,
   });
 }
 
 export function Servers() {
   const [filters, change] = useFilters();
   const go = useGo();
-  const list = useServers({ state: filters.state, search: filters.search });
-  const rows = list.data?.pages.flatMap((page) => page.servers) ?? [];
-  const total = list.data?.pages[0]?.total;
+  const { list, pages, rows, hasMore, readMore, isOld, setAtTop } = useServers({ state: filters.state, search: filters.search });
+  const total = pages[0]?.total;
   return (
     <div className="screen">
       <div className="head">
@@ -74,11 +78,13 @@ export function Servers() {
           label="Servers"
           rows={rows}
           columns={COLUMNS}
-          keyOf={(row) => row.id}
+          keyOf={keyOf}
           onOpen={(row) => go(at.server(row.id))}
           total={total}
-          isMore={list.hasNextPage}
-          onMore={() => list.isFetchingNextPage || void list.fetchNextPage()}
+          isMore={hasMore}
+          onMore={readMore}
+          isOld={isOld}
+          onTop={setAtTop}
         />
       )}
     </div>

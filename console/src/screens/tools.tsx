@@ -1,7 +1,8 @@
 // All tools, and the search playground with the parts of each score.
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { api, data, type Schemas } from "../api/client";
+import { usePages } from "../api/pages";
 import { at, useFilters, useGo } from "../navigate";
 import { VirtualList, type Column } from "../ui/list";
 import { Chip, Empty, Loading, Problem, Risk, SearchBox, Select, Words } from "../ui/parts";
@@ -36,21 +37,25 @@ export function Tools() {
   );
 }
 
+const toolsOf = (page: { tools: Tool[] }) => page.tools;
+const keyOf = (row: Tool) => row.name;
+
 function AllTools() {
   const [filters, change] = useFilters();
   const go = useGo();
   const { search = "", server } = filters;
-  const list = useInfiniteQuery({
+  const { list, rows, hasMore, readMore, isOld, setAtTop } = usePages({
     queryKey: ["tools", "list", search, server],
-    queryFn: ({ pageParam }) => data(api.GET("/api/tools", { params: { query: { search, server, cursor: pageParam || undefined } } })),
-    initialPageParam: "",
-    getNextPageParam: (page) => page.next ?? undefined,
+    read: (cursor: string) => data(api.GET("/api/tools", { params: { query: { search, server, cursor: cursor || undefined } } })),
+    first: "",
+    next: (page) => page.next,
+    rowsOf: toolsOf,
+    keepsRows: true,
   });
-  const rows = list.data?.pages.flatMap((page) => page.tools) ?? [];
   // The search filters each page, so an empty page may have a next one.
   useEffect(() => {
-    if (rows.length < 20 && list.hasNextPage && !list.isFetchingNextPage) void list.fetchNextPage();
-  }, [rows.length, list]);
+    if (rows.length < 20) readMore();
+  }, [rows.length, readMore]);
   return (
     <>
       <div className="bar">
@@ -64,17 +69,19 @@ function AllTools() {
       <Problem error={list.error} retry={() => void list.refetch()} />
       {list.isPending ? (
         <Loading what="tools" />
-      ) : rows.length === 0 && !list.hasNextPage ? (
+      ) : rows.length === 0 && !hasMore ? (
         <Empty>{search ? "No tool fits." : "No tools yet."}</Empty>
       ) : (
         <VirtualList
           label="Tools"
           rows={rows}
           columns={COLUMNS}
-          keyOf={(row) => row.name}
+          keyOf={keyOf}
           onOpen={(row) => go(at.tool(row.name))}
-          isMore={list.hasNextPage}
-          onMore={() => list.isFetchingNextPage || void list.fetchNextPage()}
+          isMore={hasMore}
+          onMore={readMore}
+          isOld={isOld}
+          onTop={setAtTop}
         />
       )}
     </>

@@ -1,8 +1,9 @@
 // Topics: a live timeline threaded by correlation, proposals as cards, members and capabilities.
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { useParams } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { api, data, type Schemas } from "../api/client";
+import { MAX_PAGES, usePages } from "../api/pages";
 import { at, To } from "../navigate";
 import { Chip, Code, Empty, Loading, Problem, Risk, Time, Words, type Tone } from "../ui/parts";
 import { visible } from "../ui/text";
@@ -40,8 +41,7 @@ export function Topics() {
 
 function Topic({ topic }: { topic: string }) {
   const found = useQuery({ queryKey: ["topics", topic], queryFn: () => data(api.GET("/api/topics/{topic}", { params: { path: { topic } } })) });
-  const list = useEnvelopes(topic);
-  const envelopes = useMemo(() => list.data?.pages.flatMap((page) => page.envelopes) ?? [], [list.data]);
+  const messages = useEnvelopes(topic);
   return (
     <div className="screen">
       <div className="head">
@@ -50,8 +50,8 @@ function Topic({ topic }: { topic: string }) {
       </div>
       <Problem error={found.error} />
       <div className="topic">
-        <Proposals topic={topic} envelopes={envelopes} />
-        <Timeline list={list} envelopes={envelopes} />
+        <Proposals topic={topic} envelopes={messages.rows} />
+        <Timeline messages={messages} />
         <Members members={found.data?.participants ?? []} />
       </div>
     </div>
@@ -85,17 +85,21 @@ function Members({ members }: { members: Schemas["MemberView"][] }) {
   );
 }
 
+const envelopesOf = (page: Schemas["EnvelopePage"]) => page.envelopes;
+
 function useEnvelopes(topic: string) {
-  return useInfiniteQuery({
+  return usePages({
     queryKey: ["topics", topic, "envelopes"],
-    queryFn: ({ pageParam }) => data(api.GET("/api/topics/{topic}/envelopes", { params: { path: { topic }, query: { cursor: pageParam } } })),
-    initialPageParam: 0,
-    getNextPageParam: (page) => (page.next ? Number(page.next) : undefined),
-    maxPages: 20,
+    read: (cursor: number) => data(api.GET("/api/topics/{topic}/envelopes", { params: { path: { topic }, query: { cursor } } })),
+    first: 0,
+    next: (page) => (page.next ? Number(page.next) : undefined),
+    rowsOf: envelopesOf,
+    maxPages: MAX_PAGES,
   });
 }
 
-function Timeline({ list, envelopes }: { list: ReturnType<typeof useEnvelopes>; envelopes: Envelope[] }) {
+function Timeline({ messages }: { messages: ReturnType<typeof useEnvelopes> }) {
+  const { list, rows: envelopes, hasMore, readMore, isCut } = messages;
   const threads = useMemo(() => threaded(envelopes), [envelopes]);
   return (
     <section aria-label="Timeline" className="list timeline">
@@ -114,11 +118,12 @@ function Timeline({ list, envelopes }: { list: ReturnType<typeof useEnvelopes>; 
           </li>
         ))}
       </ol>
-      {list.hasNextPage && (
-        <button type="button" className="button" onClick={() => void list.fetchNextPage()}>
+      {hasMore && (
+        <button type="button" className="button" onClick={readMore}>
           Older messages
         </button>
       )}
+      {isCut && <p className="soft">Older messages are not shown here.</p>}
     </section>
   );
 }
