@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
@@ -263,7 +264,8 @@ async def test_a_list_is_current_again_after_the_stream_was_refused_once(
     row = ana.page.get_by_role("row", name="disks/wipe")
     await row.first.wait_for()
     await expect(ana.page.get_by_text("live", exact=True).first).to_be_visible()
-    answer = {"verdict": "decline", "reason": "", "content": {}, "remember": False, "rule": None}
+    answer: dict[str, Any] = {"verdict": "decline", "reason": "", "content": {}}
+    answer |= {"remember": False, "rule": None}
     await world.api("POST", f"/api/approvals/{request}/answer", answer)
     await calling
     # A hint of the new stream removes it.
