@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from comity.errors import EXHAUSTED, METHOD_NOT_FOUND, MalformedMessage, Unavailable
 from comity.mcp import jsonrpc, protocol
+from comity.mcp.actors import Actor
 from comity.mcp.entries import EntryKind
 from comity.mcp.jsonrpc import LIMITS, Frame
 from comity.mcp.mgp import ServerLifecycleState
@@ -31,7 +32,7 @@ from comity.servers.supervisor import ServerOptions
 from comity.sessions.calls import ActiveCalls, Call
 from comity.sessions.client_streams import ClientStream
 from comity.sessions.sessions import Session
-from comity.sessions.upstream import UpstreamConnection
+from comity.sessions.upstream import TransportAccount, TransportListener, UpstreamConnection
 from tests.support.carriers import (
     SILENCE,
     Clock,
@@ -744,3 +745,37 @@ def test_where_people_stand_in_a_server_hears_so_but_for_what_its_client_said(
         "protocolVersion": "1",
         "capabilities": {"roots": {}, "elicitation": heard},
     }
+
+
+class AccountCarrier(ScriptedCarrier):
+    """A carrier whose requests can have the token of an account."""
+
+    account: TransportAccount | None = None
+    has_fixed_credentials = False
+
+    def attach(self, listener: TransportListener) -> None:
+        self.receiver, self.is_open = listener, True
+
+
+class AccountScript(Script):
+    """A server whose carriers can have an account."""
+
+    def create_transport(self, era: Era) -> ScriptedCarrier:
+        made = AccountCarrier(self, era)
+        self.carriers.append(made)
+        return made
+
+
+async def test_a_bounded_key_does_not_share_the_connection_of_a_wider_key() -> None:
+    async with standing() as house:
+        server = await connected(house, AccountScript(modern=True))
+        server.connections.set_own_accounts(has_own_accounts=True)
+        actors = (
+            Actor("agent:ci"),
+            Actor("agent:ci", permissions=(("tools/call", "srv/*"),)),
+            Actor("agent:ci", excluded=("account/",)),
+        )
+        opened = [server.connections.modern_connection(each) for each in actors]
+        bridges = [await server.connections.bridge_connection({}, each) for each in actors]
+        assert len({id(each) for each in (*opened, *bridges)}) == 6
+        assert server.connections.modern_connection(actors[1]) is opened[1]

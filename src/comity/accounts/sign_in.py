@@ -37,7 +37,7 @@ from comity.errors import (
     Unavailable,
 )
 from comity.identity.login.model import BrowserSession
-from comity.mcp.actors import Actor, PrincipalKind
+from comity.mcp.actors import Actor, Authority, PrincipalKind
 from comity.mcp.entries import CatalogEntry
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.refusals import Refusal
@@ -84,7 +84,7 @@ class AccountSelector:
         self._policy_engine = policy_engine
         self._people = people
         self._generation = generation
-        self._owners: dict[tuple[str, tuple[str, ...], str], tuple[int, str | Refusal]] = {}
+        self._owners: dict[tuple[Authority, str], tuple[int, str | Refusal]] = {}
 
     def key_for(self, actor: Actor, server: str) -> AccountKey | Refusal | None:
         """Return the account of an actor, a refusal, or None if the server needs none."""
@@ -100,21 +100,20 @@ class AccountSelector:
 
     def _owner_for(self, actor: Actor, server: str) -> str | Refusal:
         """Return the person whose account an agent may use. Grants decide that."""
-        asked = (actor.party, actor.groups, server)
+        asked = (actor.authority, server)
         known = self._owners.get(asked)
         if known is not None and known[0] == self._generation.number:
             return known[1]
         number = self._generation.number
         owners = {each.owner for each in self.accounts.accounts_of(server)}
-        found = [
-            person
-            for person in sorted(owners.union(self._people()))
-            if person and self._may_use(actor, server, person)
-        ]
+        people = sorted(owners.union(self._people()) - {SHARED})
+        found = [person for person in people if self._may_use(actor, server, person)]
         answer = found[0] if len(found) == 1 else _owner_refusal(actor, server, len(found))
-        if len(self._owners) >= MAX_REMEMBERED_OWNERS:
-            self._owners.clear()
-        self._owners[asked] = number, answer
+        # The end of a grant does not change the generation, so such an answer is never kept.
+        if all(self._policy_engine.never_expires(actor, server, each) for each in people):
+            if len(self._owners) >= MAX_REMEMBERED_OWNERS:
+                self._owners.clear()
+            self._owners[asked] = number, answer
         return answer
 
     def _may_use(self, actor: Actor, server: str, person: str) -> bool:

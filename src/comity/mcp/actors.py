@@ -36,6 +36,10 @@ GROUP_PREFIX: Final = "group:"
 """The prefix of a group in the subject of a grant. No principal has an id with this prefix."""
 
 
+type Authority = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...] | None, tuple[str, ...]]
+"""The principal, groups, permissions and exclusions of an actor."""
+
+
 @dataclass(frozen=True, slots=True)
 class Actor:
     """The authenticated sender of a request.
@@ -69,6 +73,11 @@ class Actor:
         if not self.groups:
             return (self.party,)
         return self.party, *(GROUP_PREFIX + group for group in self.groups)
+
+    @property
+    def authority(self) -> Authority:
+        """All that decides what this actor may do, as a key for what is kept for an actor."""
+        return self.party, self.groups, self.permissions, self.excluded
 
     @property
     def is_local(self) -> bool:

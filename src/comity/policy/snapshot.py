@@ -220,6 +220,10 @@ class PolicyEngine(Protocol):
         """Decide what the actor may do with a catalog entry, at the endpoint of a view if named."""
         ...
 
+    def never_expires(self, actor: Actor, server: str, name: str, view: str = "") -> bool:
+        """Return whether only a change of grants can change what this actor may do there."""
+        ...
+
     def may_know_server(self, actor: Actor, server: str) -> bool:
         """Whether any entry of a server may be open to the actor, so that it may see the server."""
         ...
@@ -281,7 +285,6 @@ class GrantSnapshot:
         self.generation.advance()
 
     def never_expires(self, actor: Actor, server: str, name: str, view: str = "") -> bool:
-        """Return whether only a change of grants can change what this actor may do there."""
         return self.latest.never_expires(actor, server, name, view)
 
     def authorize(
@@ -347,6 +350,9 @@ class AllowAll:
         self, actor: Actor, verb: str, server: str, name: str, view: str = ""
     ) -> Decision:
         return _ALLOW_DECISION
+
+    def never_expires(self, actor: Actor, server: str, name: str, view: str = "") -> bool:
+        return True
 
     def may_know_server(self, actor: Actor, server: str) -> bool:
         return True

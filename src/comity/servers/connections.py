@@ -20,7 +20,7 @@ from comity.catalog.listing import (
 )
 from comity.errors import EXHAUSTED, SERVER_NOT_READY, MalformedMessage, Unavailable
 from comity.mcp import jsonrpc, mcpl, protocol
-from comity.mcp.actors import Actor
+from comity.mcp.actors import Actor, Authority
 from comity.mcp.jsonrpc import LIMITS, UNSET, Frame, FrameLimits
 from comity.mcp.mgp import (
     SERVER_EXTENSIONS,
@@ -420,7 +420,7 @@ class ServerConnections:
         self.own_modern_connection: SharedConnection | None = None
         # Whether each actor has an account of its own at the server, at present.
         self._has_own_accounts = False
-        self._modern_by_actor: dict[tuple[str, tuple[str, ...]], SharedConnection] = {}
+        self._modern_by_actor: dict[Authority, SharedConnection] = {}
         self.disconnected = asyncio.Event()
         self.disconnect_reason = ""
         self.has_exited_cleanly = False
@@ -569,7 +569,7 @@ class ServerConnections:
 
     def _modern_connection_of(self, actor: Actor, own: UpstreamConnection) -> UpstreamConnection:
         """Return the connection with the account of an actor. It needs no handshake."""
-        key = (actor.party, actor.groups)
+        key = actor.authority
         kept = self._modern_by_actor.get(key)
         if kept is not None and not kept.connection.is_closed:
             return kept.connection
@@ -606,7 +606,7 @@ class ServerConnections:
         if self._transport_factory.starts_process:
             return own.connection
         terms = {**self._stand_ins, **plain_terms(capabilities)}
-        key = jsonrpc.to_json((actor.party, actor.groups, terms))
+        key = jsonrpc.to_json((actor.authority, terms))
         held = await self._bridges.get(key, lambda: self._open_bridge(key, terms, actor))
         for idle in self._bridges.take_excess_idle(
             MAX_BRIDGE_CONNECTIONS, lambda shared: not shared.connection.callers
