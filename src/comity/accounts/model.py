@@ -120,9 +120,12 @@ class AccountStore(Protocol):
     async def remove(self, key: AccountKey) -> bool: ...
 
     async def lease_refresh(
-        self, key: AccountKey, node: str, now: datetime, until: datetime
+        self, account: Account, node: str, now: datetime, until: datetime
     ) -> bool:
-        """Return whether this node alone may refresh the tokens until then."""
+        """Return whether this node alone may refresh the tokens until then.
+
+        Not if the stored account has another version: its refresh token may be spent.
+        """
         ...
 
     async def end_lease(self, key: AccountKey, node: str) -> None: ...

@@ -65,12 +65,14 @@ class SqlAccounts:
         return gone.rowcount > 0
 
     async def lease_refresh(
-        self, key: AccountKey, node: str, now: datetime, until: datetime
+        self, account: Account, node: str, now: datetime, until: datetime
     ) -> bool:
         is_free = or_(
             _COLUMNS.refresh_by.in_(["", node]), _COLUMNS.refresh_until <= values.to_utc(now)
         )
-        taken = update(ACCOUNTS).where(_COLUMNS.id == key.id, is_free)
+        taken = update(ACCOUNTS).where(
+            _COLUMNS.id == account.id, _COLUMNS.version == account.version, is_free
+        )
         async with self._database.beside() as connection:
             done = await connection.execute(
                 taken.values(refresh_by=node, refresh_until=values.to_utc(until))

@@ -232,7 +232,7 @@ class AccountTokenSource:
                 self._remember(account, tokens)
                 return tokens.access
             now = self.clock()
-            if not await self._store.lease_refresh(key, self._node, now, now + LEASE):
+            if not await self._store.lease_refresh(account, self._node, now, now + LEASE):
                 await asyncio.sleep(POLL_SECONDS)
                 continue
             renewed = await self._refresh(account, tokens)

@@ -1,0 +1,149 @@
+"""Refreshes of accounts: no refresh token is spent twice, and no new one is lost."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from comity.accounts.issuers import AuthorizationServers, ServerAuthorization
+from comity.accounts.messages import (
+    IssuerMetadata,
+    OAuthClientCredentials,
+    ResourceMetadata,
+    TokenAnswer,
+)
+from comity.accounts.model import (
+    Account,
+    AccountKey,
+    AccountPolicy,
+    AccountState,
+    AccountStore,
+    AccountTokens,
+)
+from comity.accounts.tokens import AccountTokenSource
+from tests.support.clock import ManualClock
+from tests.support.inline_store import inline_records
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+KEY = AccountKey("notes", "person:ana")
+CLIENT = OAuthClientCredentials("comity")
+POLICY = AccountPolicy("notes", "https://notes.example.org/mcp", "each")
+FOUND = ServerAuthorization(
+    ResourceMetadata(POLICY.url, ("https://issuer.example.org",)),
+    IssuerMetadata("https://issuer.example.org", "https://issuer.example.org/a", "https://t.org"),
+)
+
+
+@dataclass
+class RotatingIssuer:
+    """Gives a new refresh token each time, and ends the account when it sees a spent one."""
+
+    valid: str = "refresh-0"
+    spent: list[str] = field(default_factory=list[str])
+    count: int = 0
+    is_revoked: bool = False
+    error: str = ""
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+
+    async def request_token(
+        self, _: object, __: object, fields: Mapping[str, str], ___: object
+    ) -> TokenAnswer | str:
+        shown = fields.get("refresh_token", self.valid)
+        self.is_revoked |= shown in self.spent
+        if self.error or self.is_revoked:
+            return self.error or "invalid_grant"
+        self.count += 1
+        self.spent.append(shown)
+        self.valid = f"refresh-{self.count}"
+        answer = TokenAnswer(f"access-{self.count}", self.valid, 3600)
+        self.began.set()
+        await self.may_answer.wait()
+        return answer
+
+
+@dataclass
+class Servers:
+    """Knows one issuer."""
+
+    oauth: RotatingIssuer
+    on_find: Any = None
+
+    async def find(self, *_: object) -> ServerAuthorization:
+        if self.on_find is not None:
+            await self.on_find()
+        return FOUND
+
+
+class OpenSealer:
+    """Seals nothing, and can be held back while it unseals."""
+
+    def __init__(self) -> None:
+        self.began, self.may_unseal = asyncio.Event(), asyncio.Event()
+        self.may_unseal.set()
+
+    async def seal(self, plain: bytes, context: str) -> bytes:
+        return plain
+
+    async def unseal(self, sealed: bytes, context: str) -> bytes | None:
+        self.began.set()
+        await self.may_unseal.wait()
+        return sealed
+
+
+class Nodes:
+    """Nodes with one store and one issuer, and an expired account."""
+
+    def __init__(self) -> None:
+        self.store: AccountStore = inline_records().accounts
+        self.issuer = RotatingIssuer()
+        self.clock = ManualClock(NOW)
+
+    def make_node(
+        self, name: str, policy: AccountPolicy = POLICY, sealer: OpenSealer | None = None
+    ) -> AccountTokenSource:
+        node = AccountTokenSource(
+            self.store,
+            sealer or OpenSealer(),
+            cast("AuthorizationServers", Servers(self.issuer)),
+            name,
+            clock=self.clock,
+        )
+        node.policies[policy.server] = policy
+        return node
+
+    async def add_account(self, key: AccountKey = KEY) -> None:
+        account = Account(
+            *key,
+            POLICY.url,
+            FOUND.issuer.issuer,
+            CLIENT.client_id,
+            ("read",),
+            AccountState.CONNECTED,
+            NOW,
+            key.owner,
+            expires_at=NOW,
+            is_refreshable=True,
+        )
+        await self.make_node("first").keep(account, AccountTokens("access-0", "refresh-0", CLIENT))
+
+    async def state(self, key: AccountKey = KEY) -> AccountState | None:
+        found = await self.store.get(key)
+        return None if found is None else found.state
+
+
+async def test_a_node_that_read_an_account_before_another_refreshed_it_reads_it_again() -> None:
+    nodes, slow = Nodes(), OpenSealer()
+    await nodes.add_account()
+    one, other = nodes.make_node("one", sealer=slow), nodes.make_node("other")
+    slow.may_unseal.clear()
+    waiting = asyncio.create_task(one.token_for(KEY))
+    await slow.began.wait()
+    assert await other.token_for(KEY) == "access-1"
+    slow.may_unseal.set()
+    assert await waiting == "access-1"
+    assert not nodes.issuer.is_revoked
