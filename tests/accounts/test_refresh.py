@@ -147,3 +147,23 @@ async def test_a_node_that_read_an_account_before_another_refreshed_it_reads_it_
     slow.may_unseal.set()
     assert await waiting == "access-1"
     assert not nodes.issuer.is_revoked
+
+
+async def test_a_demand_for_scopes_during_a_refresh_loses_neither() -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    one, other = nodes.make_node("one"), nodes.make_node("other")
+    nodes.issuer.may_answer.clear()
+    waiting = asyncio.create_task(one.token_for(KEY))
+    await nodes.issuer.began.wait()
+    await other.require_scopes(KEY, ("read", "write"))
+    # The lease still belongs to the node that refreshes.
+    account = await nodes.store.get(KEY)
+    assert account is not None
+    assert not await nodes.store.lease_refresh(account, "other", NOW, NOW)
+    nodes.issuer.may_answer.set()
+    assert await waiting == "access-1"
+    stored = await nodes.store.get(KEY)
+    assert stored is not None
+    assert (stored.missing_scopes, nodes.issuer.is_revoked) == (("write",), False)
+    assert one.find(KEY) == stored

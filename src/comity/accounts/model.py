@@ -113,8 +113,15 @@ class AccountStore(Protocol):
         """Store an account in place of the earlier one, and return it with its new version."""
         ...
 
-    async def replace(self, account: Account) -> bool:
-        """Store an account if the stored one still has its version. The version then grows."""
+    async def replace(self, account: Account) -> Account | None:
+        """Store an account if the stored one still has its version. Return the new version.
+
+        Its missing scopes are those of the stored one that the account does not have.
+        """
+        ...
+
+    async def set_missing_scopes(self, key: AccountKey, scopes: tuple[str, ...]) -> None:
+        """Store the missing scopes alone, without effect on a refresh that runs."""
         ...
 
     async def remove(self, key: AccountKey) -> bool: ...

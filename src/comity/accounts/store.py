@@ -48,15 +48,26 @@ class SqlAccounts:
             await writing.record_change(RecordKind.ACCOUNTS, [account.id])
         return stored
 
-    async def replace(self, account: Account) -> bool:
-        row = _row(replace(account, version=account.version + 1))
-        changed = update(ACCOUNTS).where(
-            _COLUMNS.id == account.id, _COLUMNS.version == account.version
-        )
+    async def replace(self, account: Account) -> Account | None:
+        known = _COLUMNS.id == account.id, _COLUMNS.version == account.version
         async with self._database.writing() as writing:
-            done = await writing.connection.execute(changed.values(row))
-            await writing.record_change(RecordKind.ACCOUNTS, [account.id] * done.rowcount)
-        return done.rowcount > 0
+            demanded: str | None = (
+                await writing.connection.execute(select(_COLUMNS.missing_scopes).where(*known))
+            ).scalar_one_or_none()
+            if demanded is None:
+                return None
+            # A server may have demanded more scopes since the account was read.
+            missing = tuple(each for each in demanded.split() if each not in account.scopes)
+            stored = replace(account, version=account.version + 1, missing_scopes=missing)
+            await writing.connection.execute(update(ACCOUNTS).where(*known).values(_row(stored)))
+            await writing.record_change(RecordKind.ACCOUNTS, [account.id])
+        return stored
+
+    async def set_missing_scopes(self, key: AccountKey, scopes: tuple[str, ...]) -> None:
+        changed = update(ACCOUNTS).where(_COLUMNS.id == key.id)
+        async with self._database.writing() as writing:
+            done = await writing.connection.execute(changed.values(missing_scopes=" ".join(scopes)))
+            await writing.record_change(RecordKind.ACCOUNTS, [key.id] * done.rowcount)
 
     async def remove(self, key: AccountKey) -> bool:
         async with self._database.writing() as writing:

@@ -185,8 +185,8 @@ class AccountTokenSource:
         if account is None or set(scopes) <= set(account.missing_scopes):
             return
         missing = tuple(dict.fromkeys((*account.missing_scopes, *scopes)))
-        if await self._store.replace(replace(account, missing_scopes=missing)):
-            await self.load()
+        await self._store.set_missing_scopes(key, missing)
+        await self.load()
 
     async def remove(self, key: AccountKey) -> bool:
         self._accounts.pop(key, None)
@@ -248,9 +248,10 @@ class AccountTokenSource:
             raise
         if isinstance(answer, str):
             expired = replace(account, state=AccountState.SIGN_IN_NEEDED, sealed=b"")
-            if not await self._store.replace(expired):
+            stored = await self._store.replace(expired)
+            if stored is None:
                 return None
-            self._remember(replace(expired, version=account.version + 1), None)
+            self._remember(stored, None)
             if self.on_expired is not None:
                 self.on_expired(expired)
             self._tell(account.key)
@@ -264,13 +265,10 @@ class AccountTokenSource:
             is_refreshable=bool(fresh.refresh),
             scopes=account.scopes if answer.scopes is None else answer.scopes,
         )
-        granted = set(changed.scopes)
-        missing = tuple(each for each in account.missing_scopes if each not in granted)
-        changed = replace(changed, missing_scopes=missing)
-        sealed = await self._sealed(changed, fresh)
-        if not await self._store.replace(sealed):
+        stored = await self._store.replace(await self._sealed(changed, fresh))
+        if stored is None:
             return None
-        self._remember(replace(sealed, version=account.version + 1), fresh)
+        self._remember(stored, fresh)
         return fresh.access
 
     async def _request(self, account: Account, tokens: AccountTokens) -> TokenAnswer | str:
