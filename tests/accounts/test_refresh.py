@@ -1,10 +1,12 @@
 """Refreshes of accounts: no refresh token is spent twice, and no new one is lost."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, cast
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+import pytest
 
 from comity.accounts.issuers import AuthorizationServers, ServerAuthorization
 from comity.accounts.messages import (
@@ -21,7 +23,8 @@ from comity.accounts.model import (
     AccountStore,
     AccountTokens,
 )
-from comity.accounts.tokens import AccountTokenSource
+from comity.accounts.tokens import LEASE_MARGIN, AccountTokenSource
+from comity.errors import Unavailable
 from tests.support.clock import ManualClock
 from tests.support.inline_store import inline_records
 
@@ -66,12 +69,15 @@ class RotatingIssuer:
         return answer
 
 
+type OnFind = Callable[[], Awaitable[None]]
+
+
 @dataclass
 class Servers:
     """Knows one issuer."""
 
     oauth: RotatingIssuer
-    on_find: Any = None
+    on_find: OnFind | None = None
 
     async def find(self, *_: object) -> ServerAuthorization:
         if self.on_find is not None:
@@ -104,12 +110,16 @@ class Nodes:
         self.clock = ManualClock(NOW)
 
     def make_node(
-        self, name: str, policy: AccountPolicy = POLICY, sealer: OpenSealer | None = None
+        self,
+        name: str,
+        policy: AccountPolicy = POLICY,
+        sealer: OpenSealer | None = None,
+        on_find: OnFind | None = None,
     ) -> AccountTokenSource:
         node = AccountTokenSource(
             self.store,
             sealer or OpenSealer(),
-            cast("AuthorizationServers", Servers(self.issuer)),
+            cast("AuthorizationServers", Servers(self.issuer, on_find)),
             name,
             clock=self.clock,
         )
@@ -167,3 +177,77 @@ async def test_a_demand_for_scopes_during_a_refresh_loses_neither() -> None:
     assert stored is not None
     assert (stored.missing_scopes, nodes.issuer.is_revoked) == (("write",), False)
     assert one.find(KEY) == stored
+
+
+async def test_a_cancelled_call_does_not_lose_the_token_that_its_refresh_gets() -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    node = nodes.make_node("one")
+    nodes.issuer.may_answer.clear()
+    waiting = asyncio.create_task(node.token_for(KEY))
+    await nodes.issuer.began.wait()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    again = asyncio.create_task(node.token_for(KEY))
+    nodes.issuer.may_answer.set()
+    assert await again == "access-1"
+    assert (nodes.issuer.count, nodes.issuer.is_revoked) == (1, False)
+
+
+async def test_a_shutdown_stores_the_token_of_a_refresh_that_runs() -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    node = nodes.make_node("one")
+    nodes.issuer.may_answer.clear()
+    waiting = asyncio.create_task(node.token_for(KEY))
+    await nodes.issuer.began.wait()
+    waiting.cancel()
+    closing = asyncio.create_task(node.close())
+    await asyncio.gather(waiting, return_exceptions=True)
+    nodes.issuer.may_answer.set()
+    await closing
+    assert await nodes.make_node("other").token_for(KEY) == "access-1"
+    assert nodes.issuer.count == 1
+
+
+async def test_a_shutdown_does_not_wait_for_a_refresh_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    node = nodes.make_node("one")
+    nodes.issuer.may_answer.clear()
+    waiting = asyncio.create_task(node.token_for(KEY))
+    await nodes.issuer.began.wait()
+    monkeypatch.setattr("comity.accounts.tokens.CLOSE_TIMEOUT", timedelta(milliseconds=10))
+    await node.close()
+    with pytest.raises(Unavailable, match="stopping"):
+        await waiting
+
+
+async def test_discovery_takes_no_time_of_the_lease() -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    account = await nodes.store.get(KEY)
+    assert account is not None
+    free: list[bool] = []
+
+    async def look_at_the_lease() -> None:
+        free.append(await nodes.store.lease_refresh(account, "other", NOW, NOW))
+
+    assert await nodes.make_node("one", on_find=look_at_the_lease).token_for(KEY) == "access-1"
+    assert free == [True]
+
+
+async def test_a_refresh_is_given_up_before_its_lease_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    monkeypatch.setattr("comity.accounts.tokens.LEASE", LEASE_MARGIN + timedelta(milliseconds=10))
+    nodes.issuer.may_answer.clear()
+    with pytest.raises(Unavailable, match="in time"):
+        await nodes.make_node("one").token_for(KEY)
+    account = await nodes.store.get(KEY)
+    assert account is not None
+    assert await nodes.store.lease_refresh(account, "other", NOW, NOW)

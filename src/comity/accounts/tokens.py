@@ -5,13 +5,19 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
 from comity.accounts.identity_grants import IdentityGrants, IssuedToken
 from comity.accounts.issuers import AuthorizationServers
-from comity.accounts.messages import Challenge, OAuthClientCredentials, TokenAnswer
+from comity.accounts.messages import (
+    Challenge,
+    IssuerMetadata,
+    OAuthClientCredentials,
+    TokenAnswer,
+)
 from comity.accounts.model import (
     EXPIRY_MARGIN,
     SHARED,
@@ -26,18 +32,25 @@ from comity.accounts.model import (
 from comity.errors import SIGN_IN_REQUIRED, UPSTREAM_DOWN, Unavailable
 from comity.mcp.actors import GATEWAY
 from comity.secrets.model import Sealer
-from comity.toolkit.background import BackgroundTasks, draw_delay
+from comity.toolkit.background import BackgroundTasks, SharedOpening, draw_delay
 from comity.toolkit.resilience import RetrySchedule
 
 log = logging.getLogger(__name__)
 
 LEASE: Final = timedelta(seconds=25)
-"""How long one node alone may refresh a token. It is longer than the request may take."""
+"""How long one node alone may refresh a token."""
+
+LEASE_MARGIN: Final = timedelta(seconds=5)
+"""How long before the end of its lease a node gives up a refresh."""
+
+CLOSE_TIMEOUT: Final = timedelta(seconds=12)
+"""How long the shutdown waits for refreshes. It is longer than one request may take."""
 
 POLL_SECONDS: Final = 0.2
 REFRESH_SECONDS: Final = 60.0
 """How long a call waits for a refresh, here or on another node."""
 
+AUTHORIZATION_CODE: Final = "authorization_code"
 CLIENT_CREDENTIALS: Final = "client_credentials"
 
 type AccountListener = Callable[[AccountKey], None]
@@ -86,6 +99,8 @@ class AccountTokenSource:
         self._accounts: dict[AccountKey, Account] = {}
         self._held: dict[AccountKey, HeldToken] = {}
         self._locks: dict[AccountKey, asyncio.Lock] = {}
+        # The issuer may have replaced a refresh token already. No caller ends such a request.
+        self._refreshes: SharedOpening[AccountKey, str | None] = SharedOpening()
         self._background_tasks = BackgroundTasks("accounts")
 
     # The accounts that this node knows.
@@ -136,8 +151,10 @@ class AccountTokenSource:
             if before.get(key) != self._accounts.get(key):
                 self._tell(key)
 
-    def stop(self) -> None:
+    async def close(self) -> None:
+        """Let the refreshes that run store their tokens, and end everything else."""
         self._background_tasks.cancel()
+        await self._refreshes.finish(CLOSE_TIMEOUT)
 
     @property
     def accounts(self) -> Mapping[AccountKey, Account]:
@@ -231,21 +248,53 @@ class AccountTokenSource:
             if account.is_fresh(self.clock()) and tokens.access != refused:
                 self._remember(account, tokens)
                 return tokens.access
-            now = self.clock()
-            if not await self._store.lease_refresh(account, self._node, now, now + LEASE):
-                await asyncio.sleep(POLL_SECONDS)
-                continue
-            renewed = await self._refresh(account, tokens)
+            renewed = await self._refreshes.wait_for(
+                key,
+                partial(self._refresh_alone, account, tokens),
+                lambda: Unavailable("this node is stopping", UPSTREAM_DOWN),
+            )
             if renewed is not None:
                 return renewed or None
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _refresh(self, account: Account, tokens: AccountTokens) -> str | None:
-        """Refresh under the lease. Return the token, "" without one, None if to look again."""
+    async def _refresh_alone(self, account: Account, tokens: AccountTokens) -> str | None:
+        """Refresh with the lease. Return the token, "" without one, None if to look again."""
+        # Discovery takes several requests, so it is not part of the time of the lease.
+        issuer = await self._issuer_of(account, tokens)
+        now = self.clock()
+        if not await self._store.lease_refresh(account, self._node, now, now + LEASE):
+            return None
         try:
-            answer = await self._request(account, tokens)
+            async with asyncio.timeout((LEASE - LEASE_MARGIN).total_seconds()):
+                return await self._refresh(account, tokens, issuer)
+        except TimeoutError:
+            await self._store.end_lease(account.key, self._node)
+            raise Unavailable(
+                f"the account at {account.server!r} could not be refreshed in time", UPSTREAM_DOWN
+            ) from None
         except Unavailable:
             await self._store.end_lease(account.key, self._node)
             raise
+
+    async def _issuer_of(self, account: Account, tokens: AccountTokens) -> IssuerMetadata | None:
+        """Return the issuer that has the refresh token, or None without one."""
+        policy = self.policies.get(account.server)
+        if policy is None or policy.grant != AUTHORIZATION_CODE or not tokens.refresh:
+            return None
+        try:
+            found = await self._servers.find(
+                policy, self.challenges.get(account.server), account.issuer
+            )
+        except Unavailable as error:
+            if error.fault is SIGN_IN_REQUIRED:
+                return None
+            raise
+        return found.issuer
+
+    async def _refresh(
+        self, account: Account, tokens: AccountTokens, issuer: IssuerMetadata | None
+    ) -> str | None:
+        answer = await self._request(account, tokens, issuer)
         if isinstance(answer, str):
             expired = replace(account, state=AccountState.SIGN_IN_NEEDED, sealed=b"")
             stored = await self._store.replace(expired)
@@ -271,7 +320,9 @@ class AccountTokenSource:
         self._remember(stored, fresh)
         return fresh.access
 
-    async def _request(self, account: Account, tokens: AccountTokens) -> TokenAnswer | str:
+    async def _request(
+        self, account: Account, tokens: AccountTokens, issuer: IssuerMetadata | None
+    ) -> TokenAnswer | str:
         policy = self.policies.get(account.server)
         if policy is None:
             raise Unavailable(f"server {account.server!r} is not configured", UPSTREAM_DOWN)
@@ -280,15 +331,8 @@ class AccountTokenSource:
         if policy.uses_id_token:
             issued = await self._issued(account.key, account)
             return "invalid_grant" if issued is None else issued.answer
-        if not tokens.refresh:
+        if issuer is None:
             return "invalid_grant"
-        challenge = self.challenges.get(account.server)
-        try:
-            found = await self._servers.find(policy, challenge, account.issuer)
-        except Unavailable as error:
-            if error.fault is SIGN_IN_REQUIRED:
-                return "invalid_grant"
-            raise
         client, configured = tokens.client, policy.client
         if configured is not None and configured.client_id == client.client_id:
             # The operator may have changed the secret since.
@@ -298,9 +342,7 @@ class AccountTokenSource:
             "refresh_token": tokens.refresh,
             "resource": account.resource,
         }
-        return await self._servers.oauth.request_token(
-            found.issuer, client, fields, policy.trusted_urls
-        )
+        return await self._servers.oauth.request_token(issuer, client, fields, policy.trusted_urls)
 
     # Accounts that the sign-in of their owner to Comity gives.
 

@@ -62,7 +62,7 @@ class AccountComponents:
             yield
         finally:
             self.session_accounts.stop()
-            self.service.tokens.stop()
+            await self.service.tokens.close()
             await self.oauth.close()
 
     def make_gate(self, pending_calls: PendingCalls) -> SignInGate:

@@ -83,6 +83,13 @@ class SharedOpening[Key, Thing]:
             raise otherwise()
         return task.result()
 
+    async def finish(self, timeout: timedelta) -> None:
+        """Wait until every opening has ended, and cancel those that take longer."""
+        if self._tasks:
+            tasks = list(self._tasks.values())
+            await asyncio.wait(tasks, timeout=timeout.total_seconds())
+            self.cancel()
+
     def cancel(self) -> list[asyncio.Task[Thing]]:
         """Cancel every opening, and return the tasks so that the caller can wait for their end."""
         tasks = list(self._tasks.values())
