@@ -102,6 +102,42 @@ def test_a_hostile_argument_is_refused(place: str, value: Any) -> None:
         _parameter(place, value)
 
 
+OTHERS: list[Table] = [
+    {"name": "tenant", "in": "query", "schema": {}},
+    {"name": "p[fixed]", "in": "query", "schema": {}},
+    {"name": "theme", "in": "cookie", "schema": {}},
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "member", "style"),
+    [
+        *(
+            ("query", each, "form")
+            for each in ("tenant", "Tenant", "ten-ant", "tenant[]", "tenant[x]", "tenant\0")
+        ),
+        *(("query", each, "form") for each in ("api_key", "API-KEY", "api_key[0]")),
+        ("query", "fixed", "deepObject"),
+        *(("cookie", each, "form") for each in ("sid", "SID", "theme")),
+        *(("cookie", each, "form") for each in ("a=b; sid", "a b", "", "é")),
+    ],
+)
+def test_a_member_of_an_object_gives_no_other_parameter(
+    place: str, member: str, style: str
+) -> None:
+    own: Table = {"name": "p", "in": place, "style": style, "schema": {"type": "object"}}
+    with pytest.raises(MalformedMessage, match="p "):
+        _request({"parameters": [own, *OTHERS]}, {"p": {member: "x"}, "tenant": "acme"})
+
+
+def test_other_members_of_an_exploded_object_are_written() -> None:
+    for place in ("query", "cookie"):
+        own: Table = {"name": "p", "in": place, "schema": {"type": "object"}}
+        made = _request({"parameters": [own, *OTHERS]}, {"p": {"a": "b c", "p": 1}})
+        written = made.target if place == "query" else made.headers
+        assert written in ("/base/a?a=b%20c&p=1", (("Cookie", "a=b%20c; p=1"),))
+
+
 def _body(kind: str, schema: Table, value: Any, **media: Any) -> OperationRequest:
     content = {kind: {"schema": schema, **media}}
     return _request({"requestBody": {"content": content}}, {"body": value})

@@ -99,6 +99,8 @@ class ApiOperation:
     security: tuple[tuple[str, ...], ...]
     has_output_schema: bool
     definition: bytes
+    # The places and names of credentials, which no argument may give.
+    reserved: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,12 @@ class _ApiCompiler:
         self._responses = SchemaTranslator(document, is_request=False)
         self._schemes = read_schemes(document)
         # A caller must not replace a credential.
-        self._reserved = {("header", name.lower()) for name in headers}
-        self._reserved |= {(each.place, each.name.lower()) for each in self._schemes.values()}
+        self._reserved = frozenset(
+            {
+                *(("header", name.lower()) for name in headers),
+                *((each.place, each.name.lower()) for each in self._schemes.values()),
+            }
+        )
         self._names: set[str] = set()
         self._skipped: list[str] = []
         self._skipped_count = 0
@@ -240,6 +246,7 @@ class _ApiCompiler:
             self._security(operation),
             outputs is not None,
             msgspec.json.encode(definition),
+            self._reserved,
         )
 
     def _check_servers(self, item: Table, operation: Table) -> None:

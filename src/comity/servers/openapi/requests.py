@@ -8,6 +8,7 @@ import base64
 import binascii
 import re
 import secrets
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -24,6 +25,7 @@ MAX_HEADER_LENGTH: Final = 8 * 1024
 MAX_PAIRS: Final = 2_000
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e]*")
 _COOKIE_SAFE: Final = "!#$&'()*+-./:<=>?@[]^_`{|}~"
+_COOKIE_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,200}")
 _SEPARATORS: Final = re.compile(r"[/\\]")
 
 type Pair = tuple[str, str]
@@ -58,13 +60,13 @@ def write_request(
         if value is None:
             continue
         if parameter.place == "query":
-            pairs += _query(parameter, value)
+            pairs += _query(operation, parameter, value)
         elif parameter.place == "header":
             headers.append((parameter.name, _header_value(parameter, value)))
         else:
             cookies += [
                 f"{name}={quote(text, safe=_COOKIE_SAFE)}"
-                for name, text in _pairs(parameter, value)
+                for name, text in _checked_pairs(operation, parameter, value)
             ]
     pairs += [_encode_pair(*pair) for pair in credentials.query]
     cookies += [f"{name}={value}" for name, value in credentials.cookies]
@@ -124,7 +126,7 @@ def _path_value(parameter: ApiParameter, value: object) -> str:
     return joined
 
 
-def _query(parameter: ApiParameter, value: object) -> list[str]:
+def _query(operation: ApiOperation, parameter: ApiParameter, value: object) -> list[str]:
     if parameter.style in ("pipeDelimited", "spaceDelimited") and not parameter.explode:
         sign = "%7C" if parameter.style == "pipeDelimited" else "%20"
         joined = sign.join(quote(scalar_text(each), safe="") for each in _items(value))
@@ -134,11 +136,55 @@ def _query(parameter: ApiParameter, value: object) -> list[str]:
         items = cast("list[object]", value)
         joined = ",".join(quote(scalar_text(each), safe="") for each in items)
         return [f"{quote(parameter.name, safe='[]')}={joined}"]
-    return [_encode_pair(*pair) for pair in _pairs(parameter, value)]
+    return [_encode_pair(*pair) for pair in _checked_pairs(operation, parameter, value)]
 
 
 def _encode_pair(name: str, text: str) -> str:
     return f"{quote(name, safe='[]')}={quote(text, safe='')}"
+
+
+def _checked_pairs(
+    operation: ApiOperation, parameter: ApiParameter, value: object
+) -> Iterator[Pair]:
+    """Yield the pairs of a parameter. Raises MalformedMessage if one is not its own.
+
+    An exploded object gives its members as parameters. It must not give one that has an argument
+    of its own, which a view may have fixed, nor the credential of the operator.
+    """
+    taken: set[str] | None = None
+    for name, text in _pairs(parameter, value):
+        if name != parameter.name:
+            taken = set(_taken(operation, parameter)) if taken is None else taken
+            if parameter.place == "cookie" and not _COOKIE_NAME.fullmatch(name):
+                raise MalformedMessage(f"{parameter.argument} has a name that no cookie can have")
+            if not _looks_alike(name, parameter.name).isdisjoint(taken):
+                raise MalformedMessage(
+                    f"{parameter.argument} must not have the member {name!r:.80}, which is another "
+                    "parameter of the request"
+                )
+        yield name, text
+
+
+def _taken(operation: ApiOperation, parameter: ApiParameter) -> Iterator[str]:
+    """Yield the folded names of the other parameters and credentials in the same place."""
+    for each in operation.parameters:
+        if each.place == parameter.place and each is not parameter:
+            yield _folded(each.name)
+    for place, name in operation.reserved:
+        if place == parameter.place:
+            yield _folded(name)
+
+
+def _looks_alike(name: str, own: str) -> set[str]:
+    """Return the folded names that a server may read in a name: some know `a[b]` as a part of a."""
+    base = _folded(name.partition("[")[0])
+    return {_folded(name)} if base == _folded(own) else {_folded(name), base}
+
+
+def _folded(name: str) -> str:
+    """Return a name without case, separators and hidden characters, which some servers ignore."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(each for each in plain if each.isalnum())
 
 
 def _pairs(parameter: ApiParameter, value: object) -> list[Pair]:
