@@ -138,6 +138,14 @@ def test_other_members_of_an_exploded_object_are_written() -> None:
         assert written in ("/base/a?a=b%20c&p=1", (("Cookie", "a=b%20c; p=1"),))
 
 
+@pytest.mark.parametrize("style", ["simple", "label", "matrix"])
+@pytest.mark.parametrize("explode", [False, True])
+@pytest.mark.parametrize("value", [[], {}, [""], {"": ""}])
+def test_a_path_value_is_never_empty(style: str, explode: bool, value: Any) -> None:
+    with pytest.raises(MalformedMessage, match="empty"):
+        _parameter("path", value, style=style, explode=explode)
+
+
 def _body(kind: str, schema: Table, value: Any, **media: Any) -> OperationRequest:
     content = {kind: {"schema": schema, **media}}
     return _request({"requestBody": {"content": content}}, {"body": value})

@@ -109,7 +109,8 @@ def _path_value(parameter: ApiParameter, value: object) -> str:
     else:
         texts = [scalar_text(each) for each in _items(value)]
         sign = ","
-    for text in texts:
+    # `DELETE /pets/{ids}` without an id would be `DELETE /pets/`.
+    for text in texts or [""]:
         # A server may decode %2F before it resolves `..`, so no part may be a dot segment.
         if not text or any(part in (".", "..") for part in _SEPARATORS.split(text)):
             raise MalformedMessage(
