@@ -9,7 +9,7 @@ from comity.errors import MalformedMessage
 from comity.servers.openapi.document import parse_document
 from comity.servers.openapi.operations import compile_api
 from comity.servers.openapi.requests import OperationRequest, write_request
-from comity.servers.openapi.security import ApiCredentials
+from comity.servers.openapi.security import ApiCredentials, SecurityScheme
 
 Table = dict[str, Any]
 SCHEMES: Table = {
@@ -265,3 +265,19 @@ def test_an_answer_that_repeats_a_credential_is_redacted() -> None:
         b'{"h": "[redacted]", "t": "[redacted] abc"}'
     )
     assert "s3cret" not in repr(given)
+
+
+def test_only_headers_with_credentials_are_redacted() -> None:
+    scheme = SecurityScheme("key", "header", "X-Key")
+    headers = {
+        "X-GitHub-Api-Version": "2022-11-28",
+        "Accept": "application/vnd.github+json",
+        "x-key": "secret-1",
+        "Cookie": "secret-2",
+        "X-Auth-Token": "secret-3",
+    }
+    given = ApiCredentials.of({"key": scheme}, {}, headers)
+    plain = b"2022-11-28T10:00:00Z application/vnd.github+json "
+    assert given.redact(plain + b"secret-1 secret-2 secret-3") == (
+        plain + b"[redacted] [redacted] [redacted]"
+    )

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from comity.errors import MalformedMessage
+from comity.redaction.secrets import is_secret_name
 from comity.servers.openapi.document import ApiDocument, as_text
 
 MAX_SCHEMES: Final = 64
 MIN_REDACTED_LENGTH: Final = 6
 REDACTED: Final = b"[redacted]"
+_SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,200}")
 
@@ -104,7 +106,13 @@ class ApiCredentials:
         return data
 
     def _secrets(self) -> Iterable[bytes]:
-        for value in (*self.by_scheme.values(), *self.headers.values()):
+        named = {each.name.lower() for each in self.schemes.values() if each.place == "header"}
+        headers = (
+            value
+            for name, value in self.headers.items()
+            if name.lower() in _SECRET_HEADERS | named or is_secret_name(name)
+        )
+        for value in (*self.by_scheme.values(), *headers):
             # A header may hold a scheme before the credential: `Bearer abc`.
             for part in (value, value.rpartition(" ")[2], _basic(value)):
                 if len(part) >= MIN_REDACTED_LENGTH:
