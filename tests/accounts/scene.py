@@ -191,6 +191,8 @@ def an_account_scene(
 ) -> Generator[AccountScene]:
     """Run the gateways. `grants` may name more principals.
 
+    ORIGIN in the settings becomes the origin of the protected server.
+
     `command` runs the protected server, and gets its port and the issuer.
     """
     store = store or f"sqlite:///{folder / 'store.db'}"
@@ -218,7 +220,7 @@ client_wait = "20s"
 id = "{SERVER}"
 url = "{server}/mcp"
 policy = {{ risk = "safe" }}
-{server_settings}
+{server_settings.replace("ORIGIN", server)}
 """)
             started = [COMITY, "serve", "-c", str(config), "--port", "0"]
             environment = {"COMITY_PEPPER": PEPPER, "LOG_LEVEL": "DEBUG"}

@@ -27,6 +27,7 @@ url = "http://127.0.0.1:9/mcp"
 account = "shared"
 [servers.oauth]
 grant = "client_credentials"
+issuer = "http://127.0.0.1:9"
 client_id = "gateway"
 client_secret = "a secret"
 """

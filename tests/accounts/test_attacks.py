@@ -92,7 +92,10 @@ GRANTS = (
 # Servers whose accounts the sign-in to Comity gives, each with its settings.
 JAG, SWAP, JAG_SECRET = "jag", "swap", "secret-of-comity-at-jag"
 BY_IDENTITY = {
-    JAG: f'grant = "id_jag", client_id = "client-{JAG}", client_secret = "{JAG_SECRET}"',
+    JAG: (
+        f'grant = "id_jag", issuer = "ORIGIN", client_id = "client-{JAG}", '
+        f'client_secret = "{JAG_SECRET}"'
+    ),
     SWAP: 'grant = "token_exchange"',
 }
 # The hostile servers, each with its settings.
@@ -197,7 +200,8 @@ def company_tables(company: Realm, hostile: HostilePort, folder: Path) -> str:
     company.exchange = exchange_nothing
     return issuer + "".join(
         f'[[servers]]\nid = "{name}"\nurl = "{hostile[name].url}/mcp"\n'
-        f'policy = {{ risk = "safe" }}\noauth = {{ {oauth} }}\n'
+        'policy = { risk = "safe" }\n'
+        f"oauth = {{ {oauth.replace('ORIGIN', hostile[name].url)} }}\n"
         for name, oauth in BY_IDENTITY.items()
     )
 

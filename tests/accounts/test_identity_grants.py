@@ -33,7 +33,8 @@ ERAS = ("legacy", "auto")
 CLIENT, SECRET = "comity-at-notes", "secret of comity at notes"
 SETTINGS = {
     "id_jag": (
-        f'oauth = {{ grant = "id_jag", client_id = "{CLIENT}", client_secret = "{SECRET}" }}'
+        f'oauth = {{ grant = "id_jag", issuer = "ORIGIN", client_id = "{CLIENT}", '
+        f'client_secret = "{SECRET}" }}'
     ),
     "token_exchange": 'oauth = { grant = "token_exchange" }',
 }

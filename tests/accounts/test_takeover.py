@@ -86,16 +86,17 @@ async def call_each(origin: str, servers: list[str]) -> list[str]:
         return [text_of(await client.call_tool(f"{each}__whoami", {})) for each in servers]
 
 
-def test_the_clients_of_cursor_and_claude_are_kept(tmp_path: Path) -> None:
+def test_the_clients_of_cursor_and_claude_need_an_issuer(tmp_path: Path) -> None:
     desk = Desk(tmp_path, COMITY_STATE_DIR=str(tmp_path / "state"))
     client = {"CLIENT_ID": "cursor-1", "CLIENT_SECRET": "${env:S}", "scopes": ["read"]}
     far = "https://mcp.example.org/mcp"
     desk.write("~/.cursor/mcp.json", {"mcpServers": {"a": {"url": far, "auth": client}}})
     claude = {"type": "http", "url": f"{far}2", "oauth": {"clientId": "claude-1"}}
     desk.write("~/.claude.json", json.dumps({"mcpServers": {"b": claude}}))
-    assert desk.run("init", "--connect", S="x").status == 0
+    done = desk.run("init", "--connect", S="x")
+    assert done.status == 0, done.out + done.err
     written = tomllib.loads((desk.folder / "comity.toml").read_text())["servers"]
-    assert {each["id"]: each["oauth"] for each in written} == {
-        "a": {"client_id": "cursor-1", "client_secret": "${env:S}", "scopes": ["read"]},
-        "b": {"client_id": "claude-1"},
-    }
+    # Neither client says which issuer knows the client, and no other may get its secret.
+    assert [set(each) for each in written] == [{"id", "url"}] * 2
+    for client_id in ("cursor-1", "claude-1"):
+        assert f"its OAuth client {client_id} is not taken over" in done.out

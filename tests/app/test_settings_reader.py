@@ -29,7 +29,7 @@ from comity.telemetry.settings import TelemetrySettings
 from tests.support.cases import loop_over
 from tests.support.writing import from_json, from_text, one
 
-ID_JAG = {"grant": "id_jag", "client_id": "a", "client_secret": "b"}
+ID_JAG = {"grant": "id_jag", "issuer": "https://i", "client_id": "a", "client_secret": "b"}
 
 
 def test_the_file_of_a_desktop_client_is_taken_verbatim(tmp_path: Path) -> None:
@@ -231,6 +231,10 @@ def test_two_servers_with_one_id_are_refused(tmp_path: Path, first: str, second:
         ({"command": "x", "process_per": "all"}, "one of: gateway, session"),
         ({"command": "x", "disabled": "yes"}, "true or false"),
         ({"url": "http://x/", "oauth": {"grant": "id_jag"}}, "needs client_id and client_secret"),
+        *(
+            ({"url": "http://x/", "oauth": {**oauth, "issuer": ""}}, "a client_id and no issuer")
+            for oauth in ({"client_id": "a"}, ID_JAG)
+        ),
         ({"url": "http://x/", "oauth": {**ID_JAG, "audience": "a"}}, "only the grant token_exch"),
         ({"url": "http://x/", "oauth": ID_JAG, "account": "shared"}, "is of each person"),
         ({"url": "http://x/", "oauth": {**ID_JAG, "grant": "token_exchange"}}, "has a client"),

@@ -23,6 +23,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from comity.accounts.messages import read_challenge, resource_metadata_urls
 from comity.app.records import open_store
 from comity.config.toml_writer import toml_value
 from comity.identity.login.messages import claims_in
@@ -111,6 +112,8 @@ class ClientUnderTest:
         if "idp_issuer" in known:
             return await _play_for_company(self._config.parent / server, url, known)
         oauth = {key: known[key] for key in ("client_id", "client_secret") if key in known}
+        if oauth:
+            oauth["issuer"] = await _issuer_of(url)
         if is_client:
             oauth["grant"] = "client_credentials"
         self._add(server, url, oauth)
@@ -208,6 +211,18 @@ class ClientUnderTest:
             return answer.json()
 
 
+async def _issuer_of(url: str) -> str:
+    """The issuer of a server, as an operator reads it in the metadata."""
+    async with httpx2.AsyncClient(timeout=STEP_SECONDS) as http:
+        refused = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        challenge = read_challenge(refused.headers.get("www-authenticate", ""))
+        for place in resource_metadata_urls(url, challenge):
+            answer = await http.get(place)
+            if answer.status_code == 200:
+                return answer.json()["authorization_servers"][0]
+    raise RuntimeError(f"{url} has no metadata")
+
+
 async def _play_for_company(folder: Path, url: str, known: dict[str, Any]) -> str:
     """Play the scenario of a company's issuer, at which no page of the suite lets people sign in.
 
@@ -218,7 +233,8 @@ async def _play_for_company(folder: Path, url: str, known: dict[str, Any]) -> st
     store, config = f"{SCHEME}{folder / 'store.db'}", folder / "comity.toml"
     keys = await add_principals(store, PEPPER, [ANA], Grant(ANA, "*", "*", Effect.ALLOW))
     await _add_session(store, known["idp_issuer"], known["idp_id_token"])
-    oauth = {"grant": "id_jag", **{key: known[key] for key in ("client_id", "client_secret")}}
+    oauth = {"grant": "id_jag", "issuer": await _issuer_of(url)}
+    oauth |= {key: known[key] for key in ("client_id", "client_secret")}
     issuer = {"issuer": known["idp_issuer"], "client_id": known["idp_client_id"]}
     lines = ['[identity]\nmode = "required"', f"[store]\nurl = {toml_value(store)}"]
     lines += ["[[identity.issuers]]", *(f"{key} = {toml_value(issuer[key])}" for key in issuer)]

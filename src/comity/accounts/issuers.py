@@ -139,7 +139,7 @@ class AuthorizationServers:
         if not metadata.registration_endpoint:
             raise Unavailable(
                 f"{metadata.issuer:.200} registers no clients by itself; register Comity there "
-                f"with the redirect address {redirect_uri} and set client_id in "
+                f"with the redirect address {redirect_uri} and set issuer and client_id in "
                 f"[servers.oauth] of server {policy.server!r}",
                 UPSTREAM_DOWN,
             )

@@ -19,7 +19,7 @@ from comity.config.fields import (
 GRANTS: Final = ("authorization_code", "client_credentials", "id_jag", "token_exchange")
 
 OAUTH_MEMBERS: Final[Members] = {
-    "issuer": (TEXT, "the only authorization server to use, if the server names several or none"),
+    "issuer": (TEXT, "the only authorization server to use; required with `client_id`"),
     "client_id": (TEXT, "the id of this gateway there, if it is registered already"),
     "client_secret": (TEXT, "the secret of that client, as ${VARIABLE}"),
     "scopes": (text_list_type(r"[!#-\[\]-~]{1,200}", "a scope, as repo"), "the scopes to request"),
@@ -52,6 +52,11 @@ def _conflict_in(oauth: Mapping[str, Any]) -> str:
         return "needs client_id and client_secret: those of Comity at the server's own issuer"
     if grant == "token_exchange" and oauth.keys() & {"client_id", "client_secret", "issuer"}:
         return "has a client or an issuer; a token exchange uses those of [[identity.issuers]]"
+    if oauth.get("client_id") and not oauth.get("issuer") and grant != "token_exchange":
+        return (
+            "has a client_id and no issuer; set issuer to the authorization server that knows this "
+            "client, so that no other server gets its secret"
+        )
     if "audience" in oauth and grant != "token_exchange":
         return "has an audience, which only the grant token_exchange uses"
     if "identity_issuer" in oauth and grant not in ("id_jag", "token_exchange"):

@@ -194,8 +194,7 @@ def _understood(
     elif isinstance(url, str):
         headers = _texts(entry.get("headers"))
         found = {"url": url, **({"headers": headers} if headers else {})}
-        if oauth := _oauth_client(entry):
-            found["oauth"] = oauth
+        _note_oauth_client(entry, notes)
         if _transport(client, entry) == "sse":
             found["transport"] = "sse"
     if found and (entry.get("disabled") is True or entry.get("enabled") is False):
@@ -205,19 +204,19 @@ def _understood(
     return cast("Entry", _convert_variables(found, context, notes))
 
 
-def _oauth_client(entry: Mapping[str, Any]) -> Entry:
-    """Return the OAuth client in an entry. `"auth": "oauth"` and a bare URL need none.
+def _note_oauth_client(entry: Mapping[str, Any], notes: list[str]) -> None:
+    """Say that the OAuth client in an entry is not taken over.
 
-    Cursor writes it as `auth`, Claude Code as `oauth`.
+    Cursor writes it as `auth`, Claude Code as `oauth`. Neither says which issuer knows the client,
+    and without that any issuer that the server names would get its secret.
     """
     cursor, claude = object_members(entry.get("auth")), object_members(entry.get("oauth"))
-    found: Entry = {
-        "client_id": cursor.get("CLIENT_ID") or claude.get("clientId"),
-        "client_secret": cursor.get("CLIENT_SECRET"),
-        "scopes": _items(cursor.get("scopes")),
-    }
-    kept = {name: each for name, each in found.items() if each}
-    return kept if isinstance(kept.get("client_id"), str) else {}
+    client = cursor.get("CLIENT_ID") or claude.get("clientId")
+    if isinstance(client, str) and client:
+        notes.append(
+            f"its OAuth client {client:.80} is not taken over; add issuer, client_id and "
+            "client_secret in [servers.oauth] if the server registers no clients"
+        )
 
 
 def _common_form(client: ClientApplication, raw: Mapping[str, Any], notes: list[str]) -> Entry:
