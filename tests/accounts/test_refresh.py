@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -16,6 +16,7 @@ from comity.accounts.messages import (
     TokenAnswer,
 )
 from comity.accounts.model import (
+    SHARED,
     Account,
     AccountKey,
     AccountPolicy,
@@ -251,3 +252,42 @@ async def test_a_refresh_is_given_up_before_its_lease_ends(
     account = await nodes.store.get(KEY)
     assert account is not None
     assert await nodes.store.lease_refresh(account, "other", NOW, NOW)
+
+
+async def test_a_client_that_is_refused_for_a_while_keeps_its_accounts() -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    node = nodes.make_node("one", replace(POLICY, client=CLIENT))
+    nodes.issuer.error = "invalid_client"
+    with pytest.raises(Unavailable, match="client_secret"):
+        await node.token_for(KEY)
+    assert await nodes.state() is AccountState.CONNECTED
+    nodes.issuer.error = ""
+    assert await node.token_for(KEY) == "access-1"
+
+
+async def test_an_account_ends_when_the_issuer_forgot_its_registered_client() -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    nodes.issuer.error = "invalid_client"
+    assert await nodes.make_node("one").token_for(KEY) is None
+    assert await nodes.state() is AccountState.SIGN_IN_NEEDED
+
+
+async def test_client_credentials_recover_when_the_client_is_accepted_again() -> None:
+    nodes, shared = Nodes(), AccountKey("notes", SHARED)
+    policy = replace(POLICY, mode="shared", client=CLIENT, grant="client_credentials")
+    node = nodes.make_node("one", policy)
+    assert await node.token_for(shared) == "access-1"
+    nodes.clock.now += timedelta(hours=2)
+    for error in ("invalid_client", "invalid_grant"):
+        nodes.issuer.error = error
+        with pytest.raises(Unavailable, match="client_secret"):
+            await node.token_for(shared)
+    nodes.issuer.error = ""
+    assert await node.token_for(shared) == "access-2"
+    # The stored state of such an account does not matter.
+    known = await nodes.store.get(shared)
+    assert known is not None
+    await nodes.store.put(replace(known, state=AccountState.SIGN_IN_NEEDED, sealed=b""))
+    assert await nodes.make_node("other", policy).token_for(shared) == "access-3"

@@ -29,6 +29,7 @@ from comity.accounts.model import (
     AccountTokens,
     account_context,
 )
+from comity.accounts.oauth_client import UNKNOWN_CLIENT_ERRORS
 from comity.errors import SIGN_IN_REQUIRED, UPSTREAM_DOWN, Unavailable
 from comity.mcp.actors import GATEWAY
 from comity.secrets.model import Sealer
@@ -234,13 +235,8 @@ class AccountTokenSource:
     async def _renewed(self, key: AccountKey, refused: str) -> str | None:
         while True:
             account = await self._store.get(key)
-            if account is None:
-                return await self._first_of_client(key) or await self._issue(key, None)
-            if account.state is not AccountState.CONNECTED and self.uses_id_token(key):
-                return await self._issue(key, account)
-            if account.state is not AccountState.CONNECTED:
-                self._remember(account, None)
-                return None
+            if account is None or account.state is not AccountState.CONNECTED:
+                return await self._first_of_client(key) or await self._issue(key, account)
             tokens = await self.tokens_of(account)
             if tokens is None:
                 log.warning("The tokens of %s at %r cannot be unsealed", key.owner, key.server)
@@ -342,7 +338,14 @@ class AccountTokenSource:
             "refresh_token": tokens.refresh,
             "resource": account.resource,
         }
-        return await self._servers.oauth.request_token(issuer, client, fields, policy.trusted_urls)
+        answer = await self._servers.oauth.request_token(
+            issuer, client, fields, policy.trusted_urls
+        )
+        is_kept = client is configured or "://" in client.client_id
+        if is_kept and answer in UNKNOWN_CLIENT_ERRORS:
+            # The grant may be as good as before. Only a registered client is gone for good.
+            raise _client_refused(account.server)
+        return answer
 
     # Accounts that the sign-in of their owner to Comity gives.
 
@@ -391,12 +394,6 @@ class AccountTokenSource:
         if policy is None or policy.grant != CLIENT_CREDENTIALS or key.owner != SHARED:
             return None
         answer = await self._client_token(policy)
-        if isinstance(answer, str):
-            raise Unavailable(
-                f"the authorization server refused the client of {key.server!r}; check client_id "
-                "and client_secret in [servers.oauth]",
-                UPSTREAM_DOWN,
-            )
         found = await self._servers.find(policy, self.challenges.get(key.server))
         assert policy.client is not None
         account = Account(
@@ -415,7 +412,7 @@ class AccountTokenSource:
         await self.keep(account, tokens)
         return answer.access_token
 
-    async def _client_token(self, policy: AccountPolicy) -> TokenAnswer | str:
+    async def _client_token(self, policy: AccountPolicy) -> TokenAnswer:
         found = await self._servers.find(policy, self.challenges.get(policy.server))
         if policy.client is None:
             raise Unavailable(
@@ -425,9 +422,12 @@ class AccountTokenSource:
         fields = {"grant_type": CLIENT_CREDENTIALS, "resource": found.resource.resource}
         if policy.scopes or found.resource.scopes:
             fields["scope"] = " ".join(policy.scopes or found.resource.scopes)
-        return await self._servers.oauth.request_token(
+        answer = await self._servers.oauth.request_token(
             found.issuer, policy.client, fields, policy.trusted_urls
         )
+        if isinstance(answer, str):
+            raise _client_refused(policy.server)
+        return answer
 
     async def _sealed(self, account: Account, tokens: AccountTokens) -> Account:
         client = tokens.client
@@ -446,6 +446,14 @@ class AccountTokenSource:
     def _tell(self, key: AccountKey) -> None:
         for listener in self.on_changed:
             listener(key)
+
+
+def _client_refused(server: str) -> Unavailable:
+    return Unavailable(
+        f"the authorization server refused the client of {server!r}; check client_id and "
+        "client_secret in [servers.oauth]",
+        UPSTREAM_DOWN,
+    )
 
 
 def expiry_of(answer: TokenAnswer, at: datetime) -> datetime | None:
