@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -24,8 +24,12 @@ from comity.accounts.model import (
     AccountStore,
     AccountTokens,
 )
+from comity.accounts.service import AccountService
+from comity.accounts.sign_in import AccountSelector, ConnectionAccount
 from comity.accounts.tokens import LEASE_MARGIN, AccountTokenSource
 from comity.errors import Unavailable
+from comity.policy.grants import GrantSet
+from comity.policy.snapshot import GrantSnapshot
 from tests.support.clock import ManualClock
 from tests.support.inline_store import inline_records
 
@@ -291,3 +295,27 @@ async def test_client_credentials_recover_when_the_client_is_accepted_again() ->
     assert known is not None
     await nodes.store.put(replace(known, state=AccountState.SIGN_IN_NEEDED, sealed=b""))
     assert await nodes.make_node("other", policy).token_for(shared) == "access-3"
+
+
+async def a_list_reader(nodes: Nodes) -> ConnectionAccount:
+    """The account of the gateway's own connection, after one person has connected an account."""
+    tokens = nodes.make_node("one", replace(POLICY, mode="auto"))
+    service = AccountService(
+        tokens, cast("Any", None), cast("Any", None), b"key", identity_grants=cast("Any", None)
+    )
+    await nodes.add_account()
+    await tokens.load()
+    grants = GrantSnapshot(GrantSet())
+    selector = AccountSelector(service, grants, lambda: [KEY.owner], grants.generation)
+    return ConnectionAccount(selector, KEY.server, None)
+
+
+async def test_a_late_refusal_of_a_call_is_not_mended_with_the_account_of_another_person() -> None:
+    account = await a_list_reader(Nodes())
+    with pytest.raises(Unavailable, match="sign-in") as refused:
+        await account.renew(b"", 401, "Bearer", is_for_caller=True)
+    assert refused.value.challenge == "Bearer"
+    # The lists are still read with that account.
+    assert await account.renew(b"", 401, "Bearer") == b"Bearer access-1"
+    assert account.authorization() == b"Bearer access-1"
+    assert account.authorization(is_for_caller=True) == b""

@@ -253,6 +253,9 @@ class Deaf:
 
     def on_stream_suspended(self, stream: Stream) -> None: ...
 
+    def is_for_caller(self, stream: Stream) -> bool:
+        return True
+
     def is_awaited(self, stream: Stream) -> bool:
         return True
 

@@ -18,6 +18,7 @@ class Hearer:
     def __init__(self) -> None:
         self.messages: list[tuple[dict[str, Any], Stream, int]] = []
         self.opened: list[Stream] = []
+        self.of_callers: set[Stream] = set()
         self.suspended: list[Stream] = []
         self.endings: dict[Stream, str] = {}
         self.faults: list[str] = []
@@ -49,6 +50,9 @@ class Hearer:
     def on_stream_suspended(self, stream: Stream) -> None:
         self.suspended.append(stream)
         self._happened.set()
+
+    def is_for_caller(self, stream: Stream) -> bool:
+        return stream in self.of_callers
 
     def is_awaited(self, stream: Stream) -> bool:
         return stream not in self._answered

@@ -41,6 +41,9 @@ class Listener:
     def on_stream_suspended(self, stream: Stream) -> None:
         raise AssertionError("this transport resumes nothing")
 
+    def is_for_caller(self, stream: Stream) -> bool:
+        return True
+
     def is_awaited(self, stream: Stream) -> bool:
         return True
 

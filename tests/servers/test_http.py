@@ -22,7 +22,7 @@ from comity.servers.transports.http import (
     StandaloneStream,
     UpstreamResponse,
 )
-from comity.sessions.upstream import TransportListener, UpstreamTransport
+from comity.sessions.upstream import AccountTransport, TransportListener, UpstreamTransport
 from comity.toolkit.resilience import BURST, EACH_SECOND, FEE
 from tests.interop.processes import free_port
 from tests.servers.hearer import SECONDS, Hearer
@@ -823,3 +823,46 @@ async def test_flood_on_a_standing_stream_is_read_at_a_limited_rate() -> None:
         # A socket may bring more at once than a pipe.
         earned = BURST + EACH_SECOND * (time.monotonic() - began)
         assert len(heard) <= earned / FEE + 5 * 64 * 1024 / 50
+
+
+class ListReader:
+    """The account that reads the lists, which calls must not use."""
+
+    def is_needed(self) -> bool:
+        return True
+
+    def authorization(self, *, is_for_caller: bool = False) -> bytes:
+        return b"" if is_for_caller else b"Bearer old"
+
+    async def prepare(self) -> None:
+        return
+
+    async def renew(
+        self, refused: bytes, status: int, challenge: str, *, is_for_caller: bool = False
+    ) -> bytes:
+        if is_for_caller:
+            raise Unavailable("sign in", challenge=challenge)
+        return b"Bearer new"
+
+
+async def test_the_account_of_the_lists_goes_with_no_request_of_a_caller() -> None:
+    async with reaching(Era.MODERN) as scene:
+
+        @scene.server.act("tools/call")
+        async def call(exchange: Exchange) -> None:
+            if exchange.headers.get("authorization") == "Bearer new":
+                await exchange.text("done")
+            else:
+                await exchange.respond(401, www_authenticate="Bearer")
+
+        assert isinstance(scene.carrier, AccountTransport)
+        scene.carrier.account = ListReader()
+        scene.carrier.attach(scene.hearer)
+        scene.hearer.of_callers = {3}
+        scene.ask(2)
+        await scene.hearer.answer(2)
+        scene.ask(3)
+        await scene.hearer.ending(3)
+        shown = [each.headers.get("authorization") for each in scene.server.of("tools/call")]
+        assert shown == ["Bearer old", "Bearer new", None]
+        assert scene.hearer.endings == {3: "sign in"}

@@ -142,8 +142,12 @@ class ConnectionAccount:
         self._server = server
         self._actor = actor
 
-    def _key(self) -> AccountKey | None:
+    def _key(self, *, is_for_caller: bool) -> AccountKey | None:
         if self._actor is None:
+            if is_for_caller and not self._accounts.is_shared(self._server):
+                # The call was sent before each caller had an account here. The account that reads
+                # the lists is that of another person.
+                return None
             return self._accounts.catalog_key(self._server)
         key = self._selector.key_for(self._actor, self._server)
         return None if isinstance(key, Refusal) else key
@@ -151,16 +155,18 @@ class ConnectionAccount:
     def is_needed(self) -> bool:
         return self._accounts.mode_of(self._server) != "none"
 
-    def authorization(self) -> bytes:
-        key = self._key()
+    def authorization(self, *, is_for_caller: bool = False) -> bytes:
+        key = self._key(is_for_caller=is_for_caller)
         return b"" if key is None else _header(self._accounts.tokens.held(key))
 
     async def prepare(self) -> None:
-        key = self._key()
+        key = self._key(is_for_caller=False)
         if key is not None:
             await self._accounts.tokens.token_for(key)
 
-    async def renew(self, refused: bytes, status: int, challenge: str) -> bytes:
+    async def renew(
+        self, refused: bytes, status: int, challenge: str, *, is_for_caller: bool = False
+    ) -> bytes:
         demanded = messages.read_challenge(challenge)
         if demanded is None and status == 401:
             demanded, challenge = await self._accounts.find_challenge(self._server), BARE_CHALLENGE
@@ -169,7 +175,7 @@ class ConnectionAccount:
                 f"the server answered HTTP {status}: check the credentials in its headers",
                 UPSTREAM_FAILED,
             )
-        key = self._key()
+        key = self._key(is_for_caller=is_for_caller)
         if key is None:
             raise sign_in_error(self._server, challenge)
         if status == 403:

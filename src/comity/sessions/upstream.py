@@ -263,6 +263,10 @@ class TransportListener(Protocol):
         """Return whether the request that opened this stream is still unanswered."""
         ...
 
+    def is_for_caller(self, stream: Stream) -> bool:
+        """Return whether a caller sent the request that opened this stream, not the gateway."""
+        ...
+
     def on_session_renewed(self) -> None:
         """Handle that the server lost the session, and that the transport began a new one."""
         ...
@@ -334,7 +338,7 @@ class TransportAccount(Protocol):
         """Return whether the server is known to demand a sign-in."""
         ...
 
-    def authorization(self) -> bytes:
+    def authorization(self, *, is_for_caller: bool = False) -> bytes:
         """Return the Authorization header, or nothing without a token."""
         ...
 
@@ -342,7 +346,9 @@ class TransportAccount(Protocol):
         """Have a valid token in memory, if the account has one."""
         ...
 
-    async def renew(self, refused: bytes, status: int, challenge: str) -> bytes:
+    async def renew(
+        self, refused: bytes, status: int, challenge: str, *, is_for_caller: bool = False
+    ) -> bytes:
         """Return another header after the server refused one.
 
         Raises Unavailable with the challenge if a person must sign in.
@@ -766,6 +772,10 @@ class UpstreamConnection:
 
     def is_awaited(self, stream: Stream) -> bool:
         return self.conversation.is_open(stream)
+
+    def is_for_caller(self, stream: Stream) -> bool:
+        owner = self.conversation.find_stream_owner(stream)
+        return isinstance(owner, Call) and not isinstance(owner, GatewayCall)
 
     def on_session_renewed(self) -> None:
         self._listener.on_session_renewed(self)

@@ -359,6 +359,9 @@ class StdioBridge:
         elif not asked.answer_future.done():
             asked.answer_future.set_exception(error)
 
+    def is_for_caller(self, stream: Stream) -> bool:
+        return True
+
     def is_awaited(self, stream: Stream) -> bool:
         return stream in self._request_by_stream
 

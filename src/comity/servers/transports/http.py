@@ -512,7 +512,7 @@ class HttpTransport:
             head += b"%b: %b\r\n" % (name, value)
         authorization = b""
         if self._uses_account:
-            authorization = self._authorization()
+            authorization = self._authorization(stream)
             head += _authorization_line(authorization)
         if not stream:
             if self._era is Era.HANDSHAKE or frame.method != protocol.CANCELLED:
@@ -630,7 +630,12 @@ class HttpTransport:
         assert self.account is not None
         self._uses_account = True
         try:
-            authorization = await self.account.renew(reply.authorization, status, challenge)
+            authorization = await self.account.renew(
+                reply.authorization,
+                status,
+                challenge,
+                is_for_caller=self.listener.is_for_caller(reply.stream),
+            )
         except Unavailable as error:
             self.on_finished(reply.stream)
             self.listener.on_stream_ended(reply.stream, error)
@@ -699,7 +704,7 @@ class HttpTransport:
             reason = Unavailable("the server forgot the session and would not open another")
             self.listener.on_stream_ended(reply.stream, reason)
             return
-        reply.authorization = self._authorization()
+        reply.authorization = self._authorization(reply.stream)
         self._send_again(reply)
 
     def _send_again(self, reply: UpstreamResponse) -> None:
@@ -710,13 +715,17 @@ class HttpTransport:
 
     def _send_get(self, reader: UpstreamResponse | StandaloneStream, extra: bytes) -> None:
         head = self._transport_factory.head("GET") + self._session_lines() + extra
-        head += _authorization_line(self._authorization())
+        stream = reader.stream if isinstance(reader, UpstreamResponse) else None
+        head += _authorization_line(self._authorization(stream))
         reader.sending = self._transport_factory.stream_pool.send(
             self._transport_factory.origin, head, b"", reader, may_repeat=True
         )
 
-    def _authorization(self) -> bytes:
-        return b"" if self.account is None else self.account.authorization()
+    def _authorization(self, stream: Stream = None) -> bytes:
+        if self.account is None:
+            return b""
+        is_for_caller = bool(stream) and self.listener.is_for_caller(stream)
+        return self.account.authorization(is_for_caller=is_for_caller)
 
     def _session_lines(self) -> bytes:
         lines = b"mcp-session-id: %b\r\n" % self._session if self._session else b""
