@@ -84,6 +84,12 @@ class Servers:
     oauth: RotatingIssuer
     on_find: OnFind | None = None
 
+    def forget(self, _: str) -> None:
+        return
+
+    async def client_for(self, *_: object) -> OAuthClientCredentials:
+        return CLIENT
+
     async def find(self, *_: object) -> ServerAuthorization:
         if self.on_find is not None:
             await self.on_find()
@@ -319,3 +325,35 @@ async def test_a_late_refusal_of_a_call_is_not_mended_with_the_account_of_anothe
     assert await account.renew(b"", 401, "Bearer") == b"Bearer access-1"
     assert account.authorization() == b"Bearer access-1"
     assert account.authorization(is_for_caller=True) == b""
+
+
+async def test_a_server_cannot_make_the_list_of_missing_scopes_grow_without_end() -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    node = nodes.make_node("one")
+    for scopes in (tuple(map(str, range(200))), tuple("x" * 190 + str(each) for each in range(20))):
+        await node.require_scopes(KEY, scopes[:5])
+        with pytest.raises(Unavailable, match="more scopes"):
+            await node.require_scopes(KEY, scopes)
+    account = await nodes.store.get(KEY)
+    assert account is not None
+    assert len(account.missing_scopes) == 10
+
+
+async def test_a_sign_in_whose_cookie_no_browser_keeps_says_so() -> None:
+    nodes = Nodes()
+    for count, is_refused in ((100, False), (400, True)):
+        policy = replace(POLICY, client=CLIENT, scopes=tuple(f"scope{n:02}" for n in range(count)))
+        tokens = nodes.make_node("one", policy)
+        servers = cast("AuthorizationServers", Servers(nodes.issuer))
+        service = AccountService(
+            tokens, servers, cast("Any", None), b"key", identity_grants=cast("Any", None)
+        )
+        begin = service.begin_sign_in(
+            KEY.server, KEY.owner, KEY.owner, "https://comity.example.org"
+        )
+        if is_refused:
+            with pytest.raises(Unavailable, match="too many scopes"):
+                await begin
+        else:
+            assert len((await begin).cookie) < 4_000

@@ -36,6 +36,7 @@ from comity.errors import (
     INVALID_PARAMS,
     NOTHING_HERE,
     UNAUTHENTICATED,
+    UPSTREAM_FAILED,
     MalformedMessage,
     Unavailable,
 )
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 FLOW_LIFETIME: Final = timedelta(minutes=10)
 MAX_CODE_LENGTH: Final = 4_096
+MAX_COOKIE_LENGTH: Final = 3_900
+"""Browsers drop a cookie whose name and value have over 4,096 bytes together."""
 
 _FLOW: Final = "account sign-in"
 _FOREIGN: Final = (
@@ -256,6 +259,13 @@ class AccountService:
             secrets.token_urlsafe(32),
             str(int(expires.timestamp())),
         )
+        cookie = seal_token(self._key, _FLOW, *flow)
+        if len(cookie) > MAX_COOKIE_LENGTH:
+            raise Unavailable(
+                f"the sign-in at {server!r} has too many scopes ({len(flow.scopes)} characters); "
+                "name fewer as scopes in [servers.oauth], or disconnect the account",
+                UPSTREAM_FAILED,
+            )
         chosen = self._derive(flow.seed)
         fields = {
             "response_type": "code",
@@ -270,7 +280,7 @@ class AccountService:
             fields["scope"] = flow.scopes
         place = found.issuer.authorization_endpoint
         url = f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(fields)}"
-        return BegunSignIn(url, seal_token(self._key, _FLOW, *flow))
+        return BegunSignIn(url, cookie)
 
     async def finish_sign_in(
         self, by: str, cookie: str, answer: Mapping[str, str], origin: str, server: str

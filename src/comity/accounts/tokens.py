@@ -13,6 +13,7 @@ import msgspec
 from comity.accounts.identity_grants import IdentityGrants, IssuedToken
 from comity.accounts.issuers import AuthorizationServers
 from comity.accounts.messages import (
+    MAX_SCOPES,
     Challenge,
     IssuerMetadata,
     OAuthClientCredentials,
@@ -30,7 +31,7 @@ from comity.accounts.model import (
     account_context,
 )
 from comity.accounts.oauth_client import UNKNOWN_CLIENT_ERRORS
-from comity.errors import SIGN_IN_REQUIRED, UPSTREAM_DOWN, Unavailable
+from comity.errors import SIGN_IN_REQUIRED, UPSTREAM_DOWN, UPSTREAM_FAILED, Unavailable
 from comity.mcp.actors import GATEWAY
 from comity.secrets.model import Sealer
 from comity.toolkit.background import BackgroundTasks, SharedOpening, draw_delay
@@ -43,6 +44,9 @@ LEASE: Final = timedelta(seconds=25)
 
 LEASE_MARGIN: Final = timedelta(seconds=5)
 """How long before the end of its lease a node gives up a refresh."""
+
+MAX_MISSING_LENGTH: Final = 2_000
+"""How long the list of missing scopes may be. A server can demand new ones with each answer."""
 
 CLOSE_TIMEOUT: Final = timedelta(seconds=12)
 """How long the shutdown waits for refreshes. It is longer than one request may take."""
@@ -198,11 +202,19 @@ class AccountTokenSource:
         }
 
     async def require_scopes(self, key: AccountKey, scopes: tuple[str, ...]) -> None:
-        """Note scopes that the account lacks, so that its next sign-in requests them."""
+        """Note scopes that the account lacks, so that its next sign-in requests them.
+
+        Raises Unavailable if the server has demanded too many.
+        """
         account = await self._store.get(key)
         if account is None or set(scopes) <= set(account.missing_scopes):
             return
         missing = tuple(dict.fromkeys((*account.missing_scopes, *scopes)))
+        if len(missing) > MAX_SCOPES or len(" ".join(missing)) > MAX_MISSING_LENGTH:
+            raise Unavailable(
+                f"server {key.server!r} demands more scopes than a sign-in can request",
+                UPSTREAM_FAILED,
+            )
         await self._store.set_missing_scopes(key, missing)
         await self.load()
 
