@@ -19,6 +19,7 @@ from comity.errors import (
     Unavailable,
 )
 from comity.live import host as under_test
+from comity.live import reverse_channel
 from comity.live.features import DEFAULT_POLICY, UNDECIDED, LivePolicy
 from comity.live.host import (
     MAX_ACTIVE_REQUESTS,
@@ -26,13 +27,13 @@ from comity.live.host import (
     LiveHost,
     LiveMessage,
     LiveServer,
-    ReverseChannel,
     ServerConcurrency,
     announce_extension,
     answer_call,
     is_client_mcpl_host,
     send_call,
 )
+from comity.live.reverse_channel import ReverseChannel
 from comity.mcp import jsonrpc, mcpl
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.mcpl import FeatureUse
@@ -669,7 +670,7 @@ class Dealt:
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     soon = RetrySchedule(timedelta(0), timedelta(0))
-    monkeypatch.setattr(under_test, "RetrySchedule", lambda: soon)
+    monkeypatch.setattr(reverse_channel, "RetrySchedule", lambda: soon)
 
 
 def modern_link() -> LinkRoom:
@@ -743,8 +744,8 @@ async def test_what_is_carried_is_dealt_with_and_what_cannot_be_read_is_not() ->
 
 
 async def test_who_takes_no_answers_gets_no_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "MOST_ANSWERS", 2)
-    monkeypatch.setattr(under_test, "RESPOND_SECONDS", 0.01)
+    monkeypatch.setattr(reverse_channel, "MOST_ANSWERS", 2)
+    monkeypatch.setattr(reverse_channel, "RESPOND_SECONDS", 0.01)
     link, dealt = LinkRoom(modern=True), Dealt()
 
     async def silent(method: str, params: object) -> Frame:
