@@ -35,7 +35,7 @@ class LiveReader(Reader):
         super().__init__(folder)
         self._programs = str(programs) if programs else f"{fork_server.shell_folder()}:{HERE}"
         self._model = model
-        self._home = folder / "home"
+        self._home = folder.with_name(f"{folder.name}-home")
         self._gateway = ExitStack()
         self._terminals = ExitStack()
         self._awaited: list[tuple[Program, Step]] = []

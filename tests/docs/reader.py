@@ -50,7 +50,8 @@ class Reader:
                 self.follow(steps)
 
     def environment(self) -> dict[str, str]:
-        home = self.folder / "home"
+        # Beside the folder: a confined script does not open a folder that holds the home.
+        home = self.folder.with_name(f"{self.folder.name}-home")
         home.mkdir(exist_ok=True)
         return {
             "HOME": str(home),

@@ -66,7 +66,8 @@ class Stage:
         shutil.copytree(ROOT / "examples" / example, folder, dirs_exist_ok=True)
         given = {"MODEL_URL": f"{models.url}/v1", "MODEL_KEY": KEY, **env}
         given["COMITY_STATE_DIR"] = os.environ["COMITY_STATE_DIR"]
-        home = folder / "home"
+        # Beside the folder: a confined script does not open a folder that holds the home.
+        home = folder.with_name(f"{folder.name}-home")
         home.mkdir()
         return cls(folder, {"PATH": f"{BIN}:{os.defpath}", "HOME": str(home), **given})
 

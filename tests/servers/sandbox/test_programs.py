@@ -1,9 +1,12 @@
 """The files of a program, where a package or a command line names those of others."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
+import comity
 from comity.config.files import STATE_VARIABLE
 from comity.errors import Unavailable
 from comity.servers.sandbox.model import READ_FILES, SandboxAccess
@@ -82,8 +85,19 @@ def test_a_program_whose_folder_holds_the_home_or_the_state_does_not_start(home:
     beside_state = environment(home / "state" / "other", "#!/bin/sh\n")
     with pytest.raises(Unavailable, match="belongs to Comity itself"):
         files_of(beside_state)
-    with pytest.raises(Unavailable, match="holds the home folder"):
-        files_of(Path("/bin/sh"), PYTHONPATH=str(home.parent))
+
+
+def test_a_folder_that_holds_the_home_is_not_opened(home: Path) -> None:
+    script = home.parent / "script.py"
+    script.write_text("")
+    files = find_program_files(("/bin/sh", str(script)), {"PYTHONPATH": str(home.parent)}, "/")
+    assert str(script) in opened(files)
+    assert not is_below(str(home), opened(files))
+
+
+def test_comity_finds_its_own_modules_and_no_others_of_path_files() -> None:
+    files = find_program_files((sys.executable, "-m", "comity"), os.environ, "/")
+    assert is_below(comity.__file__, opened(files))
 
 
 def test_a_package_of_the_store_is_a_program(home: Path) -> None:

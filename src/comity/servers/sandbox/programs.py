@@ -5,11 +5,14 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import comity
 from comity.errors import Unavailable
 from comity.servers.sandbox.reach import is_below, link_within, program_files_problem
 
@@ -134,7 +137,11 @@ def _add_library_folders(
 
 def _is_shared(folder: Path) -> bool:
     """Whether a folder holds more than one program, so that a script in it does not open it."""
-    return folder in (Path("/"), Path("/tmp"), Path.home())  # noqa: S108  # only compared
+    # A process may have no home folder at all.
+    with suppress(RuntimeError):
+        if Path.home().resolve().is_relative_to(folder):
+            return True
+    return folder in (Path("/"), Path("/tmp"))  # noqa: S108  # only compared
 
 
 def data_words(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -190,6 +197,10 @@ def _libraries_beside(program: Path) -> Iterable[Path]:
     if _is_file(marker):
         yield prefix
         yield from _base_of_environment(marker)
+        # Comity itself may be installed from its source folder. The path files of an environment
+        # are not read: a package can put any folder into them.
+        if prefix == Path(sys.prefix).resolve():
+            yield Path(comity.__file__).resolve().parents[1]
     for name in ("lib", "lib64", "libexec"):
         if (prefix / name).is_dir():
             yield prefix / name
