@@ -43,6 +43,7 @@ OPENED = {
     "servers/transports/openapi.py": "an OpenAPI document",
     "storage/sqlite.py": "the database",
     "telemetry/process.py": "/proc",
+    "toolkit/folders.py": "folders, to remove what is in them",
 }
 METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "mkstemp", "NamedTemporaryFile"}
 
