@@ -68,4 +68,6 @@ async def test_the_receiver_on_the_page_takes_each_event_once(tmp_path: Path) ->
         assert await asyncio.to_thread(post_again, port, "evt_new", SECRET) == 200
         assert await asyncio.to_thread(post_again, port, "evt_new", SECRET) == 200
         assert await asyncio.to_thread(post_again, port, "evt_other", b"x" * 32) == 401
+        # The answer can come before the line is read.
+        await asyncio.to_thread(receiver.wait_for_line, "posted again")
         assert receiver.said.count("posted again") == 1
