@@ -96,7 +96,7 @@ class SlackClicks:
         """Answer the request of a click. Raises MalformedMessage and Unavailable."""
         approvals = self._inbox.approvals
         if click.decision is ApprovalDecision.ACCEPT:
-            # A message of an earlier version may have a button all the same.
+            # A click can name any request, whatever buttons its message has.
             request = await approvals.get(actor, click.request)
             if not channel.shows_all(request):
                 raise MalformedMessage(_TOO_LONG_TEXT, INVALID_PARAMS)
