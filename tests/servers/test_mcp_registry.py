@@ -263,6 +263,40 @@ def test_a_hostile_entry_is_refused(found: dict[str, Any], reason: str) -> None:
         planned(found)
 
 
+# Each joins `$` and `{NAME}` from two texts of the registry.
+JOINED: list[tuple[str, dict[str, Any], str]] = [
+    ("${v}", {"value": "{AWS_SECRET_ACCESS_KEY}"}, "$${AWS_SECRET_ACCESS_KEY}"),
+    ("a-${v}", {"default": "{secret:DB}"}, "a-$${secret:DB}"),
+    ("{v}{AWS_SECRET_ACCESS_KEY}", {"value": "$"}, "$${AWS_SECRET_ACCESS_KEY}"),
+    ("{v}secret:DB}", {"value": "${"}, "$${secret:DB}"),
+    ("{v}{v}{HOME:-x}", {"value": "$"}, "$$${HOME:-x}"),
+]
+
+
+@pytest.mark.parametrize(("text", "variable", "written"), JOINED)
+def test_texts_of_a_registry_do_not_join_to_a_variable_of_the_gateway(
+    text: str, variable: dict[str, Any], written: str
+) -> None:
+    given = {"value": text, "variables": {"v": variable}}
+    entries = [
+        planned(document(remotes=[remote(headers=[{"name": "X-Trace", **given}])])),
+        planned(document(package(packageArguments=[{"type": "positional", **given}]))),
+        planned(document(package(environmentVariables=[{"name": "NOTES_TRACE", **given}]))),
+    ]
+    header, argument, variable_text = (each.entry for each in entries)
+    assert header["headers"] == {"X-Trace": written}
+    assert argument["args"][-1] == written
+    assert variable_text["env"] == {"NOTES_TRACE": written}
+    assert [each.needs for each in entries] == [()] * 3
+
+
+@pytest.mark.parametrize("text", ["${v}", "$${v}", "${A:-{v}}", "{v}${v}"])
+def test_a_text_that_the_configuration_cannot_write_is_refused(text: str) -> None:
+    given = {"value": text, "variables": {"v": {"isRequired": True, "isSecret": True}}}
+    with pytest.raises(Misconfigured, match="the configuration cannot write"):
+        planned(document(remotes=[remote(headers=[{"name": "X-Trace", **given}])]))
+
+
 def test_runtime_arguments_are_taken_if_the_user_allows_them() -> None:
     image = package("oci", identifier="ghcr.io/a/b:1", runtimeArguments=[PRIVILEGED])
     plan = planned(document(image), with_runtime_arguments=True)

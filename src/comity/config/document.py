@@ -401,6 +401,15 @@ def expand_variables(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda found: _value(found, variables), text)
 
 
+def references_in(text: str) -> list[str]:
+    """Return the name of each variable and secret that a text refers to, in its order."""
+    return [
+        f"{SECRET_PREFIX}{found['secret']}" if found["secret"] else found["name"]
+        for found in _REFERENCE.finditer(text)
+        if not found.group().startswith("$$") and (found["secret"] or found["name"])
+    ]
+
+
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
     whole = match.group()
     if whole.startswith("$$"):

@@ -7,8 +7,9 @@ of its texts is escaped, so that it names no variable of this machine.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from comity.config.document import expand_variables, references_in
 from comity.errors import Misconfigured
 from comity.mcp.protocol import derived_id
 from comity.servers.mcp_registry.model import (
@@ -99,33 +100,59 @@ class _EntryBuilder:
 
     def fill(self, text: str, variables: Mapping[str, RegistryInput]) -> str:
         """Return a text with its `{variables}` replaced."""
-        pieces: list[str] = []
+        literals, references = [""], list[str]()
         end = 0
         for found in _BRACED.finditer(text):
             given = variables.get(found[1])
             if given is None:
                 continue
-            pieces += [plain_text(text[end : found.start()]), self._variable(found[1], given)]
+            literals[-1] += text[end : found.start()]
             end = found.end()
-        return "".join([*pieces, plain_text(text[end:])])
+            value = _value_of(given)
+            if value is None:
+                references.append(self._reference(self.own_name(found[1]), given))
+                literals.append("")
+            else:
+                literals[-1] += value
+        literals[-1] += text[end:]
+        return _template(literals, references)
 
     def own_name(self, name: str) -> str:
         """Return a variable for this server alone. No other secret can have its name."""
         words = re.sub(r"[^A-Za-z0-9]+", "_", f"{self.id}_{name}").strip("_").upper()
         return words if words[:1].isalpha() else f"SERVER_{words}"
 
-    def _variable(self, name: str, given: RegistryInput) -> str:
-        if given.value is not None:
-            return plain_text(given.value)
-        if given.default is not None and not given.is_secret:
-            return plain_text(given.default)
-        return self._reference(self.own_name(name), given)
-
     def _reference(self, name: str, given: RegistryInput) -> str:
         self.needs[name] = NeededVariable(
             name, given.description, given.is_required, given.is_secret
         )
         return f"${{{name}}}" if given.is_required else f"${{{name}:-}}"
+
+
+def _value_of(given: RegistryInput) -> str | None:
+    """Return the text that the registry gives to a variable, or None if the user gives it."""
+    if given.value is not None:
+        return given.value
+    return None if given.is_secret else given.default
+
+
+def _template(literals: list[str], references: list[str]) -> str:
+    """Return a text for the configuration: literal texts with a reference between each two.
+
+    Raises Misconfigured if the configuration would not read exactly this.
+    """
+    # Each literal is escaped as a whole. Parts of it, escaped alone, could join to a `${`.
+    text = plain_text(literals[0])
+    expected = literals[0]
+    for reference, literal in zip(references, literals[1:], strict=True):
+        text += reference + plain_text(literal)
+        # No literal has a NUL, so it marks where the value of a variable begins.
+        expected += f"\0{references_in(reference)[0]}" + literal
+    names = [name for reference in references for name in references_in(reference)]
+    values = {name: f"\0{name}" for name in names}
+    if references_in(text) != names or expand_variables(text, values) != expected:
+        raise Misconfigured("it has a value with a $ that the configuration cannot write")
+    return text
 
 
 def plain_text(text: str) -> str:
@@ -150,16 +177,35 @@ def plan_server(
     for package in server.packages:
         if source in ("", package.registry_type):
             try:
-                return _plan_package(id, package, with_runtime_arguments)
+                return _checked_plan(_plan_package(id, package, with_runtime_arguments))
             except Misconfigured as problem:
                 problems.append(f"{package.registry_type:.20}: {problem}")
     for remote in server.remotes if source in ("", REMOTE) else ():
         try:
-            return _plan_remote(id, remote)
+            return _checked_plan(_plan_remote(id, remote))
         except Misconfigured as problem:
             problems.append(f"{REMOTE}: {problem}")
     told = "; ".join(problems) or f"it has no {source or 'package and no remote endpoint'}"
     raise Misconfigured(f"{server.name} {server.version} cannot be added: {told}")
+
+
+def _checked_plan(plan: ServerPlan) -> ServerPlan:
+    """Return the plan. Raises Misconfigured if its entry refers to more than the user is shown."""
+    found = {name for text in _texts_in(plan.entry) for name in references_in(text)}
+    if found != {each.name for each in plan.needs}:
+        raise Misconfigured("it refers to variables that it does not name")
+    return plan
+
+
+def _texts_in(value: object) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in cast("dict[str, object]", value).values():
+            yield from _texts_in(each)
+    elif isinstance(value, list):
+        for each in cast("list[object]", value):
+            yield from _texts_in(each)
 
 
 def _plan_remote(id: str, remote: RegistryTransport) -> ServerPlan:
