@@ -5,20 +5,31 @@ import asyncio
 import pytest
 from msgspec import Raw
 
-from comity.errors import INVALID_PARAMS, SERVER_NOT_READY, UPSTREAM_FAILED, Unavailable
+from comity.errors import (
+    INVALID_PARAMS,
+    POLICY_UNKNOWN,
+    SERVER_NOT_READY,
+    UPSTREAM_FAILED,
+    Unavailable,
+)
+from comity.gateway.pipeline import CallGate
 from comity.mcp import jsonrpc, protocol
+from comity.mcp.jsonrpc import Frame
 from comity.mcp.mgp import ServerLifecycleState, ShutdownReason
+from comity.policy.grants import Effect
 from tests.support.carriers import (
     SILENCE,
     AnySchema,
     Params,
     Script,
+    ScriptedCarrier,
     hello,
     params_of,
     settled,
     until,
 )
 from tests.support.cases import loop_over
+from tests.support.changing_policy import ChangingPolicy
 from tests.support.desks import one_server
 
 both_kinds = loop_over("process", [False, True], ids=["http", "stdio"])
@@ -127,6 +138,34 @@ async def test_quarantined_tools_are_left_out(process: bool) -> None:
             front.handle_modern_request(protocol.LIST_TOOLS),
         ):
             assert (await asked.result())["tools"] == [{"name": "good"}]
+
+
+@both_kinds
+async def test_a_list_is_filtered_by_the_policy_of_the_moment_in_which_it_arrives(
+    process: bool,
+) -> None:
+    policy, script = (
+        ChangingPolicy(),
+        Script(starts_process=process, replies={protocol.LIST_TOOLS: TOOLS}),
+    )
+    async with one_server(script, make_gate=lambda catalog: CallGate(catalog, policy)) as front:
+        session = await front.client()
+        script.replies[protocol.LIST_TOOLS] = SILENCE
+        for is_known in (True, False):
+            policy.effects, policy.is_known = {}, True
+            asked, count = front.ask(session, protocol.LIST_TOOLS), len(lists_at(script))
+            await until(lambda before=count: len(lists_at(script)) > before)
+            carrier, request = lists_at(script)[-1]
+            policy.effects, policy.is_known = {"bad": Effect.DENY}, is_known
+            carrier.answers(request, TOOLS)
+            if is_known:
+                assert (await asked.result())["tools"] == [{"name": "good"}]
+            else:
+                assert (await asked.error()).code == POLICY_UNKNOWN.code
+
+
+def lists_at(script: Script) -> list[tuple[ScriptedCarrier, Frame]]:
+    return [(each, asked) for each in script.carriers for asked in each.asked(protocol.LIST_TOOLS)]
 
 
 @loop_over("listed", [b"[]", b'{"tools":[{"name":{"a":1,"a":1}}]}', b'{"tools":1}'])

@@ -25,9 +25,20 @@ from tests.support.bridged import (
     inputs,
     parked,
 )
-from tests.support.carriers import Clock, Params, params_of, result_of, settled, until
+from tests.support.carriers import (
+    SILENCE,
+    AnySchema,
+    Clock,
+    Params,
+    Script,
+    ScriptedCarrier,
+    params_of,
+    result_of,
+    settled,
+    until,
+)
 from tests.support.cases import loop_over
-from tests.support.desks import Asked
+from tests.support.desks import Asked, one_server
 from tests.support.refused import kind_of, refusal_in
 
 each_transport = pytest.mark.parametrize("process", [True, False], ids=["stdio", "http"])
@@ -289,6 +300,32 @@ async def test_an_answer_that_comes_while_nobody_asks_waits_for_the_next_who_doe
         result = await house.retry(state, {"1": ACCEPT}).result()
         assert result["resultType"] == "complete"
         assert len(house.heard_by_server("q-1")) == 1
+
+
+@each_transport
+async def test_a_list_that_comes_while_nobody_asks_holds_only_what_its_client_may_use(
+    process: bool,
+) -> None:
+    listed: Params = {"tools": [{"name": "good"}, {"name": "bad", "inputSchema": {"type": "x"}}]}
+    script = handshake_server(process, tools_list=listed)
+    async with one_server(script, AnySchema({"inputSchema bad": "no such type"})) as front:
+        house, before = Bridged(front, script), len(lists_at(script))
+        script.replies[protocol.LIST_TOOLS] = SILENCE
+        asked = house.modern(protocol.LIST_TOOLS, {})
+        await until(lambda: len(lists_at(script)) > before)
+        carrier, request = lists_at(script)[-1]
+        carrier.says(jsonrpc.make_request("q-1", protocol.ELICIT, FORM), request)
+        state = (await asked.result())["requestState"]
+        carrier.answers(request, listed)
+        await settled()
+        again = house.modern(
+            protocol.LIST_TOOLS, {"requestState": state, "inputResponses": {"1": ACCEPT}}
+        )
+        assert (await again.result())["tools"] == [{"name": "good"}]
+
+
+def lists_at(script: Script) -> list[tuple[ScriptedCarrier, Frame]]:
+    return [(each, asked) for each in script.carriers for asked in each.asked(protocol.LIST_TOOLS)]
 
 
 async def test_an_error_of_the_servers_waits_too() -> None:

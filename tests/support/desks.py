@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -66,11 +66,11 @@ class Front:
         scripts: dict[str, Script],
         judge: AnySchema | None = None,
         how: ServerOptions | None = None,
+        make_gate: Callable[[Catalog], CallGate] = CallGate,
     ) -> None:
         self.scripts = scripts
         self.clock = Clock()
         self.catalog = Catalog()
-        self.call_gate = CallGate(self.catalog)
         self.servers = ServerService(self.catalog, judge or AnySchema())
         self.underway = ActiveCalls(self.clock, 60, 300)
         self.sessions = SessionStore(self.clock, 100, 1000)
@@ -78,7 +78,7 @@ class Front:
             self.servers.add(name, script, how or options())
         self.parking = ParkedCalls(self.clock, max_calls=4)
         self.bridge = EraBridge(self.catalog, self.parking)
-        self.call_gate = CallGate(self.catalog)
+        self.call_gate = make_gate(self.catalog)
         self.subscriptions = ListSubscriptions(self.servers, self.call_gate)
         self.info = GatewayInfo(self.servers, {"name": "comity", "version": "0"})
         self.desk: McpEndpoint
@@ -117,10 +117,13 @@ class Front:
 
 @asynccontextmanager
 async def one_server(
-    script: Script, judge: AnySchema | None = None, how: ServerOptions | None = None
+    script: Script,
+    judge: AnySchema | None = None,
+    how: ServerOptions | None = None,
+    make_gate: Callable[[Catalog], CallGate] = CallGate,
 ) -> AsyncGenerator[Front]:
     """The door to one server, named `srv`."""
-    front = Front({"srv": script}, judge, how)
+    front = Front({"srv": script}, judge, how, make_gate)
     server = front.servers.get("srv")
     assert server is not None
     front.desk = ServerEndpoint(
@@ -136,8 +139,9 @@ async def all_servers(
     scripts: dict[str, Script],
     judge: AnySchema | None = None,
     how: ServerOptions | None = None,
+    make_gate: Callable[[Catalog], CallGate] = CallGate,
 ) -> AsyncGenerator[Front]:
-    front = Front(scripts, judge, how)
+    front = Front(scripts, judge, how, make_gate)
     front.desk = AllServersEndpoint(
         front.servers,
         front.call_gate,

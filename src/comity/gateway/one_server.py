@@ -125,9 +125,9 @@ class ServerEndpoint:
                 return call
             if call.method not in UNCHECKED_METHODS and not self._may_be_sent(call, frame):
                 return call
+            self._filter_list_result(call)
             connection = self._open_connection(session, call.method)
             if connection is not None:
-                self._filter_list_result(call)
                 connection.send_call(call, frame)
             else:
                 await self._connect_and_send(session, call, frame)
@@ -174,6 +174,7 @@ class ServerEndpoint:
                 return call
             if call.method not in UNCHECKED_METHODS and not self._may_be_sent(call, frame):
                 return call
+            self._filter_list_result(call)
             if self._server.connections.own_modern_connection is None:
                 await self._send_to_legacy(call, frame, headers)
             else:
@@ -183,7 +184,6 @@ class ServerEndpoint:
                         frame,
                         self._call_gate.uri_filter(call.client_stream.actor, self._server.name),
                     )
-                self._filter_list_result(call)
                 self._server.connections.modern_connection(call.client_stream.actor).send_call(
                     call, frame, headers
                 )
@@ -372,7 +372,6 @@ class ServerEndpoint:
             await self._subscriptions.listen(call, frame, self._server.name)
         else:
             await self._bridge.send_to_legacy(self._server.connections, call, frame, headers)
-            self._filter_list_result(call)
 
     def _open_connection(self, session: Session, method: str) -> UpstreamConnection | None:
         """Return the open connection on which this request can be forwarded unchanged, or None."""
@@ -408,14 +407,12 @@ class ServerEndpoint:
         if sharers is not None:
             await self._send_on_shared(session, call, frame, connection, sharers)
             return
-        self._filter_list_result(call)
         connection.send_call(call, frame)
 
     async def _send_to_modern(self, session: Session, call: Call, frame: Frame) -> None:
         """Send a legacy client's request to a modern server."""
         if call.method != protocol.INITIALIZE:
             await self._bridge.send_to_modern(self._server.connections, session, call, frame)
-            self._filter_list_result(call)
             return
         wanted = jsonrpc.decode_text(frame.parameters.get("protocolVersion"))
         answer = eras.welcome_message(self._server.connections.discover_result, wanted)
@@ -460,20 +457,15 @@ class ServerEndpoint:
         call.deliver_answer(jsonrpc.make_result(call.client_request_id, answer))
 
     def _filter_list_result(self, call: Call) -> None:
-        """Filter a list result so that it holds only entries that the actor may use."""
+        """Let a list result hold only entries that the actor may use when it arrives."""
         kind = KIND_OF_LIST.get(call.method)
-        if kind is None:
-            return
-        seen = self._call_gate.list_filter(call.client_stream.actor, kind, self._server.name)
-        if seen is None:
-            return
-        after = call.adapt_answer
+        if kind is not None:
+            call.filter_result = lambda frame: self._without_hidden(call, kind, frame)
 
-        def adapt(frame: Frame) -> Frame:
-            kept = _without_hidden(frame, kind, seen)
-            return kept if after is None else after(kept)
-
-        call.adapt_answer = adapt
+    def _without_hidden(self, call: Call, kind: EntryKind, frame: Frame) -> Frame:
+        actor = call.client_stream.actor
+        seen = self._call_gate.list_filter(actor, kind, self._server.name)
+        return frame if seen is None else _without_hidden(frame, kind, seen)
 
     async def _send_on_shared(
         self,
@@ -492,7 +484,6 @@ class ServerEndpoint:
         elif call.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):
             track_resource_subscription(session, call, frame, connection, users)
         else:
-            self._filter_list_result(call)
             connection.send_call(call, frame)
 
 

@@ -241,6 +241,9 @@ class Call:
     outgoing_id = 0
     # Runs if the call is cancelled while it waits for an approval, before it has a connection.
     on_cancel: Callable[[], None] | None = None
+    # Withholds parts of the result that the actor may not see. It is set before the request is
+    # sent, because the answer may be there when sending returns. `adapt_answer` is the sender's.
+    filter_result: Callable[[Frame], Frame] | None = None
     adapt_answer: Callable[[Frame], Frame] | None = None
     adapt_notification: Callable[[Frame], Frame | None] | None = None
     on_first_check: Callable[[], None] | None = None
@@ -303,11 +306,17 @@ class Call:
 
     def deliver_answer(self, frame: Frame, status: int = 200) -> None:
         """Send the one answer to the client. `adapt_answer` may decode only what it needs."""
-        if self.adapt_answer is not None and frame.error is jsonrpc.UNSET:
+        adapt, withhold = self.adapt_answer, self.filter_result
+        if (adapt is not None or withhold is not None) and frame.error is jsonrpc.UNSET:
             try:
-                frame = self.adapt_answer(frame)
+                frame = frame if withhold is None else withhold(frame)
+                frame = frame if adapt is None else adapt(frame)
             except MalformedMessage as error:
                 self.refuse(UPSTREAM_FAILED, f"the server sent a broken answer: {error}")
+                return
+            except Unavailable as error:
+                # What the actor may see of the result is not known now.
+                self.refuse(error.fault, str(error), error.retry_after)
                 return
         if frame.error is not jsonrpc.UNSET:
             worded = self._adapt_error(frame)
