@@ -1,6 +1,7 @@
 """Servers of an MCP registry: what an entry becomes, what is refused, and the commands."""
 
 import json
+import shlex
 import threading
 import tomllib
 from collections.abc import Generator
@@ -46,7 +47,7 @@ def planned(found: dict[str, Any], **chosen: Any) -> ServerPlan:
 
 
 TOKEN = {"name": "NOTES_TOKEN", "isRequired": True, "isSecret": True, "description": "The key."}
-LEVEL = {"name": "LEVEL", "default": "info"}
+LEVEL = {"name": "NOTES_LEVEL", "default": "info"}
 # A package or a remote endpoint, and the entry that it becomes.
 ENTRIES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (document(package()), {"command": "npx", "args": ["-y", "@owner/notes@1.2.0"]}),
@@ -108,10 +109,10 @@ ENTRIES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {
             "command": "npx",
             "args": [
-                *("-y", "@owner/notes@1.2.0", "serve", "${NOTES_FOLDER}", "--level=2"),
-                *("-p", "8", "--stdio", "--dir=/a/${NOTES_USER}/{x}"),
+                *("-y", "@owner/notes@1.2.0", "serve", "${NOTES__FOLDER}", "--level=2"),
+                *("-p", "8", "--stdio", "--dir=/a/${NOTES__USER}/{x}"),
             ],
-            "env": {"NOTES_TOKEN": "${NOTES_TOKEN}", "LEVEL": "info", "EXTRA": "${EXTRA:-}"},
+            "env": {"NOTES_TOKEN": "${NOTES_TOKEN}", "NOTES_LEVEL": "info", "EXTRA": "${EXTRA:-}"},
         },
     ),
     # No text of the registry can name a variable of this machine, nor be more than one word.
@@ -121,13 +122,13 @@ ENTRIES: list[tuple[dict[str, Any], dict[str, Any]]] = [
                 packageArguments=[
                     {"type": "positional", "value": "${HOME}; rm -rf / && $(id) $${A}"}
                 ],
-                environmentVariables=[{"name": "LEVEL", "value": "${AWS_SECRET_ACCESS_KEY}"}],
+                environmentVariables=[{"name": "NOTES_LEVEL", "value": "${AWS_SECRET_ACCESS_KEY}"}],
             )
         ),
         {
             "command": "npx",
             "args": ["-y", "@owner/notes@1.2.0", "$${HOME}; rm -rf / && $(id) $$${A}"],
-            "env": {"LEVEL": "$${AWS_SECRET_ACCESS_KEY}"},
+            "env": {"NOTES_LEVEL": "$${AWS_SECRET_ACCESS_KEY}"},
         },
     ),
     (
@@ -146,7 +147,7 @@ ENTRIES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ),
         {
             "url": "https://notes.example.org/mcp",
-            "headers": {"Authorization": "Bearer ${NOTES_TOKEN}"},
+            "headers": {"Authorization": "Bearer ${NOTES__TOKEN}"},
         },
     ),
     (
@@ -295,6 +296,59 @@ def test_a_text_that_the_configuration_cannot_write_is_refused(text: str) -> Non
     given = {"value": text, "variables": {"v": {"isRequired": True, "isSecret": True}}}
     with pytest.raises(Misconfigured, match="the configuration cannot write"):
         planned(document(remotes=[remote(headers=[{"name": "X-Trace", **given}])]))
+
+
+# Variables that swap the package, send its download through a proxy or load code into its runner.
+RUNNER_VARIABLES = shlex.split("""
+HTTPS_PROXY https_proxy HTTP_PROXY ALL_PROXY NO_PROXY NODE_TLS_REJECT_UNAUTHORIZED
+NODE_EXTRA_CA_CERTS NODE_REDIRECT_WARNINGS NODE_V8_COVERAGE NODE_REPL_EXTERNAL_MODULE
+NODE_COMPILE_CACHE NODE_ICU_DATA OPENSSL_CONF OPENSSL_MODULES REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
+GCONV_PATH LOCPATH GLIBC_TUNABLES LD_PRELOAD LD_AUDIT NODE_OPTIONS npm_config_registry
+NPM_CONFIG_REGISTRY npm_execpath npm_node_execpath UV_INDEX_URL UV_PYTHON PIP_INDEX_URL PYTHONPATH
+PYTHONSTARTUP VIRTUAL_ENV CORECLR_ENABLE_PROFILING CORECLR_PROFILER_PATH COMPlus_ReadyToRun
+MSBUILD_EXE_PATH MSBuildSDKsPath JDK_JAVA_OPTIONS _JAVA_OPTIONS RUBYOPT PERL5OPT
+BUN_CONFIG_REGISTRY DENO_DIR TMPDIR TEMP ELECTRON_RUN_AS_NODE SHELLOPTS PS4 EDITOR NETRC ALL_proxy
+RES_OPTIONS HOSTALIASES KRB5_CONFIG REGISTRY_AUTH_FILE TAR_OPTIONS XDG_CONFIG_HOME HOME PATH
+INIT_CWD npm_package_config_x YARN_REGISTRY COREPACK_NPM_REGISTRY COREPACK_INTEGRITY_KEYS
+NVM_NODEJS_ORG_MIRROR
+""")
+
+
+def test_an_entry_gives_no_text_to_a_variable_of_a_runner_or_a_proxy() -> None:
+    assert len(RUNNER_VARIABLES) == 65
+    for name in RUNNER_VARIABLES:
+        for given in ({"value": "x"}, {"default": "x"}, MIXED):
+            with pytest.raises(Misconfigured, match=name):
+                planned(document(package(environmentVariables=[{"name": name, **given}])))
+
+
+MIXED = {"value": "x{v}", "variables": {"v": {"isRequired": True}}}
+
+
+def test_a_person_allows_a_variable_by_its_name() -> None:
+    given = [{"name": "LOG_LEVEL", "value": "warn"}, {"name": "A", **MIXED}, TOKEN]
+    found = document(package(environmentVariables=given))
+    with pytest.raises(Misconfigured, match=r"LOG_LEVEL = 'warn'.*--allow-variable LOG_LEVEL"):
+        planned(found, variables=["A"])
+    plan = planned(found, variables=["A", "LOG_LEVEL"])
+    assert plan.entry["env"] == {
+        "LOG_LEVEL": "warn",
+        "A": "x${NOTES__V}",
+        "NOTES_TOKEN": "${NOTES_TOKEN}",
+    }
+    # What changes the runner cannot be allowed.
+    for name in ("HTTPS_PROXY", "NODE_TLS_REJECT_UNAUTHORIZED", "OPENSSL_CONF", "LD_PRELOAD"):
+        with pytest.raises(Misconfigured, match="changes the program"):
+            planned(
+                document(package(environmentVariables=[{"name": name, "value": "x"}])),
+                variables=[name],
+            )
+
+
+def test_a_header_asks_for_no_variable_that_a_machine_has_already() -> None:
+    header = {"name": "Secret-Access-Key", "isRequired": True, "isSecret": True}
+    plan = planned(document(remotes=[remote(headers=[header])]), id="aws")
+    assert plan.entry["headers"] == {"Secret-Access-Key": "${AWS__SECRET_ACCESS_KEY}"}
 
 
 def test_runtime_arguments_are_taken_if_the_user_allows_them() -> None:
@@ -447,7 +501,8 @@ def test_a_server_is_found_and_added_with_its_secrets_as_variables(
 ) -> None:
     desk = Desk(tmp_path)
     path = desk.write("comity.toml", f'# mine\n[registry]\nsource_url = "{registry.url}"\n')
-    registry.put(document(package(environmentVariables=[TOKEN], fileSha256=DIGEST)))
+    texts = [{"name": "LOG_LEVEL", "value": "a text"}, TOKEN]
+    registry.put(document(package(environmentVariables=texts, fileSha256=DIGEST)))
     registry.put(document(package(), version="1.1.0"), "1.1.0")
     registry.pages = [
         {"servers": [document(package(), remotes=[remote()])], "metadata": {"nextCursor": "1"}},
@@ -464,13 +519,23 @@ def test_a_server_is_found_and_added_with_its_secrets_as_variables(
     ]
     assert "search=notes" in registry.asked[0]
     before = path.read_text()
-    tried = desk.run("servers", "add", NAME, "--dry-run")
+    refused = desk.run("servers", "add", NAME, "--dry-run")
+    assert (refused.status, "--allow-variable LOG_LEVEL" in refused.err) == (2, True)
+    allowed = (NAME, "--allow-variable", "LOG_LEVEL")
+    tried = desk.run("servers", "add", *allowed, "--dry-run")
     assert tried.status == 0
-    for words in ("npx -y @owner/notes@1.2.0", DIGEST, "NOTES_TOKEN", "Nothing was written"):
+    for words in (
+        "LOG_LEVEL = 'a text'",
+        "NOTES_TOKEN = ${NOTES_TOKEN}",
+        "npx -y @owner/notes@1.2.0",
+        DIGEST,
+        "NOTES_TOKEN",
+        "Nothing was written",
+    ):
         assert words in tried.out
     assert path.read_text() == before
 
-    done = desk.run("servers", "add", NAME)
+    done = desk.run("servers", "add", *allowed)
     assert done.status == 0, done.err
     assert "Set before the gateway starts: NOTES_TOKEN." in done.out
     text = path.read_text()
@@ -481,10 +546,10 @@ def test_a_server_is_found_and_added_with_its_secrets_as_variables(
         "id": "notes",
         "command": "npx",
         "args": ["-y", "@owner/notes@1.2.0"],
-        "env": {"NOTES_TOKEN": "${NOTES_TOKEN}"},
+        "env": {"LOG_LEVEL": "a text", "NOTES_TOKEN": "${NOTES_TOKEN}"},
     }
     # The same once more changes nothing, and another version is another server.
-    assert "has this server already" in desk.run("servers", "add", NAME).out
+    assert "has this server already" in desk.run("servers", "add", *allowed).out
     other = desk.run("servers", "add", f"{NAME}@1.1.0", "--id", "old", "-o", "json")
     assert (other.json["id"], other.json["added"]) == ("old", True)
     assert set(other.json) == {

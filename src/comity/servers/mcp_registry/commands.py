@@ -87,6 +87,13 @@ def search_command(words: tuple[str, ...], limit: int) -> None:
     is_flag=True,
     help="Accept arguments for the program that runs the package, such as docker.",
 )
+@click.option(
+    "--allow-variable",
+    "variables",
+    metavar="NAME",
+    multiple=True,
+    help="Let the entry set this environment variable to a text of its own. Can be given again.",
+)
 @dry_run_option
 @yes_option
 @config_options
@@ -96,6 +103,7 @@ def add_command(
     source: str | None,
     *,
     allow_runtime_arguments: bool,
+    variables: tuple[str, ...],
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -119,7 +127,11 @@ def add_command(
     client = _client_of(settings)
     server = asyncio.run(client.get(wanted, version or "latest"))
     plan = plan_server(
-        server, id=server_id, source=source or "", with_runtime_arguments=allow_runtime_arguments
+        server,
+        id=server_id,
+        source=source or "",
+        with_runtime_arguments=allow_runtime_arguments,
+        variables=variables,
     )
     if "url" in plan.entry and (problem := asyncio.run(address_problem(plan.entry["url"]))):
         raise Misconfigured(f"{server.name} {server.version} cannot be added: {problem}")
@@ -197,7 +209,11 @@ def _print_plan(server: RegistryServer, plan: ServerPlan) -> None:
         if "command" in entry
         else ("calls", entry["url"]),
         ("digest", plan.digest),
-        ("gets", ", ".join([*entry.get("env", {}), *entry.get("headers", {})])),
+        *(
+            ("gets", f"{name} = {_shown_word(text)}")
+            for kind in ("env", "headers")
+            for name, text in entry.get(kind, {}).items()
+        ),
         *(("note", note) for note in plan.notes),
     ]
     show_output(line_text(f"{server.name} {server.version}", "bold"))

@@ -5,7 +5,7 @@ of its texts is escaped, so that it names no variable of this machine.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -34,17 +34,24 @@ _VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!~-]{0,127}")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _FLAG: Final = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LONE_REFERENCE: Final = re.compile(r"\$\{[A-Z_][A-Z0-9_]*(?::-)?\}", re.IGNORECASE)
 _BRACED: Final = re.compile(r"\{([A-Za-z0-9_.-]{1,128})\}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _YES_FLAGS: Final = frozenset({"-y", "--yes"})
 
 _RUNNER_VARIABLES: Final = re.compile(
-    r"(?:PATH|HOME|SHELL|ENV|BASH_ENV|IFS|NODE_OPTIONS|NODE_PATH|JAVA_TOOL_OPTIONS"
-    r"|(?:LD|DYLD|DOCKER|CONTAINER|BUILDAH|PODMAN|NPM_CONFIG|YARN|UV|PIP|PYTHON|DOTNET|NUGET"
-    r"|COMITY|XDG|SSL|GIT|SSH)_.*|PYTHON[A-Z]+)",
+    r"(?:PATH|HOME|SHELL|ENV|BASH_ENV|IFS|NETRC|HOSTALIASES|LOCPATH|TE?MP(?:DIR)?"
+    r"|(?:LD|DYLD|GLIBC|GCONV|DOCKER|CONTAINER|BUILDAH|PODMAN|REGISTRY|NPM|NODE|NVM|YARN|BUN|DENO"
+    r"|COREPACK|ELECTRON|UV|PIP|PYTHON|VIRTUAL|DOTNET|NUGET|MSBUILD|CORECLR|COR|COMPLUS"
+    r"|COMITY|XDG|SSL|OPENSSL|GIT|SSH|RES|KRB5)_.*|PYTHON[A-Z]+|MSBUILD[A-Z]+"
+    r"|.*_PROXY|.*_CA_BUNDLE|.*JAVA_(?:TOOL_)?OPTIONS|(?:RUBY|PERL5)(?:OPT|LIB))",
     re.IGNORECASE,
 )
-"""Variables that change the program that runs a package, and not the package."""
+"""Variables that change the program that runs a package, and not the package.
+
+No such list is complete. An entry gives texts of its own only to the variables
+that `_check_own_texts` lets pass.
+"""
 
 _BASE_URLS: Final = {
     "npm": re.compile(r"https://registry\.npmjs\.org/?"),
@@ -119,7 +126,8 @@ class _EntryBuilder:
 
     def own_name(self, name: str) -> str:
         """Return a variable for this server alone. No other secret can have its name."""
-        words = re.sub(r"[^A-Za-z0-9]+", "_", f"{self.id}_{name}").strip("_").upper()
+        # An id such as `aws` would otherwise make the name of a variable that many machines have.
+        words = f"{_upper_words(self.id)}__{_upper_words(name)}"
         return words if words[:1].isalpha() else f"SERVER_{words}"
 
     def _reference(self, name: str, given: RegistryInput) -> str:
@@ -127,6 +135,10 @@ class _EntryBuilder:
             name, given.description, given.is_required, given.is_secret
         )
         return f"${{{name}}}" if given.is_required else f"${{{name}:-}}"
+
+
+def _upper_words(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()
 
 
 def _value_of(given: RegistryInput) -> str | None:
@@ -166,18 +178,25 @@ def plain_text(text: str) -> str:
 
 
 def plan_server(
-    server: RegistryServer, *, id: str = "", source: str = "", with_runtime_arguments: bool = False
+    server: RegistryServer,
+    *,
+    id: str = "",
+    source: str = "",
+    with_runtime_arguments: bool = False,
+    variables: Collection[str] = (),
 ) -> ServerPlan:
     """Return the entry for a server: its first usable package, or else its first remote endpoint.
 
-    `source` chooses one kind. Raises Misconfigured with the reason of each that is not usable.
+    `source` chooses one kind. `variables` are those that the entry may set to a text of its own,
+    beside those with the name of the package. Raises Misconfigured with the reason of each package
+    and endpoint that is not usable.
     """
     id = id or derived_id(server.name.rpartition("/")[2])
     problems: list[str] = []
     for package in server.packages:
         if source in ("", package.registry_type):
             try:
-                return _checked_plan(_plan_package(id, package, with_runtime_arguments))
+                return _checked_plan(_plan_package(id, package, with_runtime_arguments, variables))
             except Misconfigured as problem:
                 problems.append(f"{package.registry_type:.20}: {problem}")
     for remote in server.remotes if source in ("", REMOTE) else ():
@@ -236,7 +255,12 @@ def _fixed_value(found: re.Match[str], variables: Mapping[str, RegistryInput]) -
     return value
 
 
-def _plan_package(id: str, package: RegistryPackage, with_runtime_arguments: bool) -> ServerPlan:
+def _plan_package(
+    id: str,
+    package: RegistryPackage,
+    with_runtime_arguments: bool,
+    variables: Collection[str],
+) -> ServerPlan:
     kind = package.registry_type
     if kind == "mcpb":
         raise Misconfigured("Comity does not run MCPB bundles")
@@ -257,6 +281,7 @@ def _plan_package(id: str, package: RegistryPackage, with_runtime_arguments: boo
     for name in env:
         if _RUNNER_VARIABLES.fullmatch(name):
             raise Misconfigured(f"it sets {name}, which changes the program that runs it")
+    _check_own_texts(package, env, variables)
     line, digest, notes = _COMMANDS[kind](package, runtime, tuple(env))
     args = [*line[1:], *_words(builder, package.package_arguments)]
     if sum(map(len, args)) > MAX_ARGUMENT_BYTES:
@@ -265,6 +290,25 @@ def _plan_package(id: str, package: RegistryPackage, with_runtime_arguments: boo
     if env:
         entry["env"] = env
     return ServerPlan(id, kind, entry, digest, tuple(builder.needs.values()), notes)
+
+
+def _check_own_texts(
+    package: RegistryPackage, env: Mapping[str, str], allowed: Collection[str]
+) -> None:
+    """Raise Misconfigured if the entry gives a text of its own to a variable of other programs."""
+    own = _upper_words(re.split(r"[:@]", package.identifier.rpartition("/")[2])[0])
+    other = {
+        name: text
+        for name, text in env.items()
+        if not (name.upper().startswith(f"{own}_") or name in allowed)
+        and not _LONE_REFERENCE.fullmatch(text)
+    }
+    if other:
+        texts = ", ".join(f"{name} = {text!r:.200}" for name, text in other.items())
+        options = " ".join(f"--allow-variable {name}" for name in other)
+        raise Misconfigured(
+            f"it sets variables that other programs could read ({texts}); allow them with {options}"
+        )
 
 
 def _extra_arguments(package: RegistryPackage) -> list[RegistryArgument]:
