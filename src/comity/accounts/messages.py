@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isnan
 from typing import Final, cast
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -175,7 +176,7 @@ def read_resource_metadata(
 ) -> ResourceMetadata:
     """Read the metadata of a server. Raises Unavailable if it is that of another resource."""
     resource = document.get("resource")
-    if not isinstance(resource, str) or not _covers(resource, server_url):
+    if not isinstance(resource, str) or not covers(resource, server_url):
         raise Unavailable(f"the metadata at {url:.200} is that of another resource")
     named = _texts(document.get("authorization_servers"))[:MAX_ISSUERS]
     issuers = tuple(each for each in named if is_issuer(each))
@@ -190,7 +191,8 @@ def base_url(server_url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _covers(resource: str, server_url: str) -> bool:
+@lru_cache(maxsize=1_000)
+def covers(resource: str, server_url: str) -> bool:
     """Return whether a resource is the server, or a path above it at the same origin."""
     parts, server = parse_url(resource), urlsplit(server_url)
     if parts is None or parts.query or _origin(parts) != _origin(server):

@@ -18,6 +18,7 @@ from comity.accounts.messages import (
     IssuerMetadata,
     OAuthClientCredentials,
     TokenAnswer,
+    covers,
 )
 from comity.accounts.model import (
     EXPIRY_MARGIN,
@@ -171,12 +172,13 @@ class AccountTokenSource:
     def held(self, key: AccountKey) -> str:
         """Return the token in memory, which may have expired, or an empty text."""
         held = self._held.get(key)
-        return "" if held is None else held.access
+        return "" if held is None or not self._is_for_server(held.account) else held.access
 
     def held_if_fresh(self, key: AccountKey) -> str:
         """Return the token in memory if it is still valid, or an empty text."""
         held = self._held.get(key)
-        return "" if held is None or not held.account.is_fresh(self.clock()) else held.access
+        is_fresh = held is not None and held.account.is_fresh(self.clock())
+        return held.access if held and is_fresh and self._is_for_server(held.account) else ""
 
     async def keep(self, account: Account, tokens: AccountTokens) -> Account:
         """Store a connected account with its tokens, sealed, in place of an earlier one."""
@@ -247,7 +249,11 @@ class AccountTokenSource:
     async def _renewed(self, key: AccountKey, refused: str) -> str | None:
         while True:
             account = await self._store.get(key)
-            if account is None or account.state is not AccountState.CONNECTED:
+            if (
+                account is None
+                or account.state is not AccountState.CONNECTED
+                or not self._is_for_server(account)
+            ):
                 return await self._first_of_client(key) or await self._issue(key, account)
             tokens = await self.tokens_of(account)
             if tokens is None:
@@ -264,6 +270,14 @@ class AccountTokenSource:
             if renewed is not None:
                 return renewed or None
             await asyncio.sleep(POLL_SECONDS)
+
+    def _is_for_server(self, account: Account) -> bool:
+        """Return whether the tokens of an account are for the present address of its server.
+
+        A server of the same name may be at another address since, and of another operator.
+        """
+        policy = self.policies.get(account.server)
+        return policy is not None and covers(account.resource, policy.url)
 
     async def _refresh_alone(self, account: Account, tokens: AccountTokens) -> str | None:
         """Refresh with the lease. Return the token, "" without one, None if to look again."""
