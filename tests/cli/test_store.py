@@ -1,6 +1,7 @@
 """`comity db` with a file and a real database; and `serve` with a store it cannot use."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -90,3 +91,24 @@ def test_a_file_that_cannot_be_made_is_the_operators_mistake(desk: Desk, tmp_pat
     ran = desk.run("db", "migrate", COMITY_STORE_URL=f"sqlite:///{tmp_path}/no/such.db")
     assert ran.status == 2
     assert "cannot be written" in ran.err
+
+
+@pytest.mark.parametrize("place", ["header", "middle"])
+def test_a_damaged_file_stops_the_start_and_names_the_way_back(desk: Desk, place: str) -> None:
+    desk.write("comity.toml", f'{MEMORY}[store]\nurl = "sqlite:///here.db"\n')
+    assert desk.run("db", "migrate").status == 0
+    file = desk.folder / "here.db"
+    with file.open("r+b") as stream:
+        if place == "header":
+            stream.write(os.urandom(4096))
+        else:
+            stream.seek(file.stat().st_size // 2)
+            stream.write(bytes(65_536))
+    before = file.read_bytes()
+    for command in (("serve",), ("serve", "--workers", "2"), ("keys", "list", "--offline")):
+        ran = desk.run(*command)
+        assert ran.status == 2, ran
+        told = " ".join(ran.err.split())
+        assert f"the store {file.resolve()} is damaged (" in told
+        assert "`comity db backup`" in told
+    assert file.read_bytes() == before

@@ -5,6 +5,7 @@ a limit. Only the owner can read the file.
 """
 
 import asyncio
+import logging
 import os
 import secrets
 import shutil
@@ -27,7 +28,17 @@ from comity.errors import Misconfigured
 from comity.storage import schema
 from comity.storage.database import WRITES
 
+log = logging.getLogger(__name__)
+
 BUSY_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 10.0
+"""How long the search for damage may hold up the opening of a large file.
+
+SQLite before 3.41 does not look at the time while it reads the pages of one table.
+"""
+
+_CHECK_STEPS: Final = 10_000
+"""The number of steps of SQLite between two looks at the time."""
 SCHEME: Final = "sqlite:///"
 
 
@@ -65,6 +76,7 @@ class SqliteBackend:
     async def open(self) -> None:
         """Open the file and upgrade its schema. A file of one owner needs no confirmation."""
         self.prepare()
+        await asyncio.to_thread(refuse_damage, self.path)
         await schema.bring_up_to_date(self.engine)
 
     async def close(self) -> None:
@@ -149,6 +161,31 @@ def _create(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise Misconfigured(f"the store {path} cannot be written: {error.strerror}") from None
+
+
+def refuse_damage(path: Path) -> None:
+    """Raise Misconfigured if the file is no database, or if SQLite finds damage in it.
+
+    A gateway on a damaged file could only refuse calls, and never say why.
+    """
+    deadline = time.monotonic() + CHECK_SECONDS
+    try:
+        with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, _CHECK_STEPS)
+            first = connection.execute("PRAGMA quick_check(1)").fetchone()
+        problem = "" if first == ("ok",) else str(first[0])
+    except sqlite3.DatabaseError as error:
+        code = error.sqlite_errorcode & 0xFF
+        if code == sqlite3.SQLITE_INTERRUPT:
+            log.warning("The store %s was searched for damage for %.0f s only", path, CHECK_SECONDS)
+        # Every other failure shows again when the store is used, and may end by itself.
+        problem = str(error) if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else ""
+    if problem:
+        raise Misconfigured(
+            f"the store {path.absolute()} is damaged ({' '.join(problem.split())[:200]}); "
+            "restore the files of your last `comity db backup`, "
+            "or move it away to begin with an empty store"
+        )
 
 
 async def _connect(path: str, **options: Any) -> aiosqlite.Connection:
