@@ -16,7 +16,7 @@ from comity.accounts.messages import (
 )
 from comity.accounts.model import AccountPolicy, AccountStore, client_context
 from comity.accounts.oauth_client import OAuthHttpClient
-from comity.errors import SIGN_IN_REQUIRED, UPSTREAM_DOWN, Unavailable
+from comity.errors import SIGN_IN_REQUIRED, UPSTREAM_DOWN, Fault, Unavailable
 from comity.secrets.model import Sealer
 
 FRESH_SECONDS: Final = 600.0
@@ -70,8 +70,11 @@ class AuthorizationServers:
     ) -> ServerAuthorization:
         """Return where to sign in for a server. Raises Unavailable.
 
-        `issuer` demands one of several, because an earlier step used it.
+        `issuer` demands one of several, because an earlier step used it. The operator may have
+        chosen another one since, whose client that issuer must not get.
         """
+        if issuer and policy.issuer and not messages.is_same_issuer(issuer, policy.issuer):
+            raise _issuer_left_error(policy, issuer, SIGN_IN_REQUIRED)
         named = issuer or policy.issuer
         key = (policy.server, named)
         kept = self._found.get(key)
@@ -88,10 +91,7 @@ class AuthorizationServers:
         )
         if not chosen:
             # An account of an issuer that the server has left is of no use any more.
-            raise Unavailable(
-                f"server {policy.server!r} does not name the issuer {named:.200}",
-                SIGN_IN_REQUIRED if issuer else UPSTREAM_DOWN,
-            )
+            raise _issuer_left_error(policy, named, SIGN_IN_REQUIRED if issuer else UPSTREAM_DOWN)
         metadata = await self.oauth.issuer_metadata(chosen, policy.trusted_urls)
         found = ServerAuthorization(resource, metadata)
         if len(self._found) >= MAX_REMEMBERED:
@@ -165,6 +165,10 @@ class AuthorizationServers:
         if plain is None:
             return None
         return OAuthClientCredentials(*msgspec.json.decode(plain, type=tuple[str, str, str]))
+
+
+def _issuer_left_error(policy: AccountPolicy, issuer: str, fault: Fault) -> Unavailable:
+    return Unavailable(f"server {policy.server!r} does not name the issuer {issuer:.200}", fault)
 
 
 def _fields(client: OAuthClientCredentials) -> tuple[str, str, str]:

@@ -1,0 +1,93 @@
+"""Authorization servers that lie: no token and no secret goes where it was not agreed."""
+
+import json
+from collections.abc import AsyncGenerator, Generator
+from dataclasses import replace
+
+import pytest
+
+from comity.accounts.messages import OAuthClientCredentials
+from comity.accounts.model import AccountKey, AccountPolicy
+from comity.errors import Unavailable
+from tests.accounts.account_node import ANA, ORIGIN, AccountNode, an_account_node
+from tests.accounts.hostile_server import (
+    HostilePort,
+    HostileServer,
+    a_hostile_port,
+    json_answer,
+)
+from tests.support.inline_store import inline_records
+
+SECRET = "secret-of-the-operator"
+
+
+@pytest.fixture
+def hostile() -> Generator[HostilePort]:
+    with a_hostile_port() as made:
+        yield made
+
+
+@pytest.fixture
+async def node() -> AsyncGenerator[AccountNode]:
+    async with an_account_node(inline_records()) as made:
+        yield made
+
+
+def policy_of(server: HostileServer) -> AccountPolicy:
+    return AccountPolicy(server.name, f"{server.url}/mcp", "each")
+
+
+def name_issuers(server: HostileServer, *issuers: HostileServer) -> None:
+    named = [each.url for each in issuers]
+    server.resource = lambda _: json_answer(
+        {**server.resource_document(), "authorization_servers": named}
+    )
+
+
+def configured_client(policy: AccountPolicy, issuer: HostileServer) -> AccountPolicy:
+    client = OAuthClientCredentials("comity", SECRET)
+    return replace(policy, issuer=issuer.url, client=client)
+
+
+async def connect_at_an_earlier_issuer(
+    hostile: HostilePort, node: AccountNode
+) -> tuple[AccountPolicy, HostileServer]:
+    """Connect at an issuer that guesses the id of the operator's client at another one."""
+    evil, honest = hostile["evil"], hostile["honest"]
+    name_issuers(evil, evil, honest)
+    evil.registration = lambda request: json_answer(
+        {**json.loads(request.body), "client_id": "comity"}, 201
+    )
+    node.configure(policy_of(evil))
+    await node.connect("evil")
+    return configured_client(policy_of(evil), honest), evil
+
+
+async def test_a_secret_stays_away_from_the_issuer_of_an_earlier_account(
+    hostile: HostilePort, node: AccountNode
+) -> None:
+    policy, evil = await connect_at_an_earlier_issuer(hostile, node)
+    node.configure(policy)
+    evil.valid.clear()
+    assert await node.renew("evil") is None
+    assert SECRET not in str(evil.requests)
+
+
+async def test_a_secret_stays_away_from_the_issuer_of_a_sign_in_that_has_begun(
+    hostile: HostilePort, node: AccountNode
+) -> None:
+    policy, evil = await connect_at_an_earlier_issuer(hostile, node)
+    cookie, answer = await node.callback("evil")
+    node.configure(policy)
+    with pytest.raises(Unavailable, match="does not name the issuer"):
+        await node.service.finish_sign_in(ANA, cookie, answer, ORIGIN, "evil")
+    assert SECRET not in str(evil.requests)
+
+
+async def test_a_disconnected_account_of_an_earlier_issuer_is_revoked_without_the_secret(
+    hostile: HostilePort, node: AccountNode
+) -> None:
+    policy, evil = await connect_at_an_earlier_issuer(hostile, node)
+    node.configure(policy)
+    await node.service.disconnect(AccountKey("evil", ANA), ANA)
+    assert SECRET not in str(evil.requests)
