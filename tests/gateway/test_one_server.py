@@ -1,6 +1,7 @@
 """The desk of one server: everything crosses as it is, and a shared link is nobody's alone."""
 
 import asyncio
+import functools
 
 import pytest
 from msgspec import Raw
@@ -13,13 +14,17 @@ from comity.errors import (
     Unavailable,
 )
 from comity.gateway.pipeline import CallGate
-from comity.mcp import jsonrpc, protocol
+from comity.mcp import jsonrpc, mcpl, protocol
+from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.mgp import ServerLifecycleState, ShutdownReason
+from comity.policy.call_limiter import CallLimiter
 from comity.policy.grants import Effect
+from comity.sessions.sessions import Session
 from tests.support.carriers import (
     SILENCE,
     AnySchema,
+    Clock,
     Params,
     Script,
     ScriptedCarrier,
@@ -30,11 +35,12 @@ from tests.support.carriers import (
 )
 from tests.support.cases import loop_over
 from tests.support.changing_policy import ChangingPolicy
-from tests.support.desks import one_server
+from tests.support.desks import Front, all_servers, one_server
 
 both_kinds = loop_over("process", [False, True], ids=["http", "stdio"])
 TOOLS: Params = {"tools": [{"name": "good"}, {"name": "bad", "inputSchema": {"type": "x"}}]}
 JUDGE = {"inputSchema bad": "no such type"}
+ANA, BEN = Actor("person:ana"), Actor("person:ben")
 
 
 @both_kinds
@@ -212,14 +218,103 @@ async def test_a_subscription_on_a_shared_link_ends_with_its_last_follower() -> 
         assert error.code == INVALID_PARAMS.code
 
 
+def notify(front: Front, session: Session, method: str, actor: Actor = ANONYMOUS) -> list[object]:
+    """Send a notification of a client, and return those that its connection got since."""
+    connection = session.own_connections.get("srv") or session.shared_connections["srv"]
+    carrier = next(each for each in front.scripts["srv"].carriers if each is connection.transport)
+    before = len(carrier.told())
+    front.desk.handle_message(session, jsonrpc.make_notification(method, {"x": 1}), actor)
+    return [frame.method for frame in carrier.told()[before:]]
+
+
 @both_kinds
-async def test_a_notice_of_the_clients_reaches_the_server(process: bool) -> None:
+async def test_a_notification_reaches_a_connection_of_its_client_alone(process: bool) -> None:
+    script = Script(starts_process=process)
+    async with one_server(script) as front:
+        first = await front.client(ANA, vendor={"x": 1})
+        assert notify(front, first, "vendor/note", ANA) == ["vendor/note"]
+        second = await front.client(BEN, vendor={"x": 1})
+        for session, actor in ((first, ANA), (second, BEN)):
+            told = notify(front, session, "vendor/note", actor)
+            assert told == ([] if process else ["vendor/note"])
+            assert notify(front, session, protocol.ROOTS_CHANGED, actor) == [protocol.ROOTS_CHANGED]
+
+
+HOST_NOTIFICATIONS = (mcpl.UPDATE, "channels/outgoing/chunk", "state/rollback", "push/event")
+
+
+@both_kinds
+@loop_over("method", HOST_NOTIFICATIONS)
+async def test_no_client_speaks_as_the_host_of_a_live_server(process: bool, method: str) -> None:
+    script = Script(starts_process=process)
+    async with one_server(script) as front:
+        plain = await front.client()
+        assert notify(front, plain, method) == []
+        host = await front.client(experimental={mcpl.KEY: mcpl.OFFERED})
+        assert notify(front, host, method) == [method], "its own connection, as whose host it began"
+
+
+@both_kinds
+async def test_on_the_connection_of_the_gateway_a_client_says_nothing(process: bool) -> None:
     script = Script(starts_process=process)
     async with one_server(script) as front:
         session = await front.client()
-        front.desk.handle_message(session, jsonrpc.make_notification("vendor/note", {"x": 1}))
-        told = [frame.method for frame in script.open[-1].told()]
-        assert told == [protocol.INITIALIZED, "vendor/note"]
+        own = script.carriers[0]
+        before = len(own.told())
+        for method in (*HOST_NOTIFICATIONS, "vendor/note", "notifications/mgp.event"):
+            front.desk.handle_message(session, jsonrpc.make_notification(method))
+        assert own.told()[before:] == []
+
+
+async def test_a_notification_needs_a_grant() -> None:
+    script, policy = Script(), ChangingPolicy()
+    gate = functools.partial(CallGate, policy_engine=policy)
+    async with one_server(script, make_gate=gate) as front:
+        session = await front.client()
+        for effect, told in ((Effect.ALLOW, ["vendor/note"]), (Effect.DENY, []), (Effect.ASK, [])):
+            policy.effects[""] = effect
+            assert notify(front, session, "vendor/note") == told
+        policy.effects[""], policy.is_known = Effect.ALLOW, False
+        assert notify(front, session, "vendor/note") == []
+
+
+@loop_over("at", ["one server", "all servers"])
+async def test_notifications_count_as_requests_of_their_key(at: str) -> None:
+    clock = Clock()
+    actor = Actor("agent:a", credential="k", requests_per_minute=5)
+    gate = functools.partial(CallGate, limits=CallLimiter(now=clock, wall_clock=clock))
+    script = Script(replies={protocol.CALL_TOOL: {}, protocol.LIST_TOOLS: TOOLS})
+    fronts = {
+        "one server": one_server(script, make_gate=gate),
+        "all servers": all_servers({"srv": script}, make_gate=gate),
+    }
+    async with fronts[at] as front:
+        session = await front.client(actor)
+        await front.ask(session, "tools/call", {"name": "good"}, actor).result()
+        told = [notify(front, session, protocol.ROOTS_CHANGED, actor) for _ in range(4)]
+        # Two requests and `initialized` came before.
+        assert told == [[protocol.ROOTS_CHANGED], [protocol.ROOTS_CHANGED], [], []]
+        clock.passes(60)
+        assert notify(front, session, protocol.ROOTS_CHANGED, actor) == [protocol.ROOTS_CHANGED]
+
+
+async def test_a_cancellation_passes_over_the_limit() -> None:
+    clock = Clock()
+    actor = Actor("agent:a", credential="k", requests_per_minute=3)
+    gate = functools.partial(CallGate, limits=CallLimiter(now=clock, wall_clock=clock))
+    script = Script()
+    async with one_server(script, make_gate=gate) as front:
+        session = await front.client(actor)
+        asked = front.ask(session, "tools/call", {"name": "good"}, actor)
+        await until(lambda: script.last.asked("tools/call"))
+        assert notify(front, session, protocol.ROOTS_CHANGED, actor) == []
+        (call,) = front.underway
+        cancelled = {"requestId": call.client_request_id}
+        front.desk.handle_message(
+            session, jsonrpc.make_notification(protocol.CANCELLED, cancelled), actor
+        )
+        await asked.outbox.wait_until_final()
+        assert len(front.underway) == 0
 
 
 @both_kinds

@@ -14,7 +14,7 @@ from comity.gateway import streams
 from comity.gateway.sse_endpoint import McpSse
 from comity.http.asgi import HostOriginCheck, Message
 from comity.mcp import jsonrpc
-from comity.mcp.actors import Actor
+from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.framing import SseEvent, SseParser
 from comity.mcp.jsonrpc import Frame, FrameLimits
 from comity.sessions import client_streams
@@ -57,7 +57,7 @@ class WaitingDesk:
     def is_visible_to(self, actor: Actor) -> bool:
         return True
 
-    def handle_message(self, session: Session, frame: Frame) -> None:
+    def handle_message(self, session: Session, frame: Frame, actor: Actor = ANONYMOUS) -> None:
         self.heard.append(frame)
         session.handle_message(frame)
 

@@ -14,6 +14,7 @@ from comity.gateway.one_server import McpEndpoint, ServerEndpoint
 from comity.gateway.pipeline import CallGate
 from comity.gateway.subscriptions import ListSubscriptions
 from comity.mcp import jsonrpc, protocol
+from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.mgp import ServerLifecycleState
 from comity.servers.service import ServerService
@@ -84,29 +85,41 @@ class Front:
         self.desk: McpEndpoint
         self._ids = itertools.count(1)
 
-    def ask(self, session: Session, method: str, params: object = jsonrpc.UNSET) -> Asked:
+    def ask(
+        self,
+        session: Session,
+        method: str,
+        params: object = jsonrpc.UNSET,
+        actor: Actor = ANONYMOUS,
+    ) -> Asked:
         frame = jsonrpc.make_request(next(self._ids), method, params)
         outbox = ClientStream()
+        outbox.actor = actor
         return Asked(
             outbox, asyncio.ensure_future(self.desk.handle_request(session, frame, outbox))
         )
 
     def handle_modern_request(
-        self, method: str, params: Params | None = None, headers: Headers = ()
+        self,
+        method: str,
+        params: Params | None = None,
+        headers: Headers = (),
+        actor: Actor = ANONYMOUS,
     ) -> Asked:
-        frame = jsonrpc.make_request(next(self._ids), method, {**(params or {}), "_meta": MODERN})
+        frame = jsonrpc.make_request(next(self._ids), method, {"_meta": MODERN, **(params or {})})
         outbox = ClientStream()
+        outbox.actor = actor
         heads = headers or ((protocol.METHOD_HEADER, method.encode()),)
         return Asked(
             outbox, asyncio.ensure_future(self.desk.handle_modern_request(frame, outbox, heads))
         )
 
-    async def client(self, **capabilities: object) -> Session:
+    async def client(self, actor: Actor = ANONYMOUS, /, **capabilities: object) -> Session:
         """A handshake client that was greeted."""
-        session = self.sessions.begin("")
+        session = self.sessions.begin("", actor.party, actor=actor)
         hello = {"protocolVersion": protocol.LATEST_HANDSHAKE, "capabilities": capabilities}
-        await self.ask(session, protocol.INITIALIZE, hello).result()
-        self.desk.handle_message(session, jsonrpc.make_notification(protocol.INITIALIZED))
+        await self.ask(session, protocol.INITIALIZE, hello, actor).result()
+        self.desk.handle_message(session, jsonrpc.make_notification(protocol.INITIALIZED), actor)
         assert session.is_initialized
         return session
 

@@ -291,6 +291,17 @@ class CatalogAccess:
         if judged.effect is Effect.DENY:
             raise MalformedMessage(NOT_VISIBLE_TEXT, ACCESS_DENIED)
 
+    def may_notify(self, actor: Actor, method: str, server: str) -> bool:
+        """Return whether a grant lets an actor send a notification to a server.
+
+        The answer is False while the grants are unavailable, and where a person must be asked.
+        """
+        try:
+            judged = self._policy_engine.authorize(actor, method, server, "")
+        except Unavailable:
+            return False
+        return judged.effect is Effect.ALLOW
+
     def find(self, call: Call, kind: EntryKind, key: str | None) -> CatalogEntry:
         """Return the entry for a public name, or for a bare name that only one visible server has.
 

@@ -28,7 +28,7 @@ from comity.gateway.pipeline import CallGate, Outcome, may_be_sent
 from comity.gateway.retries import RetryActions
 from comity.gateway.subscriptions import ListSubscriptions
 from comity.mcp import eras, jsonrpc, protocol
-from comity.mcp.actors import Actor
+from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.eras import detach_request
 from comity.mcp.jsonrpc import UNSET, Frame
@@ -207,14 +207,12 @@ class AllServersEndpoint:
         """Return True: this endpoint exists for every actor."""
         return True
 
-    def handle_message(self, session: Session, frame: Frame) -> None:
-        notice = session.handle_message(frame)
-        if notice is not None and notice.method == protocol.ROOTS_CHANGED:
-            for connection in (
-                *session.own_connections.values(),
-                *session.shared_connections.values(),
-            ):
-                connection.send_message(notice)
+    def handle_message(
+        self, session: Session, frame: Frame, actor: Actor = ANONYMOUS
+    ) -> Awaitable[None] | None:
+        return self.call_gate.pass_message(
+            session, frame, actor, lambda notice: _send_notification(session, notice)
+        )
 
     async def handle_modern_request(
         self, frame: Frame, client_stream: ClientStream, headers: Headers
@@ -599,6 +597,16 @@ class AllServersEndpoint:
         if server is None:
             raise MalformedMessage(f"no such name: {entry.key!r:.200}", INVALID_PARAMS)
         return server
+
+
+def _send_notification(session: Session, notice: Frame) -> None:
+    """Send a notification of a client to the servers of its session, if it is for all of them."""
+    if notice.method == protocol.ROOTS_CHANGED:
+        for connection in (
+            *session.own_connections.values(),
+            *session.shared_connections.values(),
+        ):
+            connection.send_message(notice)
 
 
 async def finish_checks(call: Call, checking: Awaitable[Outcome], go_on: GoOn) -> None:

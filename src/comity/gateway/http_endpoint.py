@@ -237,7 +237,10 @@ class McpHttp:
         if era is Era.MODERN:
             await self._post_modern(frame, client_stream, scope["headers"], headers, receive, send)
         elif frame.method is UNSET or frame.id is UNSET:
-            self._endpoint.handle_message(self._find_session(headers, actor), frame)
+            session = self._find_session(headers, actor)
+            waiting = self._endpoint.handle_message(session, frame, actor)
+            if waiting is not None:
+                await waiting
             await asgi.send_empty(send, 202)
         elif frame.method == protocol.INITIALIZE:
             await self._initialize(frame, client_stream, accepted, receive, send)

@@ -1,5 +1,6 @@
 """The endpoint `/servers/{id}/mcp`, in front of one server."""
 
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
@@ -10,11 +11,12 @@ from comity.catalog.access import Sees
 from comity.catalog.listing import KIND_OF_LIST, NAME_MEMBER_BY_KIND
 from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MalformedMessage, Unavailable
 from comity.gateway.era_bridge import EraBridge
+from comity.gateway.method_access import Access, notification_access
 from comity.gateway.pipeline import CallGate, CallPlan, Outcome, may_be_sent
 from comity.gateway.retries import RetryActions, RetryService
 from comity.gateway.subscriptions import ListSubscriptions, narrow_listen_request
 from comity.mcp import eras, jsonrpc, mcpl, protocol
-from comity.mcp.actors import Actor
+from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.entries import EntryKind
 from comity.mcp.eras import detach_request, initialize_result
 from comity.mcp.jsonrpc import UNSET, Frame
@@ -29,6 +31,8 @@ from comity.sessions.client_streams import ClientStream
 from comity.sessions.sessions import Session
 from comity.sessions.upstream import UpstreamConnection
 from comity.telemetry.tracing import Headers
+
+log = logging.getLogger(__name__)
 
 CONNECTION_METHODS: Final = frozenset(
     {
@@ -69,7 +73,12 @@ class McpEndpoint(Protocol):
     def start_request(
         self, session: Session, frame: Frame, client_stream: ClientStream
     ) -> Call | Coroutine[Any, Any, Call]: ...
-    def handle_message(self, session: Session, frame: Frame) -> None: ...
+    def handle_message(
+        self, session: Session, frame: Frame, actor: Actor = ANONYMOUS
+    ) -> Awaitable[None] | None:
+        """Handle a message that is not a request. The result is what remains to be awaited."""
+        ...
+
     async def handle_modern_request(
         self, frame: Frame, client_stream: ClientStream, headers: Headers
     ) -> Call: ...
@@ -135,19 +144,47 @@ class ServerEndpoint:
             call.fail(error)
         return call
 
-    def handle_message(self, session: Session, frame: Frame) -> None:
-        notice = session.handle_message(frame)
-        if notice is None:
+    def handle_message(
+        self, session: Session, frame: Frame, actor: Actor = ANONYMOUS
+    ) -> Awaitable[None] | None:
+        return self._call_gate.pass_message(
+            session, frame, actor, lambda notice: self._send_notification(session, notice, actor)
+        )
+
+    def _send_notification(self, session: Session, notice: Frame, actor: Actor) -> None:
+        """Send a client's notification to the server, if the client may send it."""
+        name, method = self._server.name, str(notice.method)
+        access = notification_access(method)
+        if access is Access.CONNECTION:
+            own = session.own_connections.get(name)
+            if own is not None:
+                own.send_message(notice)
+                if method == protocol.INITIALIZED:
+                    own.on_initialized()
+            elif name in session.shared_connections and method != protocol.INITIALIZED:
+                # A shared connection was initialized once, when it was opened.
+                session.shared_connections[name].send_message(notice)
             return
-        own = session.own_connections.get(self._server.name)
-        shared = session.shared_connections.get(self._server.name)
-        if own is not None:
-            own.send_message(notice)
-            if notice.method == protocol.INITIALIZED:
-                own.on_initialized()
-        elif shared is not None and notice.method != protocol.INITIALIZED:
-            # A shared connection was initialized once, when it was opened.
-            shared.send_message(notice)
+        connection = self._private_connection(session, access)
+        if connection is not None and self._call_gate.may_notify(actor, method, name):
+            connection.send_message(notice)
+        else:
+            log.debug("server %r: a client may not send %.80s", name, method)
+
+    def _private_connection(self, session: Session, access: Access) -> UpstreamConnection | None:
+        """Return the connection for methods that concern more than one call, or None.
+
+        On a connection that principals share, a client would speak for all of them. Where the
+        gateway is the MCPL host, it would speak for the gateway.
+        """
+        connection = self._server.connections.private_connection_of(session)
+        if connection is None or access is Access.REFUSED:
+            return None
+        if access is Access.HOST and (
+            connection.live_handler is not None or not is_live_host(session.initialize_params)
+        ):
+            return None
+        return connection
 
     async def handle_modern_request(
         self, frame: Frame, client_stream: ClientStream, headers: Headers

@@ -15,13 +15,14 @@ from comity.errors import APPROVAL_REQUIRED, DECLINED, SIGN_IN_REQUIRED
 from comity.gateway.retries import RetryService
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
-from comity.mcp.jsonrpc import Frame
-from comity.mcp.protocol import CALL_TOOL
+from comity.mcp.jsonrpc import UNSET, Frame
+from comity.mcp.protocol import CALL_TOOL, CANCELLED
 from comity.mcp.refusals import Refusal
 from comity.policy.call_limiter import CallLimiter, CountOutcome
 from comity.policy.grants import Decision, Effect, Grant, TargetSpecificity
 from comity.policy.snapshot import PolicyEngine, PolicyGeneration
 from comity.sessions.calls import Call, CallSignIn
+from comity.sessions.sessions import Session
 from comity.views.service import ServedView
 from comity.views.tools import ViewTool
 
@@ -423,6 +424,22 @@ async def _refuse_later(call: Call, counting: Awaitable[Refusal | None]) -> bool
     return refusal is not None
 
 
+def _pass_now(session: Session, frame: Frame, send: Callable[[Frame], None]) -> None:
+    notice = session.handle_message(frame)
+    if notice is not None:
+        send(notice)
+
+
+async def _pass_later(
+    session: Session,
+    frame: Frame,
+    counting: Awaitable[Refusal | None],
+    send: Callable[[Frame], None],
+) -> None:
+    if await counting is None:
+        _pass_now(session, frame, send)
+
+
 def may_be_sent(call: Call, outcome: Outcome, go_on: GoOn) -> bool:
     """Apply the outcome of the checks and return whether the call may be sent now.
 
@@ -585,6 +602,24 @@ class CallGate(CatalogAccess):
             return _refuse_later(call, refusal)
         call.refuse_with(refusal)
         return True
+
+    def pass_message(
+        self, session: Session, frame: Frame, actor: Actor, send: Callable[[Frame], None]
+    ) -> Awaitable[None] | None:
+        """Handle a client's message that is not a request, and `send` it on if it is for servers.
+
+        A notification counts as a request of its principal. Over the limit it is dropped, because
+        it has no answer. The result is an awaitable only if the store must be asked.
+        """
+        is_counted = frame.method is not UNSET and frame.method != CANCELLED
+        if is_counted and actor.has_rate_limit and self._limits is not None:
+            refusal = self._limits.count_request(actor)
+            if isinstance(refusal, Refusal):
+                return None
+            if refusal is not None:
+                return _pass_later(session, frame, refusal, send)
+        _pass_now(session, frame, send)
+        return None
 
     async def is_over_limit(self, call: Call) -> bool:
         """Refuse a request as `refuse_over_limit` does, after the store was asked."""

@@ -105,7 +105,9 @@ class McpSse:
         if session is None or funnel is None:
             raise MalformedMessage("no such session; open the stream again", SESSION_UNKNOWN)
         if frame.method is UNSET or frame.id is UNSET:
-            self._endpoint.handle_message(session, frame)
+            waiting = self._endpoint.handle_message(session, frame, actor)
+            if waiting is not None:
+                await waiting
             await asgi.send_empty(send, 202)
         else:
             await asgi.send_empty(send, 202)

@@ -29,7 +29,9 @@ STATUS: Final = "notifications/tasks/status"
 GET: Final = "tasks/get"
 RESULT: Final = "tasks/result"
 CANCEL: Final = "tasks/cancel"
-METHODS: Final = frozenset({GET, RESULT, "tasks/update", CANCEL})
+UPDATE: Final = "tasks/update"
+LIST: Final = "tasks/list"
+METHODS: Final = frozenset({GET, RESULT, UPDATE, CANCEL})
 
 
 @dataclass(frozen=True, slots=True, repr=False)

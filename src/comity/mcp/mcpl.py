@@ -35,6 +35,12 @@ HOST_REQUESTS: Final = frozenset(
 
 HOST_NOTIFICATIONS: Final = frozenset({CHANGED, "channels/changed"})
 
+METHOD_PREFIXES: Final = (
+    *("channels/", "context/", "featureSets/", "inference/", "mcpl/"),
+    *("model/", "push/", "scope/", "state/"),
+)
+"""How the methods begin that pass between a live server and its host."""
+
 MAX_SETS: Final = 256
 MAX_NAME_LENGTH: Final = 128
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)

@@ -221,6 +221,15 @@ class SharedConnections:
         self._attach(shared, session)
         return shared
 
+    def private_connection_of(self, session: Session) -> UpstreamConnection | None:
+        """Return the connection of a session if all sessions that share it are of one principal."""
+        terms = extended_terms(session)
+        shared = None if terms is None else self._connection_by_terms.get(terms)
+        if shared is None or session not in shared.users:
+            return None
+        is_private = all(each.party == session.party for each in shared.users.sessions)
+        return shared.connection if is_private else None
+
     @property
     def all_users(self) -> list[ConnectionUsers]:
         return [shared.users for shared in self._connection_by_terms.values()]
@@ -549,6 +558,13 @@ class ServerConnections:
         if session.log_level is not None and shared.connection is not before:
             await shared.connection.set_level(shared.users.lowest_level())
         return shared.connection, shared.users
+
+    def private_connection_of(self, session: Session) -> UpstreamConnection | None:
+        """Return the open connection that only the principal of a session uses, or None."""
+        connection = session.own_connections.get(
+            self.name
+        ) or self._shared_by_terms.private_connection_of(session)
+        return connection if connection is not None and connection.is_open else None
 
     def set_own_accounts(self, has_own_accounts: bool) -> None:
         """Set whether each actor has an account of its own at the server."""
