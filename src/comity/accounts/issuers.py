@@ -133,7 +133,7 @@ class AuthorizationServers:
         if metadata.takes_client_documents and origin.startswith("https:"):
             return OAuthClientCredentials(client_document_url(origin, policy.server))
         kept = await self._store.get_client(metadata.issuer, redirect_uri)
-        known = None if kept is None else await self._unseal(kept, metadata.issuer)
+        known = None if kept is None else await self._unseal(kept, metadata.issuer, redirect_uri)
         if known is not None:
             return known
         if not metadata.registration_endpoint:
@@ -148,20 +148,22 @@ class AuthorizationServers:
         )
         new = await self.oauth.register(metadata, request, policy.trusted_urls)
         sealed = await self._sealer.seal(
-            msgspec.json.encode(_fields(new)), client_context(metadata.issuer)
+            msgspec.json.encode(_fields(new)), client_context(metadata.issuer, redirect_uri)
         )
         if kept is not None:
             await self._store.remove_client(metadata.issuer, redirect_uri)
         stored = await self._store.put_client(metadata.issuer, redirect_uri, sealed)
         # Another node may have registered at the same time. All use the one that is kept.
-        return await self._unseal(stored, metadata.issuer) or new
+        return await self._unseal(stored, metadata.issuer, redirect_uri) or new
 
     async def forget_client(self, issuer: str, redirect_uri: str) -> None:
         """Forget a registration that the issuer no longer knows."""
         await self._store.remove_client(issuer, redirect_uri)
 
-    async def _unseal(self, sealed: bytes, issuer: str) -> OAuthClientCredentials | None:
-        plain = await self._sealer.unseal(sealed, client_context(issuer))
+    async def _unseal(
+        self, sealed: bytes, issuer: str, redirect_uri: str
+    ) -> OAuthClientCredentials | None:
+        plain = await self._sealer.unseal(sealed, client_context(issuer, redirect_uri))
         if plain is None:
             return None
         return OAuthClientCredentials(*msgspec.json.decode(plain, type=tuple[str, str, str]))

@@ -93,14 +93,18 @@ class AccountTokens:
     client: OAuthClientCredentials
 
 
-def account_context(key: AccountKey) -> str:
-    """Return the context in which the tokens of an account are sealed."""
-    return context_of("account", key.server, key.owner)
+def account_context(server: str, owner: str, resource: str, issuer: str) -> str:
+    """Return the context in which the tokens of an account are sealed.
+
+    The resource and the issuer decide where the tokens go, so a change of them in the database
+    makes the tokens unreadable.
+    """
+    return context_of("account", server, owner, resource, issuer)
 
 
-def client_context(issuer: str) -> str:
+def client_context(issuer: str, redirect_uri: str) -> str:
     """Return the context in which the registration at an issuer is sealed."""
-    return context_of("account client", issuer)
+    return context_of("account client", issuer, redirect_uri)
 
 
 class AccountStore(Protocol):

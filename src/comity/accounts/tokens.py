@@ -189,7 +189,7 @@ class AccountTokenSource:
 
     async def tokens_of(self, account: Account) -> AccountTokens | None:
         """Return the tokens of an account, or None if no key can unseal them."""
-        plain = await self._sealer.unseal(account.sealed, account_context(account.key))
+        plain = await self._sealer.unseal(account.sealed, _context(account))
         if plain is None:
             return None
         access, refresh, *client = msgspec.json.decode(plain, type=tuple[str, str, str, str, str])
@@ -460,7 +460,7 @@ class AccountTokenSource:
         plain = msgspec.json.encode(
             (tokens.access, tokens.refresh, client.client_id, client.secret, client.auth_method)
         )
-        return replace(account, sealed=await self._sealer.seal(plain, account_context(account.key)))
+        return replace(account, sealed=await self._sealer.seal(plain, _context(account)))
 
     def _remember(self, account: Account, tokens: AccountTokens | None) -> None:
         self._accounts[account.key] = account
@@ -472,6 +472,10 @@ class AccountTokenSource:
     def _tell(self, key: AccountKey) -> None:
         for listener in self.on_changed:
             listener(key)
+
+
+def _context(account: Account) -> str:
+    return account_context(account.server, account.owner, account.resource, account.issuer)
 
 
 def _client_refused(server: str) -> Unavailable:

@@ -10,7 +10,7 @@ Rule 3: a store that does not answer raises Unavailable.
 import asyncio
 from typing import Final
 
-from comity.accounts.model import AccountKey, account_context, client_context
+from comity.accounts.model import account_context, client_context
 from comity.accounts.store import SqlAccounts
 from comity.approvals.notifiers.store import CLICK_KEYS, SqlPushSubscriptions
 from comity.approvals.store import NOTICE_JOBS, SqlAsks
@@ -100,14 +100,14 @@ class RecordStores:
                 self._database,
                 "accounts",
                 ACCOUNTS.c.sealed,
-                ("server", "owner"),
-                lambda *key: account_context(AccountKey(*key)),
+                ("server", "owner", "resource", "issuer"),
+                account_context,
             ),
             SqlSealedColumn(
                 self._database,
                 "account clients",
                 ACCOUNT_CLIENTS.c.sealed,
-                ("issuer",),
+                ("issuer", "redirect_uri"),
                 client_context,
             ),
         )
