@@ -3,15 +3,19 @@
 import json
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from comity.accounts.issuers import redirect_uri_for
 from comity.accounts.messages import OAuthClientCredentials
 from comity.accounts.model import AccountKey, AccountPolicy
 from comity.errors import Unavailable
 from tests.accounts.account_node import ANA, ORIGIN, AccountNode, an_account_node
 from tests.accounts.hostile_server import (
+    HostileAnswer,
     HostilePort,
+    HostileRequest,
     HostileServer,
     a_hostile_port,
     json_answer,
@@ -19,6 +23,7 @@ from tests.accounts.hostile_server import (
 from tests.support.inline_store import inline_records
 
 SECRET = "secret-of-the-operator"
+REDIRECT = redirect_uri_for(ORIGIN, "evil")
 
 
 @pytest.fixture
@@ -91,3 +96,59 @@ async def test_a_disconnected_account_of_an_earlier_issuer_is_revoked_without_th
     node.configure(policy)
     await node.service.disconnect(AccountKey("evil", ANA), ANA)
     assert SECRET not in str(evil.requests)
+
+
+# Registrations.
+
+
+async def register(hostile: HostilePort, node: AccountNode, **changes: object) -> None:
+    """Connect at an issuer whose registration answers with other members. None leaves one out."""
+    server = hostile["evil"]
+
+    def answer(request: HostileRequest) -> HostileAnswer:
+        members = {**json.loads(request.body), "client_id": "a", "client_secret": "b", **changes}
+        return json_answer({name: each for name, each in members.items() if each is not None}, 201)
+
+    server.registration = answer
+    node.configure(policy_of(server))
+    await node.connect("evil")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client_id": None},
+        {"client_id": ""},
+        {"client_id": 7},
+        {"client_id": ["a"]},
+        {"client_id": "a\r\nx-admin: 1"},
+        {"client_id": "a" * 2_000},
+        {"client_id": "\u00e9"},
+        {"client_secret": 7},
+        {"client_secret": "a\nb"},
+        {"client_secret": {"a": "b"}},
+        {"redirect_uris": []},
+        {"redirect_uris": "https://comity.example.org/accounts/callback/evil"},
+        {"redirect_uris": ["https://evil.example/callback"]},
+        {"redirect_uris": [REDIRECT, "https://evil.example/callback"]},
+        {"redirect_uris": [REDIRECT, {"uri": "https://evil.example/callback"}]},
+        {"token_endpoint_auth_method": "private_key_jwt"},
+        {"token_endpoint_auth_method": "tls_client_auth"},
+        {"token_endpoint_auth_method": "client_secret_jwt"},
+        {"token_endpoint_auth_method": "CLIENT_SECRET_BASIC"},
+        {"token_endpoint_auth_method": ["client_secret_basic"]},
+        {"token_endpoint_auth_method": 1},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+async def test_a_registration_with_hostile_members_is_refused(
+    hostile: HostilePort, node: AccountNode, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(Unavailable, match="registered"):
+        await register(hostile, node, **changes)
+    assert not hostile["evil"].requests_to("/token")
+
+
+async def test_a_public_client_sends_no_secret(hostile: HostilePort, node: AccountNode) -> None:
+    await register(hostile, node, client_secret=SECRET, token_endpoint_auth_method="none")
+    assert SECRET not in str(hostile["evil"].requests_to("/token"))

@@ -20,6 +20,10 @@ ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105  # a name
 _ASSERTION_TYPE: Final = "oauth-id-jag+jwt"
 
+# The body comes before the header: OAuth 2.1 demands that of every issuer, and the official SDK
+# revokes no token for a client that sends its secret in a header.
+_CLIENT_AUTH_METHODS: Final = ("none", "client_secret_post", "client_secret_basic")
+
 MAX_URL_LENGTH: Final = 2_048
 MAX_SCOPES: Final = 100
 MAX_SCOPE_LENGTH: Final = 200
@@ -294,10 +298,7 @@ def registration_request(
 ) -> dict[str, object]:
     """Return the request of a dynamic registration. (RFC 7591)"""
     offered = metadata.client_auth_methods
-    # In the body before the header: OAuth 2.1 demands that of every issuer, and the official SDK
-    # revokes no token for a client that sends its secret in a header.
-    known = ("none", "client_secret_post", "client_secret_basic")
-    method = next((each for each in known if each in offered), "client_secret_basic")
+    method = next((each for each in _CLIENT_AUTH_METHODS if each in offered), "client_secret_basic")
     request = {**client_document(origin, redirect_uri), "token_endpoint_auth_method": method}
     return {**request, "scope": " ".join(scopes)} if scopes else request
 
@@ -307,13 +308,14 @@ def read_registration(answer: Mapping[str, object], redirect_uri: str) -> OAuthC
     client_id, secret = answer.get("client_id"), answer.get("client_secret", "")
     if not is_credential(client_id) or not (secret == "" or is_credential(secret)):
         raise Unavailable("the authorization server registered this gateway in a wrong form")
-    uris = answer.get("redirect_uris")
-    if uris is not None and redirect_uri not in _texts(uris):
+    if answer.get("redirect_uris", [redirect_uri]) not in (None, [redirect_uri]):
         raise Unavailable("the authorization server registered another redirect address")
-    method = answer.get("token_endpoint_auth_method", "")
-    return OAuthClientCredentials(
-        cast("str", client_id), cast("str", secret), method if isinstance(method, str) else ""
-    )
+    method = answer.get("token_endpoint_auth_method") or ""
+    if method not in ("", *_CLIENT_AUTH_METHODS):
+        raise Unavailable("the authorization server registered another way to authenticate")
+    if method == "none":
+        secret = ""
+    return OAuthClientCredentials(cast("str", client_id), cast("str", secret), cast("str", method))
 
 
 # Tokens.
