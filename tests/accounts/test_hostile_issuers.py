@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from comity.accounts.issuers import redirect_uri_for
-from comity.accounts.messages import OAuthClientCredentials
+from comity.accounts.messages import OAuthClientCredentials, read_challenge
 from comity.accounts.model import AccountKey, AccountPolicy
 from comity.errors import Unavailable
 from tests.accounts.account_node import ANA, ORIGIN, AccountNode, an_account_node
@@ -152,3 +152,36 @@ async def test_a_registration_with_hostile_members_is_refused(
 async def test_a_public_client_sends_no_secret(hostile: HostilePort, node: AccountNode) -> None:
     await register(hostile, node, client_secret=SECRET, token_endpoint_auth_method="none")
     assert SECRET not in str(hostile["evil"].requests_to("/token"))
+
+
+# Resources.
+
+
+@pytest.mark.parametrize("resource", ["", "/evil", "/evil/"])
+async def test_a_path_of_an_origin_gets_no_token_for_its_neighbours(
+    hostile: HostilePort, node: AccountNode, resource: str
+) -> None:
+    """Whoever serves one path of an origin writes its challenge, and not its well-known files."""
+    server = hostile["evil"]
+    document = {**server.resource_document(), "resource": f"{server.origin}{resource}"}
+    hostile.root = lambda _: json_answer(document)
+    policy = policy_of(server)
+    node.configure(policy)
+    challenge = f'Bearer resource_metadata="{server.url}/register"'
+    server.registration = lambda _: json_answer(document)
+    found = read_challenge(challenge)
+    assert found is not None
+    assert node.service.on_challenge("evil", found)
+    with pytest.raises(Unavailable, match="another resource"):
+        await node.service.begin_sign_in("evil", ANA, ANA, ORIGIN)
+
+
+async def test_the_metadata_of_an_origin_may_speak_for_its_paths(
+    hostile: HostilePort, node: AccountNode
+) -> None:
+    server = hostile["good"]
+    document = {**server.resource_document(), "resource": f"{server.origin}/"}
+    server.resource = lambda _: json_answer(document)
+    node.configure(policy_of(server))
+    account = await node.connect("good")
+    assert account.resource == f"{server.origin}/"

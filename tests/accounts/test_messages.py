@@ -11,6 +11,7 @@ from comity.errors import Unavailable
 from tests.support.cases import loop_over
 
 SERVER = "https://mcp.example/team/mcp"
+SERVER_WELL_KNOWN = "https://mcp.example/.well-known/oauth-protected-resource/team/mcp"
 ISSUER = "https://login.example/realm"
 MEGABYTE = 1_000_000
 CALLBACK = "https://comity.example/accounts/callback"
@@ -177,7 +178,7 @@ def test_the_resource_of_the_server_and_of_a_path_above_it_is_accepted(resource:
         "https://mcp.example/",
     ):
         document = {"resource": each, "authorization_servers": [ISSUER], "scopes_supported": ["a"]}
-        found = messages.read_resource_metadata(document, SERVER, SERVER)
+        found = messages.read_resource_metadata(document, SERVER, SERVER_WELL_KNOWN)
         assert found == ResourceMetadata(each, (ISSUER,), ("a",))
 
 

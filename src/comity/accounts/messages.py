@@ -180,7 +180,14 @@ def read_resource_metadata(
 ) -> ResourceMetadata:
     """Read the metadata of a server. Raises Unavailable if it is that of another resource."""
     resource = document.get("resource")
-    if not isinstance(resource, str) or not covers(resource, server_url):
+    # A challenge can name any file of the origin, and whoever serves one path of it can write one.
+    # So only a well-known file, which belongs to the whole origin, can name a path above.
+    is_well_known = urlsplit(url).path.startswith(RESOURCE_WELL_KNOWN)
+    if (
+        not isinstance(resource, str)
+        or not covers(resource, server_url)
+        or not (is_well_known or covers(server_url, resource))
+    ):
         raise Unavailable(f"the metadata at {url:.200} is that of another resource")
     named = _texts(document.get("authorization_servers"))[:MAX_ISSUERS]
     issuers = tuple(each for each in named if is_issuer(each))
