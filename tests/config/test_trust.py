@@ -63,7 +63,7 @@ def test_a_file_of_the_folder_starts_nothing_before_it_is_approved(desk: Desk, n
         assert ran.status != 0, command
         assert REFUSED in " ".join((ran.err + ran.out).split()), command
     assert not left.exists()
-    approved = desk.run("config", "trust")
+    approved = desk.run("config", "trust", "--yes")
     assert (approved.status, "witness: " in approved.out) == (0, True)
     desk.run("tools", "list", "--local")
     assert left.exists()
@@ -108,7 +108,7 @@ DIGEST = "text"
     leave(
         desk, "comity.lock", lock.replace("DIGEST", digest).replace(f"\n{digest}", f'\n"{digest}"')
     )
-    told = desk.run("config", "trust")
+    told = desk.run("config", "trust", "--yes")
     assert told.status == 0, told.err
     for shown in (
         '.env = {"NODE_OPTIONS": "--require ./x.js"}',
@@ -122,9 +122,58 @@ DIGEST = "text"
     assert "canary-1" not in told.out
 
 
+def test_a_person_sees_which_variables_a_file_sends(desk: Desk) -> None:
+    given = {
+        "url": "https://docs.example.org/mcp",
+        "headers": {
+            "X-Trace": "${AWS_SECRET_ACCESS_KEY}",
+            "Authorization": "Bearer canary-1 ${env:TOKEN:-canary-1}${secret:DB}.",
+            "X-Plain": "$${HOME}",
+        },
+        "auth": {"key": "${env:API_KEY}"},
+        "oauth": {"issuer": "https://as.example.org", "client_secret": "canary-1${secret:CLIENT}"},
+    }
+    leave(desk, "mcp.json", {"mcpServers": {"docs": given}})
+    shown = desk.run("config", "trust", "--yes")
+    assert shown.status == 0, shown.err
+    for line in (
+        "docs.headers.X-Trace = ${AWS_SECRET_ACCESS_KEY}",
+        "docs.headers.Authorization = …${TOKEN}${secret:DB}…",
+        "docs.headers.X-Plain = …",
+        "docs.auth.key = ${API_KEY}",
+        'docs.oauth = {"issuer": "https://as.example.org", "client_secret": "…${secret:CLIENT}"}',
+        "sends these variables: AWS_SECRET_ACCESS_KEY, TOKEN, secret:DB, API_KEY, secret:CLIENT",
+    ):
+        assert line in shown.lines
+    assert "canary-1" not in shown.out
+
+
+def test_a_script_approves_a_file_only_with_an_option(desk: Desk) -> None:
+    leave(desk, "comity.toml", toml(EXAMPLE))
+    for given in ("n\n", "y\n", ""):
+        for options in ((), ("-o", "json"), ("./comity.toml",)):
+            asked = desk.run("config", "trust", *options, said=given)
+            assert (asked.status, "approve it with --yes" in asked.err) == (2, True)
+    assert desk.run("tools", "list", "--local").status != 0
+    # Programs are not shown what the file starts, so a person at a terminal is not asked either.
+    with Terminal(desk, "config", "trust", "-o", "json") as terminal:
+        terminal.until("approve it with --yes")
+        assert terminal.end() == 2
+    with Terminal(desk, "config", "trust") as terminal:
+        terminal.until("[y/N]")
+        terminal.type("n\n")
+        assert terminal.end() != 0
+    assert desk.run("tools", "list", "--local").status != 0
+    with Terminal(desk, "config", "trust") as terminal:
+        terminal.until("[y/N]")
+        terminal.type("y\n")
+        assert terminal.end() == 0
+    assert desk.run("tools", "list", "--local").status == 0
+
+
 def test_a_changed_file_needs_a_new_approval(desk: Desk) -> None:
     file = leave(desk, "comity.toml", toml(EXAMPLE))
-    assert desk.run("config", "trust").status == 0
+    assert desk.run("config", "trust", "--yes").status == 0
     assert desk.run("tools", "list", "--local").status == 0
     file.write_text(toml(EXAMPLE, "# another line"))
     ran = desk.run("tools", "list", "--local")
@@ -133,14 +182,14 @@ def test_a_changed_file_needs_a_new_approval(desk: Desk) -> None:
 
 def test_a_changed_lock_file_needs_a_new_approval(desk: Desk) -> None:
     leave(desk, "comity.toml", toml(EXAMPLE))
-    desk.run("config", "trust")
+    desk.run("config", "trust", "--yes")
     assert desk.run("servers", "update", "--yes", "--no-start").status == 0
     assert desk.run("tools", "list", "--local").status == 0
     lock = desk.folder / "comity.lock"
     lock.write_text(lock.read_text() + "# another line\n")
     ran = desk.run("tools", "list", "--local")
     assert (REFUSED in ran.err, "comity.lock" in ran.err) == (True, True)
-    assert desk.run("config", "trust").status == 0
+    assert desk.run("config", "trust", "--yes").status == 0
     assert desk.run("tools", "list", "--local").status == 0
 
 

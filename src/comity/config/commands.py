@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +21,7 @@ from comity.cli.options import (
     yes_option,
 )
 from comity.cli.output import line_text, show_document, show_json, show_output
+from comity.config.document import masked_text, references_in
 from comity.config.loader import parse_config_file
 from comity.config.trust import content_digest, is_trusted, trust_file
 from comity.errors import Misconfigured
@@ -113,7 +114,8 @@ def trust_config(file: Path | None, *, yes: bool) -> None:
     """Approve the configuration file of this folder.
 
     A file that comes with a folder, such as a cloned repository, has no effect until you approve
-    its content. A changed file needs a new approval. The command shows what the file starts.
+    its content. A changed file needs a new approval. The command shows what the file starts, and
+    which variables it sends away. Without a terminal it needs --yes.
 
     \b
     Examples:
@@ -145,10 +147,18 @@ def _is_approved(path: Path) -> bool:
 
 
 def approve_files(paths: Sequence[Path], *, yes: bool) -> None:
-    """Show what files start, ask, and record exactly the content that was shown."""
+    """Show what files start, ask, and record exactly the content that was shown.
+
+    Raises Misconfigured without `yes` if there is no terminal.
+    """
+    is_shown = not current_options().is_for_programs
+    if not yes and not (is_shown and sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Misconfigured(
+            "the approval needs a terminal; read the file, then approve it with --yes"
+        )
     for path in paths:
         digest, lines = _examine_file(path)
-        if not current_options().is_for_programs:
+        if is_shown:
             show_output(line_text(f"{path} starts or calls:" if lines else str(path), "bold"))
             show_output(*(line_text(line) for line in lines))
         confirm(f"Approve {line_text(path)}?", yes=yes)
@@ -162,7 +172,12 @@ def _examine_file(path: Path) -> tuple[str, list[str]]:
         return content_digest(data), _lock_lines(path, data)
     digests: list[str] = []
     file = parse_config_file(path, lambda _, digest: digests.append(digest))
-    top = dict(object_members(file.document.value))
+    return digests[0], approval_lines(file.document.value)
+
+
+def approval_lines(document: object) -> list[str]:
+    """Return what a configuration starts and calls, and which variables it sends there."""
+    top = dict(object_members(document))
     servers = top.pop("servers", None) or top.pop("mcpServers", None)
     if isinstance(servers, list):
         entries = [object_members(each) for each in cast("list[object]", servers)]
@@ -170,7 +185,23 @@ def _examine_file(path: Path) -> tuple[str, list[str]]:
     else:
         named = [(name, object_members(each)) for name, each in object_members(servers).items()]
     lines = [line for name, entry in named for line in _server_lines(name, entry)]
-    return digests[0], [*lines, *_setting_lines("", top)]
+    lines += _setting_lines("", top)
+    variables = dict.fromkeys(_variables_in(document))
+    return [*lines, *([f"sends these variables: {', '.join(variables)}"] if variables else [])]
+
+
+def _variables_in(document: object) -> Iterator[str]:
+    """Yield the variables and secrets of a configuration, by reference and by name."""
+    # A stack and no recursion, because the file is not trusted yet.
+    values: list[tuple[str, object]] = [("", document)]
+    while values:
+        key, value = values.pop()
+        if isinstance(value, str):
+            yield from [value] if key.endswith("_env") else references_in(value)
+        elif isinstance(value, list):
+            values += ((key, each) for each in reversed(cast("list[object]", value)))
+        else:
+            values += reversed(object_members(value).items())
 
 
 def _lock_lines(path: Path, data: bytes) -> list[str]:
@@ -184,11 +215,23 @@ def _server_lines(name: str, entry: Mapping[str, object]) -> list[str]:
     """Return the command or URL of a server, and each other key of its entry."""
     args = entry.get("args")
     words = [entry.get("command") or entry.get("url") or entry.get("openapi")]
-    words += cast("list[object]", args) if isinstance(args, list) else []
-    rest = {key: value for key, value in entry.items() if key not in ("id", "command", "args")}
-    # A header is a credential and starts nothing. A variable can change what a program does.
-    rest |= {key: list(object_members(rest[key])) for key in ("headers", "auth") if key in rest}
-    return [f"{name}: {' '.join(map(str, words))}", *_setting_lines(f"{name}.", rest)]
+    rest = {key: value for key, value in entry.items() if key not in ("id", "command")}
+    if isinstance(args, list):
+        words += cast("list[object]", rest.pop("args"))
+    lines = [f"{name}: {' '.join(map(str, words))}"]
+    # The text of a credential stays hidden. The variables that it sends do not.
+    for key in ("headers", "auth"):
+        texts = object_members(rest.get(key))
+        if texts:
+            del rest[key]
+        lines += [f"{name}.{key}.{each} = {_masked(text)}" for each, text in texts.items()]
+    if "client_secret" in (oauth := object_members(rest.get("oauth"))):
+        rest["oauth"] = {**oauth, "client_secret": _masked(oauth["client_secret"])}
+    return [*lines, *_setting_lines(f"{name}.", rest)]
+
+
+def _masked(value: object) -> str:
+    return masked_text(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
 def _setting_lines(prefix: str, settings: Mapping[str, object]) -> list[str]:

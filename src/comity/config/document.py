@@ -410,6 +410,16 @@ def references_in(text: str) -> list[str]:
     ]
 
 
+def masked_text(text: str) -> str:
+    """Return a text with its references, and an ellipsis for each other part of it."""
+    shown, end = "", 0
+    for found in _REFERENCE.finditer(text):
+        for name in references_in(found.group()):
+            shown += ("…" if found.start() > end else "") + f"${{{name}}}"
+            end = found.end()
+    return shown + ("…" if end < len(text) else "")
+
+
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
     whole = match.group()
     if whole.startswith("$$"):
