@@ -16,6 +16,7 @@ from comity.http.asgi import HeaderList, Receive, Scope, Send
 from comity.http.asgi_cycle import Application, AsgiCycle
 from comity.http.fast_path import BODY_BYTES, Continuation, FastPathRequest, RequestHead, Serve
 from comity.http.head_memo import MAX_HEAD_BYTES, HeadMemo
+from comity.http.request_turns import PORTION_BYTES, InputTurns
 from comity.http.trusted_proxies import TrustedProxies
 from comity.telemetry.metrics import MetricFamily
 
@@ -64,6 +65,7 @@ class ListenerGuard:
         self.limits = limits
         self.app = app
         self.serve = serve
+        self.turns = InputTurns()
         self.connections: set[HttpServerConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.emptied = asyncio.Event()
@@ -156,8 +158,8 @@ class ListenerGuard:
 
     def _close_late_heads(self, now: float) -> None:
         for connection in _late(self.heads_due, now):
-            if connection.read_paused:
-                # The server itself paused reading, because earlier requests are still queued.
+            if connection.is_held_back:
+                # The server itself paused reading, because earlier input or requests wait.
                 self.expect_head(connection)
             else:
                 connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "The request's head came too slowly.")
@@ -201,8 +203,10 @@ def source_of(address: str) -> str:
 
 PIPELINED_AT_MOST = 16
 """How many requests a client may send ahead of the answers before it is disconnected."""
+PARSED_AFTER_ANSWER = 64 * 1024
+"""How many bytes of a body that was answered early are parsed, to keep the connection."""
 DISCARDED_AT_MOST = 4 * 1024 * 1024
-"""How many bytes of a body that was answered early are read and discarded."""
+"""How many bytes are discarded unparsed, so that a client reads its answer before the end."""
 _OF_UPGRADES: Final = frozenset({b"upgrade", b"http2-settings"})
 """Header fields, and options of `Connection`, that concern only a change of protocol."""
 _BAD_URL: Final = (ValueError, httptools.HttpParserError)
@@ -245,11 +249,18 @@ class HttpServerConnection(asyncio.Protocol):
         self._body = b""
         # A request with a known head whose body is not complete. The parser has not seen it.
         self._unparsed = b""
+        # Input for later turns of the event loop. The transport does not read meanwhile.
+        self._unread = b""
+        self._awaits_turn = False
+        # Whether the client still sends a body that was answered, and is only given time to read.
+        self._is_lingering = False
         # What is left of the limit for a head, and bytes since the last head that were no body.
         self._head_room = guard.limits.header_bytes
         self._wasted = 0
         # Whether a head was completed, or a body grew, during this read.
         self._saw_head = self._saw_body = False
+        # How much of this piece was the body of a request.
+        self._body_in_piece = 0
         self._refusal = HTTPStatus.BAD_REQUEST
         # The protocol that reads and writes here since the connection was upgraded.
         self._upgraded: UpgradedProtocol | None = None
@@ -281,6 +292,7 @@ class HttpServerConnection(asyncio.Protocol):
         elif current is not None:
             current.disconnect()
         self._reading = None
+        self._unread = b""
         self._queue.clear()
         self.resume_writing()
         self._guard.forget(self)
@@ -332,8 +344,50 @@ class HttpServerConnection(asyncio.Protocol):
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
+        """Parse a short request at once, and anything longer as the turns of input allow."""
+        self._is_idle = False
+        if self._unread:
+            self._unread += data
+        elif len(data) <= MAX_HEAD_BYTES and not self._in_message:
+            self._parse_now(data)
+        else:
+            self._unread = data
+            if self._guard.turns.has_room:
+                self._go_on()
+            else:
+                self._await_turn()
+
+    def _await_turn(self) -> None:
+        self.transport.pause_reading()
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._guard.turns.wait(self._go_on_in_turn)
+
+    def _go_on_in_turn(self) -> None:
+        self._awaits_turn = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Parse the next portion of the input, and then wait for another turn, or read on."""
+        data = self._unread
+        if not data or self.read_paused or self.transport.is_closing():
+            return
+        self._unread = data[PORTION_BYTES:]
+        self._guard.turns.spend(min(len(data), PORTION_BYTES))
+        self._parse_now(data[:PORTION_BYTES])
+        if self.transport.is_closing() or self._upgraded is not None:
+            self._unread = b""
+        elif self._unread:
+            self._await_turn()
+        elif not self.read_paused:
+            self.transport.resume_reading()
+
+    def _parse_now(self, data: bytes) -> None:
         """Feed the parser in pieces of at most the remaining head limit, so that it is exact."""
         self._is_idle = False
+        if self._is_lingering:
+            self._waste(len(data), DISCARDED_AT_MOST)
+            return
         if not self._in_message:
             self._fresh = data
         while data and not self.transport.is_closing() and self._upgraded is None:
@@ -346,6 +400,7 @@ class HttpServerConnection(asyncio.Protocol):
         parser = self._parser
         assert parser is not None
         self._saw_head = self._saw_body = False
+        self._body_in_piece = 0
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as stopped:
@@ -380,21 +435,41 @@ class HttpServerConnection(asyncio.Protocol):
         elif self._reading is not None and self._reading.response_complete:
             # The rest of a body that was answered early.
             guard.expect_head(self)
-            self._waste(size, DISCARDED_AT_MOST)
-        elif self._saw_head or self._saw_body:
-            return
-        elif self._reading is not None:
-            # The application cannot see or count chunk extensions and trailers.
-            self._waste(size, 2 * guard.limits.header_bytes)
-        elif self._current is None:
+            self._wasted += size
+            if self._wasted > PARSED_AFTER_ANSWER:
+                self._linger()
+        elif not self._saw_head:
+            self._count_waste(size)
+
+    def _count_waste(self, size: int) -> None:
+        if self._reading is not None:
+            # The application cannot see or count the framing of chunks, extensions and trailers.
+            # It may be as long as the body, and this much longer.
+            self._wasted = max(0, self._wasted - self._body_in_piece)
+            self._waste(size - self._body_in_piece, 2 * self._guard.limits.header_bytes)
+        elif self._current is None and not self._saw_body:
             # Blank lines between requests.
-            guard.expect_head(self)
+            self._guard.expect_head(self)
             self._waste(size, DISCARDED_AT_MOST)
 
     def _waste(self, size: int, maximum: int) -> None:
         self._wasted += size
         if self._wasted > maximum:
             self.transport.abort()
+
+    def _linger(self) -> None:
+        """End the connection, but let the client read its answer while it sends the rest.
+
+        If the connection were cut at once, the client would lose the answer. The deadline of the
+        head cuts it in the end.
+        """
+        self._is_lingering = True
+        self._reading = None
+        self._wasted = 0
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def _read_without_offer(self, head: bytes, rest: bytes) -> None:
         """Read a request again without its upgrade to another protocol.
@@ -409,7 +484,7 @@ class HttpServerConnection(asyncio.Protocol):
             return
         self._parser = self._new_parser()
         self._head_room = max(self._guard.limits.header_bytes, len(head))
-        self._parse(head + rest)
+        self._parse_now(head + rest)
         self._declines -= 1
 
     def _new_parser(self) -> httptools.HttpRequestParser:
@@ -465,6 +540,7 @@ class HttpServerConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._saw_body = True
+        self._body_in_piece += len(body)
         if self._head is not None:
             self._body = self._body + body if self._body else body
         elif self._reading is not None and not self._reading.response_complete:
@@ -513,7 +589,7 @@ class HttpServerConnection(asyncio.Protocol):
         """Start the application, which then waits for the rest of the slow body."""
         if self._unparsed:
             data, self._unparsed = self._unparsed, b""
-            self._parse(data)
+            self._parse_now(data)
         head, self._head = self._head, None
         if head is not None:
             body, self._body = self._body, b""
@@ -548,7 +624,7 @@ class HttpServerConnection(asyncio.Protocol):
         transport.write(data)
         if not request.keep_alive:
             transport.close()
-        elif self._queue or self._in_message:
+        elif self._queue or self._in_message or self._unread:
             self._continue()
         else:
             # This is `_wait_for_request` inlined, because it runs for every answer.
@@ -651,7 +727,7 @@ class HttpServerConnection(asyncio.Protocol):
         guard = self._guard
         guard.heads_due.pop(self, None)
         # The rest of a body that was answered early may still arrive.
-        self._is_idle = not self._in_message
+        self._is_idle = not (self._in_message or self._unread)
         guard.requests_due.pop(self, None)
         guard.requests_due[self] = guard.loop.time() + guard.idle_seconds
 
@@ -663,13 +739,22 @@ class HttpServerConnection(asyncio.Protocol):
     def resume_reading(self) -> None:
         if self.read_paused:
             self.read_paused = False
-            self.transport.resume_reading()
+            if self._unread:
+                self._await_turn()
+            else:
+                self.transport.resume_reading()
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the server itself does not read what the client has sent."""
+        return self.read_paused or bool(self._unread)
 
     # Upgrades, and the end of the connection.
 
     def hand_over(self, protocol: UpgradedProtocol) -> None:
         """Give the connection to another protocol. It still counts for the limits."""
         self._upgraded = protocol
+        self._unread = b""
         self._guard.forget(self)
         if isinstance(self._current, AsgiCycle):
             self._current.hand_over()
@@ -701,7 +786,8 @@ class HttpServerConnection(asyncio.Protocol):
     def refuse(self, status: HTTPStatus, reason: str) -> None:
         """Send the reason, if a response can still be sent, and close the connection."""
         self._guard.refused[status] += 1
-        if self._current is not None or self.transport.get_write_buffer_size():
+        is_answering = self._current is not None or self.transport.get_write_buffer_size()
+        if is_answering or self._is_lingering:
             self.transport.abort()
             return
         self.transport.write(
