@@ -364,6 +364,9 @@ class HttpClientConnection(asyncio.Protocol):
             return
         if len(headers) > MAX_HEADERS:
             raise HttpParserError(f"more than {MAX_HEADERS} headers")
+        if [name for name, _ in headers].count(b"transfer-encoding") > 1:
+            # The parser refuses a repeated length. A proxy may read such framing otherwise.
+            raise HttpParserError("a repeated transfer-encoding")
         self._head_done = self._told = True
         self._received = headers
         sending = self._sending
