@@ -2,19 +2,22 @@
 
 import asyncio
 import functools
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from msgspec import Raw
 
 from comity.errors import (
     INVALID_PARAMS,
+    METHOD_NOT_FOUND,
     POLICY_UNKNOWN,
     SERVER_NOT_READY,
     UPSTREAM_FAILED,
     Unavailable,
 )
 from comity.gateway.pipeline import CallGate
-from comity.mcp import jsonrpc, mcpl, protocol
+from comity.mcp import eras, jsonrpc, mcpl, protocol
 from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.mgp import ServerLifecycleState, ShutdownReason
@@ -216,6 +219,79 @@ async def test_a_subscription_on_a_shared_link_ends_with_its_last_follower() -> 
         assert len(script.last.asked(protocol.UNSUBSCRIBE)) == 1
         error = await front.ask(second, protocol.SUBSCRIBE, {}).error()
         assert error.code == INVALID_PARAMS.code
+
+
+ONLY_LEGACY = (
+    *(protocol.INITIALIZE, protocol.PING, protocol.SET_LEVEL),
+    *(protocol.SUBSCRIBE, protocol.UNSUBSCRIBE, eras.RESULT, eras.LIST),
+)
+ONLY_MODERN = (protocol.DISCOVER, protocol.LISTEN, eras.UPDATE)
+
+
+@both_kinds
+async def test_a_method_of_the_other_version_reaches_no_server(process: bool) -> None:
+    script = Script(starts_process=process)
+    modern = Script(modern=True, handshake=False)
+    params: Params = {"uri": "x:1", "level": "debug", "taskId": "t", "notifications": {}}
+    for endpoint in (one_server, all_at("srv")):
+        async with endpoint(script) as front:
+            session = await front.client()
+            for method in ONLY_MODERN:
+                before = asked_of(script, method)
+                error = await front.ask(session, method, params).error()
+                assert error.code == METHOD_NOT_FOUND.code, method
+                assert asked_of(script, method) == before
+        async with endpoint(modern) as front:
+            for method in ONLY_LEGACY:
+                before = asked_of(modern, method)
+                error = await front.handle_modern_request(method, params).error()
+                assert error.code == METHOD_NOT_FOUND.code, method
+                assert asked_of(modern, method) == before
+
+
+def asked_of(script: Script, method: str) -> int:
+    return sum(len(carrier.asked(method)) for carrier in script.carriers)
+
+
+def all_at(server: str) -> Callable[[Script], AbstractAsyncContextManager[Front]]:
+    return lambda script: all_servers({server: script})
+
+
+HOST_REQUESTS = ("state/rollback", "context/beforeInference", "channels/publish", "mcpl/listen")
+
+
+@both_kinds
+@loop_over("method", [*HOST_REQUESTS, "featureSets/update", "scope/elevate"])
+async def test_only_the_host_of_a_connection_asks_as_a_host(process: bool, method: str) -> None:
+    script = Script(starts_process=process, modern=True, replies={method: {"ok": 1}})
+    async with one_server(script) as front:
+        plain = await front.client()
+        host = await front.client(experimental={mcpl.KEY: mcpl.OFFERED})
+        for refused in (front.ask(plain, method), front.handle_modern_request(method)):
+            assert (await refused.error()).code == METHOD_NOT_FOUND.code
+        assert await front.ask(host, method).result() == {"ok": 1}
+        own, *others = [each for each in script.carriers if each.asked(method)]
+        assert not others
+        assert own is not script.carriers[0]
+
+
+@loop_over("method", ["tasks/list", "tasks/other", "mgp/permission/x", "notifications/x"])
+async def test_some_methods_reach_no_server_at_all(method: str) -> None:
+    script = Script(replies={method: {"ok": 1}})
+    async with one_server(script) as front:
+        error = await front.ask(await front.client(), method, {}).error()
+        assert error.code == METHOD_NOT_FOUND.code
+        assert script.last.asked(method) == []
+
+
+@loop_over("level", ["loud", 5, None])
+async def test_a_shared_server_gets_only_levels_that_exist(level: object) -> None:
+    script = Script(starts_process=True, replies={protocol.SET_LEVEL: {}})
+    async with one_server(script) as front:
+        session = await front.client()
+        error = await front.ask(session, protocol.SET_LEVEL, {"level": level}).error()
+        assert error.code == INVALID_PARAMS.code
+        assert (session.log_level, script.last.asked(protocol.SET_LEVEL)) == (None, [])
 
 
 def notify(front: Front, session: Session, method: str, actor: Actor = ANONYMOUS) -> list[object]:

@@ -233,3 +233,29 @@ async def test_a_change_of_a_server_reaches_the_clients_of_its_view(version: str
                 assert changed.frame["method"].endswith("list_changed")
         assert refusal_in(await client.call("pay_eu", {})) == "tool_not_found"
         stream.leave()
+
+
+OF_THE_GATEWAY = ("events/list", "events/poll", "mgp/tools/discover", "mgp/access/query")
+
+
+@VERSIONS
+async def test_a_view_neither_declares_nor_answers_what_is_about_the_whole_gateway(
+    version: str,
+) -> None:
+    async with viewing(PAYMENTS, tools=TOOLS, grants=("view:payments",)) as scene:
+        for path, declared in ((PATH, False), ("/mcp", True)):
+            client = await scene.client(path, version)
+            mgp = {"version": "0.6.0", "extensions": ["tool_discovery", "streaming"]}
+            info = {"name": "c", "version": "1"}
+            said = {"protocolVersion": LATEST, "capabilities": {"mgp": mgp}, "clientInfo": info}
+            hello = await client.ask("initialize" if version == LATEST else "server/discover", said)
+            capabilities = hello["result"]["capabilities"]
+            assert ("events" in capabilities) is declared
+            if version == LATEST:
+                extensions = capabilities["mgp"]["extensions"]
+                assert extensions == (
+                    ["streaming", "tool_discovery"] if declared else ["streaming"]
+                )
+            if not declared:
+                codes = [(await client.ask(each))["error"]["code"] for each in OF_THE_GATEWAY]
+                assert codes == [-32601] * len(OF_THE_GATEWAY)

@@ -15,6 +15,7 @@ from comity.catalog.listing import KIND_OF_LIST
 from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MalformedMessage, Unavailable
 from comity.events.webhooks import model
 from comity.gateway.era_bridge import EraBridge
+from comity.gateway.method_access import request_access, require_method
 from comity.gateway.mgp_methods import ServerStatusMethods, with_mgp
 from comity.gateway.one_server import (
     URI_METHODS,
@@ -32,7 +33,12 @@ from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.eras import detach_request
 from comity.mcp.jsonrpc import UNSET, Frame
-from comity.mcp.mgp import of_request, strip_mgp_request
+from comity.mcp.mgp import (
+    CLIENT_EXTENSIONS,
+    VIEW_EXTENSIONS,
+    of_request,
+    strip_mgp_request,
+)
 from comity.mcp.protocol import Era
 from comity.servers.connections import ServerConnections
 from comity.servers.service import ServerService
@@ -53,6 +59,7 @@ CAPABILITIES: Final[Mapping[str, Mapping[str, object]]] = {
     "logging": {},
     "events": model.CAPABILITY,
 }
+VIEW_CAPABILITIES: Final = {name: CAPABILITIES[name] for name in CAPABILITIES if name != "events"}
 TASK_CAPABILITIES: Final[dict[str, object]] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
 LIST_TTL_MS: Final = 5000
 """How long a modern client may cache a result of the gateway."""
@@ -65,23 +72,28 @@ class GatewayInfo:
         self.implementation = implementation
         self._servers = servers
 
-    def capabilities(self) -> dict[str, Mapping[str, object]]:
+    def capabilities(self, *, in_view: bool) -> dict[str, Mapping[str, object]]:
         """Return the capabilities for a legacy client. `tasks` is present if a server has it."""
+        plain = VIEW_CAPABILITIES if in_view else CAPABILITIES
         known = any(
             b'"tasks"' in bytes(s.connections.initialize_result.get("capabilities", Raw()))
             for s in self._servers
         )
-        return {**CAPABILITIES, "tasks": TASK_CAPABILITIES} if known else {**CAPABILITIES}
+        return {**plain, "tasks": TASK_CAPABILITIES} if known else {**plain}
 
-    def discover_result(self, frame: Frame, *, has_tasks: bool) -> dict[str, object]:
+    def discover_result(self, frame: Frame, *, has_tasks: bool, in_view: bool) -> dict[str, object]:
         """Return the result of `server/discover` for a modern client."""
-        plain = {name: terms for name, terms in CAPABILITIES.items() if name != "logging"}
+        offered = VIEW_CAPABILITIES if in_view else CAPABILITIES
+        plain = {name: terms for name, terms in offered.items() if name != "logging"}
         if has_tasks:
             plain["extensions"] = {eras.EXTENSION.decode(): {}}
         asked = jsonrpc.decode_members(frame.parameters["_meta"])[protocol.CLIENT_CAPABILITIES]
-        offered = with_mgp(plain, of_request(frame.params), asked)
+        terms = of_request(frame.params, VIEW_EXTENSIONS if in_view else CLIENT_EXTENSIONS)
         return self.add_modern_fields(
-            {"supportedVersions": list(protocol.MODERN_VERSIONS), "capabilities": offered}
+            {
+                "supportedVersions": list(protocol.MODERN_VERSIONS),
+                "capabilities": with_mgp(plain, terms, asked),
+            }
         )
 
     def add_modern_fields(self, result: dict[str, object]) -> dict[str, object]:
@@ -184,6 +196,7 @@ class AllServersEndpoint:
         if await self.call_gate.is_over_limit(call):
             return call
         try:
+            self._require_method(call, Era.HANDSHAKE)
             own = self._handler_by_method.get(call.method)
             if own is not None:
                 await own(session, call, frame)
@@ -235,6 +248,7 @@ class AllServersEndpoint:
         if await self.call_gate.is_over_limit(call):
             return call
         try:
+            self._require_method(call, Era.MODERN)
             if call.method == protocol.DISCOVER:
                 call.deliver_answer(
                     jsonrpc.make_result(call.client_request_id, self._discover_result(frame))
@@ -264,6 +278,11 @@ class AllServersEndpoint:
         except (Unavailable, MalformedMessage) as error:
             call.fail(error)
         return call
+
+    def _require_method(self, call: Call, version: Era) -> None:
+        access = request_access(call.method)
+        here = access.at_gateway if self.view is None else access.at_view
+        require_method(access, here, version, call.method)
 
     async def _answer_own_method(self, request: MethodRequest) -> None:
         """Answer a method of the gateway itself, in the form of the client's protocol version."""
@@ -389,7 +408,9 @@ class AllServersEndpoint:
     async def _initialize(self, session: Session, call: Call, frame: Frame) -> None:
         params = frame.parameters
         session.store_client_info(params)
-        asked = self.status_methods.negotiate(session)
+        asked = self.status_methods.negotiate(
+            session, CLIENT_EXTENSIONS if self.view is None else VIEW_EXTENSIONS
+        )
         session.sees_all_servers = True
         wanted = jsonrpc.decode_text(params.get("protocolVersion"))
         session.version = (
@@ -400,9 +421,10 @@ class AllServersEndpoint:
         session.may_read = self._uri_filter(actor)
         self.subscriptions.attach(session, actor, view=self.view)
         self.status_methods.attach(session, actor)
+        declared = self.gateway_info.capabilities(in_view=self.view is not None)
         answer = {
             "protocolVersion": session.version,
-            "capabilities": with_mgp(self.gateway_info.capabilities(), session.mgp, asked),
+            "capabilities": with_mgp(declared, session.mgp, asked),
             "serverInfo": self.gateway_info.implementation,
         }
         call.deliver_answer(jsonrpc.make_result(call.client_request_id, answer))
@@ -411,10 +433,7 @@ class AllServersEndpoint:
         call.deliver_answer(jsonrpc.make_result(call.client_request_id, {}))
 
     async def _set_level(self, session: Session, call: Call, frame: Frame) -> None:
-        level = jsonrpc.decode_text(frame.parameters.get("level"))
-        if level not in protocol.LOG_LEVELS:
-            raise MalformedMessage("no such log level", INVALID_PARAMS)
-        session.log_level = level
+        session.log_level = eras.log_level_in(frame)
         used = {
             self.servers.get(name)
             for name in (*session.own_connections, *session.shared_connections)
@@ -424,7 +443,8 @@ class AllServersEndpoint:
 
     def _discover_result(self, frame: Frame) -> dict[str, object]:
         has_tasks = self.call_gate.pipeline.own_tasks is not None
-        return self.gateway_info.discover_result(frame, has_tasks=has_tasks)
+        in_view = self.view is not None
+        return self.gateway_info.discover_result(frame, has_tasks=has_tasks, in_view=in_view)
 
     def _list(self, call: Call, frame: Frame) -> dict[str, object]:
         kind = KIND_OF_LIST[call.method]

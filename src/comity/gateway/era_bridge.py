@@ -667,10 +667,7 @@ class EraBridge:
         if call.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):
             await self._follow_resource(server, session, call.method, frame)
         elif call.method == protocol.SET_LEVEL:
-            level = jsonrpc.decode_text(frame.parameters.get("level"))
-            if level not in protocol.LOG_LEVELS:
-                raise MalformedMessage("no such log level", INVALID_PARAMS)
-            session.log_level = level
+            session.log_level = eras.log_level_in(frame)
         elif call.method != protocol.PING:
             raise MalformedMessage(f"{call.method:.80} does not exist here", METHOD_NOT_FOUND)
         call.deliver_answer(jsonrpc.make_result(call.client_request_id, {}))

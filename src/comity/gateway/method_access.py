@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from comity.errors import METHOD_NOT_FOUND, MalformedMessage
 from comity.mcp import eras, mcpl, protocol
 from comity.mcp.mgp import METHOD_PREFIX
 from comity.mcp.protocol import Era
@@ -54,8 +55,8 @@ def _everywhere(access: Access, versions: frozenset[Era] = frozenset(Era)) -> Me
 
 
 _REFUSED: Final = _everywhere(Access.REFUSED)
-_GATEWAY: Final = MethodAccess(Access.GATEWAY, Access.GATEWAY, Access.SERVER)
-_NOT_IN_VIEWS: Final = MethodAccess(Access.GATEWAY, Access.REFUSED, Access.SERVER)
+# A view answers only what is about its own tools, prompts, resources and calls.
+_GATEWAY: Final = MethodAccess(Access.GATEWAY, Access.REFUSED, Access.SERVER)
 _HOST: Final = MethodAccess(Access.REFUSED, Access.REFUSED, Access.HOST)
 _RELAYED: Final = MethodAccess(Access.REFUSED, Access.REFUSED, Access.SERVER)
 
@@ -80,8 +81,8 @@ REQUESTS: Final = {
     eras.CANCEL: _everywhere(Access.TASK),
     eras.RESULT: _everywhere(Access.TASK, _LEGACY),
     eras.UPDATE: _everywhere(Access.TASK, _MODERN),
-    # It names the tasks of everybody who uses the connection.
-    eras.LIST: MethodAccess(Access.REFUSED, Access.REFUSED, Access.PRIVATE, _LEGACY),
+    # All clients use a server with the same credentials, so its list has the tasks of all of them.
+    eras.LIST: _REFUSED,
     # Only servers send these.
     protocol.SAMPLE: _REFUSED,
     protocol.ELICIT: _REFUSED,
@@ -95,20 +96,19 @@ REQUESTS: Final = {
     "mgp/health/ping": _GATEWAY,
     "mgp/health/status": _GATEWAY,
     "mgp/lifecycle/shutdown": _GATEWAY,
-    "mgp/callback/respond": _GATEWAY,
+    "mgp/callback/respond": MethodAccess(Access.GATEWAY, Access.GATEWAY, Access.SERVER),
     "mgp/events/subscribe": _GATEWAY,
     "mgp/events/unsubscribe": _GATEWAY,
     # The server never saw the client's request ids. (MGP §12.7)
     "mgp/stream/cancel": _everywhere(Access.GATEWAY),
-    # They are about all tools of the gateway, and a view has its own.
-    "mgp/tools/discover": _NOT_IN_VIEWS,
-    "mgp/tools/request": _NOT_IN_VIEWS,
-    "mgp/tools/session": _NOT_IN_VIEWS,
-    "mgp/tools/session/evict": _NOT_IN_VIEWS,
-    "events/list": _NOT_IN_VIEWS,
-    "events/subscribe": _NOT_IN_VIEWS,
-    "events/unsubscribe": _NOT_IN_VIEWS,
-    "events/poll": _NOT_IN_VIEWS,
+    "mgp/tools/discover": _GATEWAY,
+    "mgp/tools/request": _GATEWAY,
+    "mgp/tools/session": _GATEWAY,
+    "mgp/tools/session/evict": _GATEWAY,
+    "events/list": _GATEWAY,
+    "events/subscribe": _GATEWAY,
+    "events/unsubscribe": _GATEWAY,
+    "events/poll": _GATEWAY,
 }
 """The requests of clients that Comity knows by name."""
 
@@ -124,6 +124,17 @@ FAMILIES: Final = (
     *((prefix, _HOST) for prefix in mcpl.METHOD_PREFIXES),
 )
 """The requests that are known by how they begin, if `REQUESTS` does not name them."""
+
+
+def require_method(access: MethodAccess, at_endpoint: Access, version: Era, method: str) -> None:
+    """Refuse a method that its MCP version lacks, or that no client may use at an endpoint.
+
+    Raises MalformedMessage.
+    """
+    if version not in access.versions or at_endpoint is Access.REFUSED:
+        elsewhere = at_endpoint is Access.REFUSED and access.at_server is not Access.REFUSED
+        hint = "; use the server's own endpoint" if elsewhere else ""
+        raise MalformedMessage(f"there is no {method:.80} here{hint}", METHOD_NOT_FOUND)
 
 
 def request_access(method: str) -> MethodAccess:

@@ -226,14 +226,14 @@ class ServerStatusMethods:
     def __len__(self) -> int:
         return len(self._actor_by_session)
 
-    def negotiate(self, session: Session) -> Raw:
-        """Negotiate MGP with a client, and set what its servers see. (D-95)
+    def negotiate(self, session: Session, extensions: frozenset[str] = CLIENT_EXTENSIONS) -> Raw:
+        """Negotiate these extensions of MGP with a client, and set what its servers see. (D-95)
 
         Returns the capabilities that the client sent.
         """
         asked = jsonrpc.to_raw(session.capabilities)
         said = decode_statement(asked)
-        session.mgp = negotiate_terms(said, CLIENT_EXTENSIONS)
+        session.mgp = negotiate_terms(said, extensions)
         strange = version_remark(said)
         if strange is not None:
             log.warning("a client %s", strange)

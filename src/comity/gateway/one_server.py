@@ -11,7 +11,12 @@ from comity.catalog.access import Sees
 from comity.catalog.listing import KIND_OF_LIST, NAME_MEMBER_BY_KIND
 from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MalformedMessage, Unavailable
 from comity.gateway.era_bridge import EraBridge
-from comity.gateway.method_access import Access, notification_access
+from comity.gateway.method_access import (
+    Access,
+    notification_access,
+    request_access,
+    require_method,
+)
 from comity.gateway.pipeline import CallGate, CallPlan, Outcome, may_be_sent
 from comity.gateway.retries import RetryActions, RetryService
 from comity.gateway.subscriptions import ListSubscriptions, narrow_listen_request
@@ -21,7 +26,6 @@ from comity.mcp.entries import EntryKind
 from comity.mcp.eras import detach_request, initialize_result
 from comity.mcp.jsonrpc import UNSET, Frame
 from comity.mcp.mgp import MgpExtension, strip_mgp
-from comity.mcp.mgp_streaming import CANCEL
 from comity.mcp.protocol import Era, encode_header_value
 from comity.servers.connection_users import ConnectionUsers
 from comity.servers.connections import is_live_host
@@ -46,17 +50,6 @@ CONNECTION_METHODS: Final = frozenset(
 """Methods that would change a shared connection for its other users if forwarded unchanged."""
 
 URI_METHODS: Final = frozenset({protocol.READ_RESOURCE, protocol.SUBSCRIBE, protocol.UNSUBSCRIBE})
-UNCHECKED_METHODS: Final = frozenset(
-    {
-        protocol.INITIALIZE,
-        protocol.PING,
-        protocol.SET_LEVEL,
-        protocol.DISCOVER,
-        protocol.LISTEN,
-        *KIND_OF_LIST,
-    }
-)
-"""Methods that need no access check: they concern the connection, or their result is filtered."""
 
 _list_of_objects = msgspec.json.Decoder(list[dict[str, Raw]])
 
@@ -130,9 +123,7 @@ class ServerEndpoint:
         if await self._call_gate.is_over_limit(call):
             return call
         try:
-            if call.method in eras.METHODS and self._call_gate.pipeline.answers_task(call, frame):
-                return call
-            if call.method not in UNCHECKED_METHODS and not self._may_be_sent(call, frame):
+            if not self._may_be_sent(call, frame, session):
                 return call
             self._filter_list_result(call)
             connection = self._open_connection(session, call.method)
@@ -207,9 +198,7 @@ class ServerEndpoint:
         if await self._call_gate.is_over_limit(call):
             return call
         try:
-            if call.method in eras.METHODS and self._call_gate.pipeline.answers_task(call, frame):
-                return call
-            if call.method not in UNCHECKED_METHODS and not self._may_be_sent(call, frame):
+            if not self._may_be_sent(call, frame, None):
                 return call
             self._filter_list_result(call)
             if self._server.connections.own_modern_connection is None:
@@ -355,27 +344,51 @@ class ServerEndpoint:
         reached = self._server.connections
         return initialize_result(reached.initialize_result or reached.discover_result, version)
 
-    def _may_be_sent(self, call: Call, frame: Frame) -> bool:
+    def _may_be_sent(self, call: Call, frame: Frame, session: Session | None) -> bool:
         """Check access for a request that calls no tool, and return whether it may be sent.
 
         Raises MalformedMessage for refusals.
         """
-        server = self._server.name
-        if call.method == protocol.GET_PROMPT:
-            named = jsonrpc.decode_text(frame.parameters.get("name"))
-            self._call_gate.require_entry(call, EntryKind.PROMPT, server, named)
-        elif call.method in URI_METHODS:
-            named = jsonrpc.decode_text(frame.parameters.get("uri"))
-            self._call_gate.require_entry(call, EntryKind.RESOURCE, server, named)
-        elif call.method == protocol.COMPLETE:
-            kind, named = _reference(frame.parameters)
-            self._call_gate.require_entry(call, kind, server, named)
-        elif call.method == CANCEL:
+        server, method = self._server.name, call.method
+        access = request_access(method)
+        here = access.at_server
+        if call.is_remote:
+            # The node of the client has checked the request, or the gateway there made it.
+            here = Access.CONNECTION if here is not Access.GATEWAY else here
+        else:
+            version = Era.MODERN if session is None else Era.HANDSHAKE
+            require_method(access, here, version, method)
+        if here is Access.ENTRY:
+            self._require_entry(call, frame)
+        elif here is Access.TASK:
+            if self._call_gate.pipeline.answers_task(call, frame):
+                return False
+            self._call_gate.require_server(call, server)
+        elif here is Access.GATEWAY:
             self._cancel(call, frame)
             return False
-        else:
+        elif here not in (Access.FILTERED, Access.CONNECTION):
             self._call_gate.require_server(call, server)
+            if here is Access.HOST and (
+                session is None or self._private_connection(session, here) is None
+            ):
+                raise MalformedMessage(
+                    f"only the host of a server sends {method:.80}", METHOD_NOT_FOUND
+                )
         return True
+
+    def _require_entry(self, call: Call, frame: Frame) -> None:
+        """Check the grant on the prompt, resource or template that a request names.
+
+        Raises MalformedMessage.
+        """
+        if call.method == protocol.GET_PROMPT:
+            kind, named = EntryKind.PROMPT, jsonrpc.decode_text(frame.parameters.get("name"))
+        elif call.method in URI_METHODS:
+            kind, named = EntryKind.RESOURCE, jsonrpc.decode_text(frame.parameters.get("uri"))
+        else:
+            kind, named = _reference(frame.parameters)
+        self._call_gate.require_entry(call, kind, self._server.name, named)
 
     def _cancel(self, call: Call, frame: Frame) -> None:
         """Cancel a call of this client.
@@ -515,7 +528,7 @@ class ServerEndpoint:
         if call.method == protocol.PING:
             call.deliver_answer(jsonrpc.make_result(call.client_request_id, {}))
         elif call.method == protocol.SET_LEVEL:
-            session.log_level = jsonrpc.decode_text(frame.parameters.get("level"))
+            session.log_level = eras.log_level_in(frame)
             lowest = {"level": users.lowest_level() or session.log_level}
             connection.send_call(call, jsonrpc.with_params(frame, jsonrpc.to_raw(lowest)))
         elif call.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):

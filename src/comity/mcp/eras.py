@@ -279,6 +279,14 @@ def welcome_message(discovered: Mapping[str, Raw], wanted: str | None) -> dict[s
     return answer
 
 
+def log_level_in(frame: Frame) -> str:
+    """Return the level that `logging/setLevel` names. Raises MalformedMessage."""
+    level = jsonrpc.decode_text(frame.parameters.get("level"))
+    if level is None or level not in protocol.LOG_LEVELS:
+        raise MalformedMessage("no such log level", INVALID_PARAMS)
+    return level
+
+
 def retold_plainly(frame: Frame) -> Frame | None:
     """Return a notification during a call for a legacy client, or None if it has no such form."""
     return None if frame.method in OUTSIDE_CALL_METHODS else frame

@@ -151,6 +151,14 @@ CLIENT_EXTENSIONS: Final[frozenset[str]] = frozenset(
 )
 """The extensions that the gateway provides to a client, in the role of a server."""
 
+VIEW_EXTENSIONS: Final[frozenset[str]] = CLIENT_EXTENSIONS - {
+    MgpExtension.LIFECYCLE,
+    MgpExtension.DISCOVERY,
+    MgpExtension.ACCESS_CONTROL,
+    MgpExtension.TOOL_DISCOVERY,
+}
+"""The extensions at the endpoint of a view. The others are about the whole gateway."""
+
 SERVER_EXTENSIONS: Final[frozenset[str]] = frozenset(
     {
         MgpExtension.LIFECYCLE,
@@ -189,14 +197,16 @@ def negotiate_terms(said: MgpStatement | None, offered: frozenset[str]) -> Negot
     return NegotiatedTerms(said.version, said.extensions & offered)
 
 
-def of_request(params: Raw | UnsetType) -> NegotiatedTerms | None:
+def of_request(
+    params: Raw | UnsetType, extensions: frozenset[str] = CLIENT_EXTENSIONS
+) -> NegotiatedTerms | None:
     """Return the terms of a modern request, whose metadata declares its client."""
     try:
         found = {} if params is UNSET else jsonrpc.decode_members(params)
         meta = jsonrpc.decode_members(found["_meta"]) if "_meta" in found else {}
     except MalformedMessage:
         return None
-    return negotiate_terms(decode_statement(meta.get(CLIENT_CAPABILITIES)), CLIENT_EXTENSIONS)
+    return negotiate_terms(decode_statement(meta.get(CLIENT_CAPABILITIES)), extensions)
 
 
 def strip_mgp_request(frame: Frame) -> Frame:
