@@ -19,6 +19,7 @@ import pytest
 from comity.app.processes.local_bus import find_nats_server
 from comity.errors import Misconfigured
 from comity.http.asgi import OPERATORS
+from tests.cli.program import Desk
 from tests.cluster.nats_cluster import NatsCluster
 from tests.cluster.nodes import PEPPER, SECONDS, Notes, Session, call, called, modern, until
 from tests.interop.peers import ROOT
@@ -43,6 +44,8 @@ LIMITS = """
 [limits]
 keep_alive_timeout = "10m"
 """
+REQUIRED = '[identity]\nmode = "required"\n'
+REVOCATION_SECONDS = 20.0
 RATE = """
 [[limits.rates]]
 target = "fenced/steps"
@@ -102,10 +105,11 @@ def limited_workers(tmp_path: Path) -> Generator[Workers]:
 
 
 @contextlib.asynccontextmanager
-async def line() -> AsyncGenerator[aiohttp.ClientSession]:
+async def line(key: str = "") -> AsyncGenerator[aiohttp.ClientSession]:
     """One connection, and so one worker as long as that lives."""
     connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=SECONDS)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
         yield session
 
 
@@ -117,7 +121,9 @@ async def node_at(http: aiohttp.ClientSession, origin: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def lines_to_both(origin: str) -> AsyncGenerator[dict[str, aiohttp.ClientSession]]:
+async def lines_to_both(
+    origin: str, key: str = ""
+) -> AsyncGenerator[dict[str, aiohttp.ClientSession]]:
     """One connection to each worker, by the name of its node, once its servers are ready."""
 
     async def is_ready(http: aiohttp.ClientSession) -> bool:
@@ -127,7 +133,7 @@ async def lines_to_both(origin: str) -> AsyncGenerator[dict[str, aiohttp.ClientS
     async with contextlib.AsyncExitStack() as opened:
         lines: dict[str, aiohttp.ClientSession] = {}
         for _ in range(100):
-            http = await opened.enter_async_context(line())
+            http = await opened.enter_async_context(line(key))
             lines.setdefault(await node_at(http, origin), http)
             if len(lines) == 2:
                 break
@@ -353,6 +359,41 @@ async def test_the_temporary_folder_of_the_workers_is_removed(tmp_path: Path) ->
         (folder,) = temporary.glob("comity-workers-*")
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not list(temporary.glob("comity-workers-*"))
+
+
+async def test_workers_without_a_named_store_share_that_of_one_gateway(tmp_path: Path) -> None:
+    state = {"COMITY_STATE_DIR": str(tmp_path / "state"), "COMITY_PEPPER": "", "DATABASE_URL": ""}
+    (tmp_path / "desk").mkdir()
+    desk = Desk(tmp_path / "desk", **state)
+    here = ("--offline", "-c", str(tmp_path / "comity.toml"))
+    (tmp_path / "comity.toml").write_text(REQUIRED)
+    operator = desk.run("keys", "create", "person:ana", "-o", "json", *here).json["key"]
+    agent = desk.run("keys", "create", "agent:ci", "-o", "json", *here).json["key"]
+    # Whoever reads the metrics learns which worker holds the connection.
+    metrics = ("agent:ci", "*", "--verb", "admin/read")
+    for words in (("person:ana", "*", "--verb", "*"), metrics, ("agent:ci", "fenced/write")):
+        assert desk.run("grants", "create", *words, *here).status == 0
+    with some_workers(tmp_path, REQUIRED, env=state) as workers:
+        (store,) = (tmp_path / "state" / "stores").glob("*.db")
+        for each in workers.processes():
+            assert str(store) in {file.path for file in each.open_files()}
+        origin = workers.origin
+        async with line(operator) as console, lines_to_both(origin, agent) as lines:
+            for node, http in lines.items():
+                assert (await called(http, origin, "fenced__write", node)).endswith(node)
+            grant = {"subject": "agent:ci", "verb": "tools/call", "target": "fenced/write"}
+            async with console.post(f"{origin}{OPERATORS}grants/delete", json=grant) as reply:
+                assert reply.status == 200, await reply.text()
+
+            async def is_refused(http: aiohttp.ClientSession) -> bool:
+                return not (await call(http, origin, "fenced__write", "late")).text
+
+            async with asyncio.timeout(REVOCATION_SECONDS):
+                for http in lines.values():
+                    await until(partial(is_refused, http))
+    assert desk.run("audit", "verify", *here).status == 0
+    recorded = desk.run("audit", "list", "-o", "json", *here).out
+    assert all(f'"{node}"' in recorded for node in lines), recorded
 
 
 async def test_workers_join_a_bus_that_the_configuration_names(

@@ -436,8 +436,12 @@ class ConfigSource:
             read_config_file(path, self.environ, self._file_format(path), self._check_of(path))
             for path in there[0]
         ]
-        settings = replace_settings(resolve_settings(readings, self.environ), self.overrides)
-        settings = replace_settings(settings, {"store.url": self._store_url(settings, there[0][0])})
+        settings = resolve_settings(readings, self.environ)
+        # The bus that a supervisor gives to its workers does not make them nodes of many machines.
+        is_cluster = bool(settings.cluster.url)
+        settings = replace_settings(settings, self.overrides)
+        store = self._store_url(settings.store.url, there[0][0], is_cluster=is_cluster)
+        settings = replace_settings(settings, {"store.url": store})
         locked = _read_lock(there[0][0], self._check_of(there[0][0]))
         if locked is not None:
             servers = [replace(s, lock=locked.get(s.id, NOT_LOCKED)) for s in settings.servers]
@@ -468,16 +472,15 @@ class ConfigSource:
         others = [path for path in self.watched_paths if not self._is_of_project(path)]
         return tuple(dict.fromkeys((*loaded, lock_path(loaded[0]), *others)))
 
-    def _store_url(self, settings: Settings, config: Path) -> str:
+    def _store_url(self, url: str, config: Path, *, is_cluster: bool) -> str:
         """Return the store that the settings name, or the default one of this configuration.
 
         Each configuration has its own default store, because records name servers by their ids.
         Nodes of a cluster have none: a file of one machine is not the store that they share.
         """
-        url = settings.store.url
         if url == MEMORY:
             return ""
-        if url or settings.cluster.url:
+        if url or is_cluster:
             return url
         return f"{SQLITE}{state_folder(self.environ) / 'stores' / config_id(config)}.db"
 

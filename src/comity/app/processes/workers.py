@@ -417,6 +417,9 @@ def serve_as_worker() -> None:
     changes = worker_settings(settings, orders)
     source = replace(source, overrides={**orders.options, **changes})
     settings = source.load().settings
+    if not settings.store.url:
+        # A temporary store of this worker alone would miss what the others revoke and record.
+        raise Misconfigured("a worker needs the store that all workers share; name one in [store]")
     level = os.environ.get("LOG_LEVEL", "")
     configure_logging(settings.telemetry.log_format, level, settings.cluster.node)
     tune_process()
