@@ -38,7 +38,7 @@ class WaitingDesk:
     def __init__(self) -> None:
         self.calls: asyncio.Queue[Call] = asyncio.Queue()
         self.heard: list[Frame] = []
-        self._underway = ActiveCalls(asyncio.get_running_loop().time, 600, 600)
+        self._underway = ActiveCalls(asyncio.get_running_loop().time, 600, 600, 600)
 
     async def handle_request(
         self, session: Session, frame: Frame, client_stream: ClientStream

@@ -286,7 +286,7 @@ class Den:
         self.script = Script(starts_process=True)
         self.carrier: ScriptedCarrier = self.script.create_transport(Era.HANDSHAKE)
         self.link = UpstreamConnection("srv", self.carrier, self.sharers, LIMITS)
-        self._underway = ActiveCalls(Clock(), 60, 300)
+        self._underway = ActiveCalls(Clock(), 60, 300, 600)
 
     def call(self, session: Session | None, number: int = 1) -> Call:
         frame = jsonrpc.make_request(number, "tools/call", {})

@@ -103,7 +103,7 @@ class Scene:
     def __init__(self, **options: Any) -> None:
         self.server = FakeServer(ServerOptions(**options))
         self.at = 0.0
-        self.underway = ActiveCalls(lambda: self.at, 300, 3600)
+        self.underway = ActiveCalls(lambda: self.at, 300, 3600, 600)
         servers = cast("ServerService", [self.server])
         self.limits = ResourceLimits(servers, self.underway, lambda: self.at)
 

@@ -36,6 +36,7 @@ from tests.support.link_room import Room, opened
 from tests.support.refused import kind_of, refusal_in
 
 DEADLINE, CAP, PATIENCE = 60.0, 300.0, 15.0
+QUESTION = 600.0
 
 
 class RecordingConnection:
@@ -62,7 +63,7 @@ class CallBench:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.underway = ActiveCalls(self.clock, DEADLINE, CAP)
+        self.underway = ActiveCalls(self.clock, DEADLINE, CAP, QUESTION)
         self.session = Session("", 0)
         self.link = RecordingConnection()
         self._ids = itertools.count(1)
@@ -167,7 +168,7 @@ def test_progress_puts_the_deadline_off_but_not_beyond_the_cap() -> None:
     assert call.client_stream.is_final
 
 
-def test_the_deadline_stands_still_while_somebody_is_asked_but_not_for_ever() -> None:
+def test_the_deadlines_stand_still_while_somebody_is_asked() -> None:
     """A person may take longer to answer than any server should. (D-94)"""
     bench = CallBench()
     bench.session.capabilities = {"elicitation": Raw(b"{}")}
@@ -175,7 +176,7 @@ def test_the_deadline_stands_still_while_somebody_is_asked_but_not_for_ever() ->
     for ends_by in ("answer", "withdrawal"):
         question, frame = bench.question(protocol.ELICIT)
         call.deliver_request(question, frame)
-        bench.pass_time(CAP - 1)
+        bench.pass_time(CAP + 1)
         assert not call.client_stream.is_final
         if ends_by == "answer":
             question.deliver_answer(jsonrpc.make_result("q", {"action": "accept"}))
@@ -183,8 +184,25 @@ def test_the_deadline_stands_still_while_somebody_is_asked_but_not_for_ever() ->
             question.withdraw(None)
         bench.pass_time(DEADLINE)
         assert not call.client_stream.is_final, "the deadline goes on where it stood"
-    call.deliver_request(*bench.question(protocol.ELICIT, "r"))
-    bench.pass_time(CAP + 1)
+    bench.pass_time(DEADLINE + 1)
+    assert call.client_stream.is_final
+
+
+def test_a_question_that_the_client_never_answers_ends_and_the_call_goes_on() -> None:
+    bench = CallBench()
+    bench.session.capabilities = {"elicitation": Raw(b"{}")}
+    call = bench.call()
+    call.deliver_request(*bench.question(protocol.ELICIT))
+    bench.pass_time(QUESTION - 1)
+    assert not bench.link.sent
+    bench.pass_time(2)
+    assert kind_of(refusal_in(bench.reply())) == "timeout"
+    asked, withdrawn = (jsonrpc.decode_frame(each) for each in call.client_stream.take())
+    assert (asked.method, withdrawn.method) == (protocol.ELICIT, protocol.CANCELLED)
+    assert len(bench.session.conversation) == 1, "only the call itself is open"
+    bench.pass_time(DEADLINE - 1)
+    assert not call.client_stream.is_final
+    bench.pass_time(2)
     assert call.client_stream.is_final
 
 
@@ -322,7 +340,7 @@ MGP = {"mgp": offer_extensions({"lifecycle"})}
 
 
 def called(client: Session | None, method: str = protocol.CALL_TOOL, **params: object) -> Call:
-    underway = ActiveCalls(Clock(), 60, 300)
+    underway = ActiveCalls(Clock(), 60, 300, 600)
     return underway.begin(jsonrpc.make_request(1, method, params), ClientStream(), client)
 
 
@@ -533,7 +551,7 @@ class Record:
 
 def watched() -> tuple[ActiveCalls, ManualClock[float], Record]:
     clock, record = ManualClock(100.0), Record()
-    underway = ActiveCalls(clock, 60, 300, CallMetrics(lambda server, tool: tool == "look"))
+    underway = ActiveCalls(clock, 60, 300, 600, CallMetrics(lambda server, tool: tool == "look"))
     underway.tracer = record
     return underway, clock, record
 

@@ -32,7 +32,7 @@ async def linked(session: Session, script: Script) -> UpstreamConnection:
 
 def call_of(session: Session, number: int = 1) -> tuple[Call, Frame]:
     frame = jsonrpc.make_request(number, "tools/call")
-    return ActiveCalls(Clock(), 60, 300).begin(frame, ClientStream(), session), frame
+    return ActiveCalls(Clock(), 60, 300, 600).begin(frame, ClientStream(), session), frame
 
 
 def waiting_for(session: Session) -> list[Frame]:

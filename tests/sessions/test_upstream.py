@@ -386,7 +386,7 @@ async def _hear_all(process: bool, merged: bool, frames: list[bytes], data: st.D
         "srv", script.create_transport(Era.HANDSHAKE), sharers if process else session, LIMITS
     )
     await link.open()
-    underway = ActiveCalls(Clock(), 60, 300)
+    underway = ActiveCalls(Clock(), 60, 300, 600)
     calls = list[Call]()
     for number in range(3):
         frame = jsonrpc.make_request(number, protocol.LISTEN if number else "tools/call", {})

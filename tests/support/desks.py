@@ -73,7 +73,7 @@ class Front:
         self.clock = Clock()
         self.catalog = Catalog()
         self.servers = ServerService(self.catalog, judge or AnySchema())
-        self.underway = ActiveCalls(self.clock, 60, 300)
+        self.underway = ActiveCalls(self.clock, 60, 300, 600)
         self.sessions = SessionStore(self.clock, 100, 1000)
         for name, script in scripts.items():
             self.servers.add(name, script, how or options())

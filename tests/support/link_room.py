@@ -23,7 +23,7 @@ class Room:
         self.renewals = 0
         self.link = UpstreamConnection("srv", self.carrier, self, LIMITS)
         self.session = Session("", 0)
-        self.underway = ActiveCalls(Clock(), 60, 300)
+        self.underway = ActiveCalls(Clock(), 60, 300, 600)
         self._next = 0
 
     def on_notification(self, connection: UpstreamConnection, frame: Frame) -> None:

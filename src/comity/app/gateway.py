@@ -858,6 +858,7 @@ def _build_active_calls(
         settings.limits.call_idle_timeout.total_seconds(),
         settings.limits.call_total_timeout.total_seconds(),
     )
+    question_timeout = settings.limits.pending_input_timeout.total_seconds()
     setting = "max_requests_per_principal"
     requests = PrincipalShares(
         "requests in flight", setting, settings.limits.max_requests_per_principal
@@ -868,6 +869,7 @@ def _build_active_calls(
         time.monotonic,
         deadline,
         cap,
+        question_timeout,
         tallies,
         requests,
         sessions.streams,

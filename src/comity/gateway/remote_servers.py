@@ -368,7 +368,7 @@ class RemoteCalls(ActiveCalls):
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
-        super().__init__(now, 0.0, 0.0)
+        super().__init__(now, 0.0, 0.0, 0.0)
 
     def begin(
         self,

@@ -40,6 +40,10 @@ from comity.telemetry.metrics import (
 )
 from comity.telemetry.tracing import CallTraceOutcome, Tracer, new_trace_id
 
+log = logging.getLogger(__name__)
+
+UNANSWERED_TEXT: Final = "the client did not answer in time"
+
 
 class PendingMessage(Protocol):
     """A request that waits for the answer of a peer."""
@@ -150,6 +154,11 @@ class ServerRequest:
     def refuse(self, fault: Fault, reason: str) -> None:
         self.deliver_answer(jsonrpc.make_error(self.server_request_id, fault, reason))
 
+    def expire(self) -> None:
+        """Withdraw the request from the client, and tell the server that nobody answered."""
+        self.withdraw(jsonrpc.to_raw(UNANSWERED_TEXT))
+        self.respond(jsonrpc.make_error(self.server_request_id, TIMEOUT, UNANSWERED_TEXT))
+
     def withdraw(self, reason: Raw | None) -> None:
         """Withdraw the request, and notify the client if it was asked."""
         self._settle()
@@ -164,9 +173,6 @@ class ServerRequest:
         settled, self.on_settled = self.on_settled, None
         if settled is not None:
             settled()
-
-
-log = logging.getLogger(__name__)
 
 
 class CallOverseer(Protocol):
@@ -280,6 +286,8 @@ class Call:
     is_bridged = False
     held_since: float | None = None
     open_questions = 0
+    # The questions of the server to the client, and when each was asked.
+    client_questions: tuple[tuple[ServerRequest, float], ...] = ()
     # The partial results, if the client can receive them, and whether the server was asked to send
     # them.
     stream: PartialResultStream | None = None
@@ -371,13 +379,23 @@ class Call:
             self.withdraw(None)
 
     def deliver_request(self, server_request: ServerRequest, frame: Frame) -> None:
-        server_request.pending_message, server_request.on_settled = self, self.resume_deadlines
+        server_request.pending_message = self
+        server_request.on_settled = partial(self._on_question_settled, server_request)
         self.pause_deadlines()
         if self.client is None:
             server_request.decline(frame, "this client cannot be asked by a request")
         else:
+            if self.active_calls is not None:
+                asked = (server_request, self.active_calls.now())
+                self.client_questions = (*self.client_questions, asked)
             retold = frame if self.adapt_notification is None else self.adapt_notification(frame)
             server_request.send_to_client(self.client, retold or frame, self.client_stream)
+
+    def _on_question_settled(self, question: ServerRequest) -> None:
+        self.client_questions = tuple(
+            each for each in self.client_questions if each[0] is not question
+        )
+        self.resume_deadlines()
 
     def fail(self, error: Unavailable | MalformedMessage) -> None:
         if self.sign_in is not None and self.sign_in.survives_refusal(self, error):
@@ -582,6 +600,7 @@ class ActiveCalls:
         now: Callable[[], float],
         deadline: float,
         cap: float,
+        question_timeout: float,
         metrics: CallMetrics | None = None,
         request_shares: PrincipalShares | None = None,
         stream_shares: PrincipalShares | None = None,
@@ -601,6 +620,7 @@ class ActiveCalls:
         self._ended_calls: list[Ended] = []
         self._deadline = deadline
         self._cap = cap
+        self._question_timeout = question_timeout
         self._calls: set[Call] = set()
 
     def __len__(self) -> int:
@@ -673,13 +693,17 @@ class ActiveCalls:
     def check(self, keep_alive_seconds: float) -> None:
         """End calls past their deadline. Progress extends the deadline, up to the cap.
 
+        No deadline runs while a person or a client is asked, because every question has one of its
+        own. Here the questions of servers to clients end.
+
         Listen requests have no deadline. A silent stream gets a comment every
         `keep_alive_seconds`, so that proxies keep it open.
         """
         now = self.now()
         for call in list(self._calls):
+            self._expire_questions(call, now)
             if self._is_late(call, now):
-                silent = now - call.last_activity_at > self._deadline and call.held_since is None
+                silent = now - call.last_activity_at > self._deadline
                 call.expire(self._deadline if silent else self._cap)
                 continue
             if call.on_first_check is not None:
@@ -703,11 +727,15 @@ class ActiveCalls:
         """Return the seconds that a call may still take without further progress."""
         return min(call.last_activity_at + self._deadline, call.started_at + self._cap) - self.now()
 
+    def _expire_questions(self, call: Call, now: float) -> None:
+        for question, asked_at in call.client_questions:
+            # A question that people answer in place of the client ends with their request.
+            if question.client is not None and now - asked_at > self._question_timeout:
+                question.expire()
+
     def _is_late(self, call: Call, now: float) -> bool:
-        if call.method == LISTEN:
+        if call.method == LISTEN or call.held_since is not None:
             return False
-        if call.held_since is not None:
-            return now - call.held_since > self._cap
         return now - call.last_activity_at > self._deadline or now - call.started_at > self._cap
 
 
