@@ -37,6 +37,7 @@ OPENED = {
     "servers/sandbox/cgroups.py": "control groups",
     "servers/sandbox/learning/trace.py": "the system calls of a server, with names of files",
     "servers/sandbox/programs.py": "programs",
+    "servers/sandbox/reach.py": "folders that a server may use",
     "servers/sandbox/service.py": "the scratch folder of a server, for its socket",
     "servers/sandbox/stage.py": "folders that a server may use",
     "servers/registration/wiring.py": "the code of a generated tool",

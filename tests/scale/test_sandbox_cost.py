@@ -21,6 +21,7 @@ from comity.servers.process.process import ServerCommand, ServerProcess
 from comity.servers.sandbox.egress import EgressProxy, open_stream
 from comity.servers.sandbox.egress_rules import EgressRules
 from comity.servers.sandbox.model import SandboxAccess, SandboxLimits
+from comity.servers.sandbox.reach import FolderHandles
 from comity.servers.sandbox.service import NetworkProxy, SandboxRequest, SandboxService
 from tests.interop.processes import comity, operator_headers
 from tests.support.carriers import until
@@ -59,7 +60,7 @@ async def start_ms(service: SandboxService, level: str) -> float:
     request = SandboxRequest(
         level, must_confine=False, access=SandboxAccess(), limits=SandboxLimits()
     )
-    run = await service.enter("measured", command, request)
+    run = await service.enter("measured", command, request, FolderHandles({}))
     process = await ServerProcess.start(run.command, lines.append, lambda _: None)
     await until(lambda: bool(lines))
     took = (time.perf_counter() - began) * 1000

@@ -26,9 +26,8 @@ from comity.servers.sandbox.model import (
     SandboxAccess,
     SandboxLevel,
     SandboxLimits,
-    SandboxPolicy,
 )
-from tests.servers.sandbox.levels import BOTH_LEVELS, skip_without
+from tests.servers.sandbox.levels import BOTH_LEVELS, opened_policy, skip_without
 
 pytestmark = [
     pytest.mark.integration,
@@ -164,14 +163,6 @@ def run_hostile(
         "COMITY_PROBE": json.dumps(at.target),
         "LD_LIBRARY_PATH": str(at.python.parent.parent / "lib"),
     }
-    argv = sandbox_command(
-        SandboxPolicy(level, access, LIMITS),
-        (str(at.python), str(at.target["script"])),
-        env,
-        folder=scratch,
-        scratch=scratch,
-        door=door,
-    )
     groups = ControlGroups() if at.user == 0 else None
     group = None if groups is None else groups.create(f"probe-{os.getpid()}", LIMITS)
 
@@ -184,8 +175,19 @@ def run_hostile(
             os.setresuid(at.user, at.user, at.user)
 
     try:
-        with (at.place / "home" / "secret").open() as leaked:
+        with (
+            opened_policy(level, access, LIMITS) as policy,
+            (at.place / "home" / "secret").open() as leaked,
+        ):
             os.set_inheritable(leaked.fileno(), True)
+            argv = sandbox_command(
+                policy,
+                (str(at.python), str(at.target["script"])),
+                env,
+                folder=scratch,
+                scratch=scratch,
+                door=door,
+            )
             done = subprocess.run(
                 argv,
                 env=env,

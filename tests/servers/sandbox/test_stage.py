@@ -18,7 +18,7 @@ from comity.servers.sandbox.model import (
     SandboxPolicy,
 )
 from comity.servers.sandbox.stage import restrict_syscalls
-from tests.servers.sandbox.levels import BOTH_LEVELS, skip_without
+from tests.servers.sandbox.levels import BOTH_LEVELS, opened_policy, skip_without
 
 pytestmark = [
     pytest.mark.integration,
@@ -46,10 +46,11 @@ def run(
     access = access or SandboxAccess(writable=(str(folder),))
     words = (sys.executable, "-I", "-c", code)
     env = {**os.environ, **variables}
-    argv = sandbox_command(
-        SandboxPolicy(level, access, LIMITS), words, env, folder=str(folder), scratch=str(folder)
-    )
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=env)
+    with opened_policy(level, access, LIMITS) as policy:
+        argv = sandbox_command(policy, words, env, folder=str(folder), scratch=str(folder))
+        return subprocess.run(
+            argv, capture_output=True, text=True, timeout=60, check=False, env=env
+        )
 
 
 REFUSED = {

@@ -13,6 +13,7 @@ from comity.errors import Unavailable
 from comity.servers.process.process import ServerCommand
 from comity.servers.sandbox import service
 from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits, SandboxPolicy
+from comity.servers.sandbox.reach import FolderHandles, open_folders
 from comity.servers.sandbox.service import (
     NetworkProxy,
     SandboxRequest,
@@ -50,7 +51,11 @@ def ask(
             for number, words in enumerate(commands):
                 request = SandboxRequest(level.label, False, access, SandboxLimits())
                 command = ServerCommand(words, {})
-                runs.append(await sandboxes.enter(f"server-{number}", command, request))
+                runs.append(
+                    await sandboxes.enter(
+                        f"server-{number}", command, request, open_folders(access, ())
+                    )
+                )
             return [await asyncio.to_thread(_run, run.command) for run in runs]
         finally:
             for run in runs:
@@ -137,7 +142,8 @@ def test_a_user_is_free_again_even_if_its_folder_stays(
 
     users = ServerUsers()
     policy = SandboxPolicy(SandboxLevel.LANDLOCK)
-    run = SandboxRun("files", policy, ServerCommand(("x",), {}), users)
+    folders = FolderHandles({})
+    run = SandboxRun("files", policy, ServerCommand(("x",), {}), users, folders)
     run.prepare_folders(tmp_path, lambda _: None)
     left = len([users.take() for _ in range(477)])
     monkeypatch.setattr(service, "remove_folder", fail)

@@ -106,16 +106,20 @@ def _stage_policy(
     door: EgressDoor | None,
 ) -> dict[str, Any]:
     access, is_wrapped = policy.access, policy.level is SandboxLevel.BUBBLEWRAP
+    readable, writable, listed = (
+        [place for place in places if place in policy.folders]
+        for places in (access.readable, access.writable, access.listed)
+    )
     own_folder = SCRATCH if is_wrapped else scratch
     # With namespaces, everything that can be seen may be read.
     shown = (
         ["/"]
         if is_wrapped
-        else [*SYSTEM_LIBRARIES, *_OWN_PROC, *_DEVICES, *files.readable, *access.readable]
+        else [*SYSTEM_LIBRARIES, *_OWN_PROC, *_DEVICES, *files.readable, *readable]
     )
     programs = [*files.executable]
     if access.may_execute:
-        programs += shown if is_wrapped else [*shown, *SYSTEM_PROGRAMS, *access.writable]
+        programs += shown if is_wrapped else [*shown, *SYSTEM_PROGRAMS, *writable]
     reached = (*access.readable, *access.writable, *files.readable)
     own_files = (*files.readable, files.data)
     has_own_files = any(is_below(place, (folder,)) for place in own_files)
@@ -125,9 +129,13 @@ def _stage_policy(
         # A namespace of users has a count of its own.
         "counts_processes": not is_wrapped,
         "readable": shown,
-        "writable": ["/dev/null", *access.writable, *([own_folder] if own_folder else [])],
+        "writable": ["/dev/null", *writable, *([own_folder] if own_folder else [])],
         "executable": programs,
-        "listed": access.listed,
+        "listed": listed,
+        "identities": {
+            place: (policy.folders[place].device, policy.folders[place].inode)
+            for place in (*readable, *writable, *([] if is_wrapped else listed))
+        },
         "network": door is not None,
         "execution": access.may_execute,
         "ports": [] if door is None else [door.port or EGRESS_PORT],
@@ -159,10 +167,11 @@ def _bubblewrap(
             words += ["--symlink", target, link]
     for place in _outermost(shown, access.may_execute):
         words += ["--ro-bind-try", place, place]
-    for place in sorted(access.readable):
-        words += ["--ro-bind-try", place, place]
-    for place in sorted(access.writable):
-        words += ["--bind-try", place, place]
+    # A name can lead elsewhere by the time of the mount. The stage compares what is there then.
+    for option, places in (("--ro-bind-try", access.readable), ("--bind-try", access.writable)):
+        for place in sorted(places):
+            if place in policy.folders:
+                words += [option, policy.folders[place].path, place]
     if door is not None:
         words += ["--ro-bind", door.socket_path, EGRESS_SOCKET]
     return (*words, "--remount-ro", "/", "--")

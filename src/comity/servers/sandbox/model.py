@@ -1,5 +1,6 @@
 """The levels of confinement, and what a server may reach inside of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -63,9 +64,27 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class FolderHandle:
+    """A granted folder or file, which stays open from its check until its server has ended.
+
+    `path` was its real path when it was opened. As long as it is open, no other file gets its
+    device and inode.
+    """
+
+    path: str
+    device: int
+    inode: int
+    descriptor: int
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxPolicy:
-    """The confinement of one server at its next start."""
+    """The confinement of one server at its next start.
+
+    `folders` maps the granted places to what was opened there. The others do not exist.
+    """
 
     level: SandboxLevel
     access: SandboxAccess = field(default_factory=SandboxAccess)
     limits: SandboxLimits = field(default_factory=SandboxLimits)
+    folders: Mapping[str, FolderHandle] = field(default_factory=dict[str, FolderHandle])

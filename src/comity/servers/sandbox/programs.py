@@ -14,7 +14,7 @@ from typing import Final
 
 import comity
 from comity.errors import Unavailable
-from comity.servers.sandbox.reach import is_below, link_within, program_files_problem
+from comity.servers.sandbox.reach import follow_links, is_below, program_files_problem
 
 SYSTEM_LIBRARIES: Final = (
     *("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/share", "/usr/local/lib"),
@@ -92,7 +92,7 @@ def find_program_files(
 
 
 def _is_writable(path: str, writable: Collection[str]) -> bool:
-    return is_below(path, writable) or link_within(path, writable) is not None
+    return is_below(path, writable) or follow_links(path, writable)[1] is not None
 
 
 def _behind_shim(program: Path, environment: Mapping[str, str], folder: str) -> Path:

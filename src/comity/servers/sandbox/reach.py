@@ -1,14 +1,16 @@
 """The permissions that a sandbox enforces, and the folders and hosts that they can be for."""
 
+import os
+import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import comity
 from comity.config.files import PACKAGE_FOLDER, state_folder
-from comity.errors import INVALID_PARAMS, MalformedMessage, Misconfigured
+from comity.errors import INVALID_PARAMS, MalformedMessage, Misconfigured, Unavailable
 from comity.policy.risk import folder_problem
 from comity.servers.sandbox.egress_rules import ANY_HOST, parse_reach
 from comity.servers.sandbox.model import (
@@ -16,6 +18,7 @@ from comity.servers.sandbox.model import (
     REACH_NETWORK,
     READ_FILES,
     WRITE_FILES,
+    FolderHandle,
     SandboxAccess,
 )
 
@@ -104,8 +107,11 @@ def without_nested(places: Iterable[str], folders: Iterable[str]) -> tuple[str, 
     return tuple(found)
 
 
-def link_within(path: str, folders: Iterable[str]) -> str | None:
-    """Return the first symbolic link on the way to a path that is inside of one of the folders."""
+def follow_links(path: str, folders: Iterable[str]) -> tuple[Path, str | None]:
+    """Follow the symbolic links on the way to a path, but none inside of the folders.
+
+    Return where that leads, and the first link inside of a folder, where it stopped.
+    """
     real = [str(Path(each).resolve()) for each in folders]
     here, waiting, hops = Path("/"), list(reversed(Path(path).parts)), 0
     while waiting:
@@ -117,9 +123,9 @@ def link_within(path: str, folders: Iterable[str]) -> str | None:
             continue
         hops += 1
         if is_below(str(here), real) or hops > _MAX_LINKS:
-            return str(at)
+            return here, str(at)
         waiting += reversed(at.readlink().parts)
-    return None
+    return here, None
 
 
 def write_problem(place: str, files: Iterable[Path]) -> str | None:
@@ -153,3 +159,69 @@ def lost_permissions(before: SandboxAccess, after: SandboxAccess) -> list[str]:
 def expand_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
     """Return full paths: `~` is the home directory, and the rest is in the current folder."""
     return tuple(str(Path(each).expanduser().absolute()) for each in folders)
+
+
+class FolderHandles:
+    """The open folders of one start, by the granted place. Places that do not exist are absent."""
+
+    def __init__(self, by_place: dict[str, FolderHandle]) -> None:
+        self.by_place = by_place
+
+    def close(self) -> None:
+        while self.by_place:
+            _, folder = self.by_place.popitem()
+            os.close(folder.descriptor)
+
+
+def open_folders(access: SandboxAccess, writable: Collection[str]) -> FolderHandles:
+    """Open the places of a grant.
+
+    No link in a folder of `writable` is followed, because a server could have made it, and could
+    exchange it at any moment. Raises Unavailable for such a link. Only the levels of Linux need
+    open folders.
+    """
+    found = FolderHandles({})
+    try:
+        for place in (*access.readable, *access.writable, *access.listed):
+            real = _follow_safe_links(place, writable)
+            if sys.platform == "linux" and place not in found.by_place:
+                with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
+                    found.by_place[place] = _open_without_links(real)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def _follow_safe_links(place: str, writable: Collection[str]) -> Path:
+    real, link = follow_links(place, writable)
+    if link is not None:
+        raise Unavailable(
+            f"{place} leads through {link}, a link in a folder that a server may write to"
+        )
+    return real
+
+
+def _open_without_links(path: Path) -> FolderHandle:
+    """Open a path part by part. Raise Unavailable if one of the parts is a link by now."""
+    held = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        for part in path.parts[1:]:
+            inner = _open_part(part, held)
+            os.close(held)
+            held = inner
+        status = os.fstat(held)
+        # The path is that of what is open, whatever has its name by now.
+        real = str(Path(f"/proc/self/fd/{held}").readlink())
+    except BaseException:
+        os.close(held)
+        raise
+    return FolderHandle(real, status.st_dev, status.st_ino, held)
+
+
+def _open_part(name: str, folder: int) -> int:
+    opened = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    if stat.S_ISLNK(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise Unavailable(f"{name!r:.200} was exchanged for a link while it was opened")
+    return opened

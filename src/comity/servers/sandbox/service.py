@@ -24,6 +24,7 @@ from comity.servers.sandbox.levels import MachineSandbox, detect_levels
 from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits, SandboxPolicy
 from comity.servers.sandbox.oci import Container, EngineChoice, find_engine
 from comity.servers.sandbox.programs import data_words
+from comity.servers.sandbox.reach import FolderHandles
 from comity.servers.sandbox.refusals import RefusalHints
 from comity.toolkit.folders import remove_folder
 
@@ -128,12 +129,30 @@ class SandboxService:
             raise
 
     async def enter(
-        self, server: str, command: ServerCommand, request: SandboxRequest
+        self,
+        server: str,
+        command: ServerCommand,
+        request: SandboxRequest,
+        folders: FolderHandles,
     ) -> "SandboxRun":
         """Return a command that is confined, with what belongs to it.
 
-        Raises Unavailable if this machine cannot confine it as requested.
+        The granted folders belong to the run, which closes them. Raises Unavailable if this
+        machine cannot confine the command as requested.
         """
+        try:
+            return await self._enter(server, command, request, folders)
+        except BaseException:
+            folders.close()
+            raise
+
+    async def _enter(
+        self,
+        server: str,
+        command: ServerCommand,
+        request: SandboxRequest,
+        folders: FolderHandles,
+    ) -> "SandboxRun":
         level = SandboxLevel.NONE
         if request.is_confined:
             try:
@@ -142,8 +161,8 @@ class SandboxService:
                 )
             except Unavailable as refused:
                 raise Unavailable(f"server {server!r} is not started: {refused}") from None
-        policy = SandboxPolicy(level, request.access, request.limits)
-        run = SandboxRun(server, policy, command, self._users)
+        policy = SandboxPolicy(level, request.access, request.limits, folders.by_place)
+        run = SandboxRun(server, policy, command, self._users, folders)
         self._runs.add(run)
         if level is SandboxLevel.NONE:
             return run
@@ -225,12 +244,18 @@ class SandboxRun:
     """One run of a confined server, with its control group, scratch folder and network."""
 
     def __init__(
-        self, server: str, policy: SandboxPolicy, command: ServerCommand, users: ServerUsers
+        self,
+        server: str,
+        policy: SandboxPolicy,
+        command: ServerCommand,
+        users: ServerUsers,
+        folders: FolderHandles,
     ) -> None:
         self.server = server
         self.policy = policy
         self.command = command
         self._users = users
+        self._folders = folders
         self._user = users.take() if policy.level is SandboxLevel.LANDLOCK else 0
         self._group: ControlGroup | None = None
         self._scratch: Path | None = None
@@ -348,6 +373,7 @@ class SandboxRun:
             await self._close_network()
             await asyncio.to_thread(self._remove_folders)
         finally:
+            self._folders.close()
             # A second close would give back the user of another server.
             user, self._user = self._user, 0
             self._users.give_back(user)

@@ -57,16 +57,40 @@ def landlock_version() -> int:
     return _call(_CREATE, None, 0, _ONLY_VERSION)
 
 
+class FolderMismatch(Exception):
+    """A granted folder is no longer the one that the gateway opened and checked."""
+
+
+def open_place(place: str, identities: Mapping[str, Sequence[int]]) -> int:
+    """Open a place. Raise FolderMismatch unless it has the device and inode of its grant."""
+    opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
+    status, identity = os.fstat(opened), identities.get(place)
+    if identity is not None and [status.st_dev, status.st_ino] != list(identity):
+        os.close(opened)
+        raise FolderMismatch(place)
+    return opened
+
+
+def check_mounts(identities: Mapping[str, Sequence[int]]) -> None:
+    """Raise FolderMismatch unless each place shows its granted folder."""
+    for place in identities:
+        try:
+            os.close(open_place(place, identities))
+        except OSError:
+            raise FolderMismatch(place) from None
+
+
 def restrict_files(
     readable: Iterable[str],
     writable: Iterable[str],
     executable: Iterable[str],
     listed: Iterable[str] = (),
     ports: Iterable[int] = (),
+    identities: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
     """Restrict this process to these files, folders and TCP ports to connect to.
 
-    Paths that do not exist are skipped.
+    Paths that do not exist are skipped. Raise FolderMismatch for one without its identity.
     """
     known = landlock_version()
     rights = (1 << _RIGHTS.get(known, _RIGHTS_SINCE_5)) - 1
@@ -85,7 +109,7 @@ def restrict_files(
         ):
             for place in places:
                 with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
-                    _allow(rules, place, allowed & rights)
+                    _allow(rules, open_place(place, identities or {}), allowed & rights)
         for port in ports:
             _call(_ADD, rules, _PORT, ctypes.byref(_PortRule(_CONNECT, port)), 0)
         _call(_RESTRICT, rules, 0)
@@ -93,8 +117,8 @@ def restrict_files(
         os.close(rules)
 
 
-def _allow(rules: int, place: str, allowed: int) -> None:
-    opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
+def _allow(rules: int, opened: int, allowed: int) -> None:
+    """Allow what is below an open file or folder, and close it."""
     try:
         if not stat.S_ISDIR(os.fstat(opened).st_mode):
             allowed &= _OF_FILES
@@ -522,6 +546,7 @@ class StagePolicy:
     writable: list[str]
     executable: list[str]
     listed: list[str]
+    identities: dict[str, list[int]]
     network: bool
     execution: bool
     ports: list[int]
@@ -537,7 +562,10 @@ class StagePolicy:
 
 
 def apply_sandbox(policy: StagePolicy) -> None:
-    """Give up all other access, irrevocably. Raise OSError if that is not possible."""
+    """Give up all other access, irrevocably. Raise OSError if that is not possible.
+
+    Raises FolderMismatch if a granted folder is not the one that the gateway checked.
+    """
     user = choose_user(policy.user, policy.scratch, policy.program_files)
     if policy.egress:
         hand_over_listener(policy.egress, policy.egress_port)
@@ -552,6 +580,8 @@ def apply_sandbox(policy: StagePolicy) -> None:
             _control(_PR_SET_NO_NEW_PRIVS, 1)
         return
     drop_privileges(user)
+    if policy.level == _WITH_NAMESPACES:
+        check_mounts(policy.identities)
     restrict_syscalls(
         network=policy.network,
         execution=policy.execution,
@@ -563,6 +593,7 @@ def apply_sandbox(policy: StagePolicy) -> None:
         policy.executable,
         policy.listed,
         policy.ports,
+        policy.identities,
     )
 
 
@@ -575,6 +606,9 @@ def main(words: Sequence[str]) -> int:
             f"this machine cannot confine a program ({refused.strerror}); see its levels with "
             "`comity doctor`\n"
         )
+        return STAGE_FAILED_STATUS
+    except FolderMismatch as exchanged:
+        sys.stderr.write(f"{exchanged} was exchanged for another folder during the start\n")
         return STAGE_FAILED_STATUS
     # Bubblewrap ignores these, so that a signal to the group ends the server and not its cage.
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):

@@ -30,9 +30,11 @@ from comity.servers.sandbox.model import (
     SandboxLimits,
 )
 from comity.servers.sandbox.reach import (
+    FolderHandles,
     expand_folders,
-    link_within,
+    is_below,
     lost_permissions,
+    open_folders,
     own_files_problem,
     without_nested,
     write_problem,
@@ -109,8 +111,8 @@ class SandboxComponents:
         async def enter(command: ServerCommand) -> SandboxRun:
             wanted = self._started_with[server] = request()
             self._restarting.discard(server)
-            _check_access(server, wanted.access, self._writable_places(), self._own_files)
-            run = await self.service.enter(server, command, wanted)
+            folders = open_checked(server, wanted, self._writable_places(), self._own_files)
+            run = await self.service.enter(server, command, wanted, folders)
             if _lost_rights(wanted, request()):
                 await run.close()
                 raise Unavailable(f"server {server!r} is not started: {_REVOKED}")
@@ -162,8 +164,13 @@ class SandboxComponents:
         )
 
     def _writable_places(self) -> set[str]:
-        """Return the folders that servers may write to, where any of them may have made a link."""
-        return {each for run in self._started_with.values() for each in run.access.writable}
+        """Return the folders that servers may write to, where any of them may have made a link.
+
+        A server that has not started yet may have made one in an earlier run of the gateway.
+        """
+        requests = [request() for request in self._request_by_server.values()]
+        requests += self._started_with.values()
+        return {each for request in requests for each in request.access.writable}
 
     def _make_proxy(
         self, server: str, hosts: tuple[str, ...], listener: socket.socket
@@ -223,27 +230,42 @@ def _lost_rights(before: SandboxRequest, after: SandboxRequest) -> list[str]:
     return lost_permissions(before.access, after.access)
 
 
-def _check_access(
-    server: str, access: SandboxAccess, writable: Collection[str], own_files: Sequence[Path]
-) -> None:
-    """Raise Unavailable for an unreadable host, or for a folder that no server may get.
+def open_checked(
+    server: str, request: SandboxRequest, writable: Collection[str], own_files: Sequence[Path]
+) -> FolderHandles:
+    """Open the folders of a server.
 
-    That is one with files of Comity, or one behind a link that a server could have made.
+    Raises Unavailable for an unreadable host, or for a folder that no server may get. That is one
+    with files of Comity, or one behind a link that a server could have made.
     """
+    access = request.access
     try:
         EgressRules(access.hosts)
-    except Misconfigured as mistake:
+        folders = open_folders(access, writable)
+    except (Misconfigured, Unavailable) as mistake:
         raise Unavailable(f"server {server!r} is not started: {mistake}") from None
+    # A place that does not exist is checked by its name, because it never comes into being.
+    real = {place: folder.path for place, folder in folders.by_place.items()}
     places = (*access.readable, *access.writable)
-    problems = [own_files_problem(place) for place in places]
-    problems += [write_problem(place, own_files) for place in access.writable]
-    problems += [
-        f"{place} leads through {link}, a link in a folder that a server may write to"
-        for place in places
-        if (link := link_within(place, writable)) is not None
-    ]
+    problems = [own_files_problem(real.get(place, place)) for place in places]
+    problems += [write_problem(real.get(place, place), own_files) for place in access.writable]
+    if request.wanted == SandboxLevel.OCI.label:
+        problems += [_exchange_problem(place, real.get(place, place), writable) for place in places]
     for problem in filter(None, problems):
+        folders.close()
         raise Unavailable(f"server {server!r} is not started: {problem}")
+    return folders
+
+
+def _exchange_problem(place: str, real: str, writable: Collection[str]) -> str | None:
+    """Return why an image cannot get a folder, or None: only its engine sees what it opens."""
+    around = {str(Path(each).resolve()) for each in writable} - {real}
+    if is_below(real, around):
+        return (
+            f"{place} is in a folder that a server may write to, and could be exchanged at the "
+            "start of an image; grant the outer folder"
+        )
+    return None
 
 
 def _limits_of(server: ServerSettings, policy: ServerPolicy) -> SandboxLimits:

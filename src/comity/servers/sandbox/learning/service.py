@@ -42,6 +42,7 @@ from comity.servers.sandbox.learning.proposal import (
 from comity.servers.sandbox.learning.trace import TracedAccess, read_trace, trace_command
 from comity.servers.sandbox.model import MEGABYTE, SandboxAccess, SandboxLevel, SandboxLimits
 from comity.servers.sandbox.programs import find_program_files
+from comity.servers.sandbox.reach import FolderHandles
 from comity.servers.sandbox.service import SandboxRequest, SandboxRun, SandboxService
 from comity.servers.transports.stdio import CommandSource, StdioTransportFactory
 from comity.validation.compiled_schemas import CachedSchemaChecker
@@ -192,7 +193,7 @@ class _LearningRun:
         """Prepare a start of the server: with wide rights, the proxy, and a trace."""
         proxied = {**proxy_variables(self._door), **command.env}
         run = await self._sandboxes.enter(
-            self._setup.server, replace(command, env=proxied), _WIDE_REQUEST
+            self._setup.server, replace(command, env=proxied), _WIDE_REQUEST, FolderHandles({})
         )
         folder = str(Path.cwd() / (command.cwd or ""))
         environment = environment_for(run.command.env, os.environ)
