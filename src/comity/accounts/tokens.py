@@ -258,7 +258,7 @@ class AccountTokenSource:
             tokens = await self.tokens_of(account)
             if tokens is None:
                 log.warning("The tokens of %s at %r cannot be unsealed", key.owner, key.server)
-                return None
+                return await self._first_of_client(key) or await self._issue(key, account)
             if account.is_fresh(self.clock()) and tokens.access != refused:
                 self._remember(account, tokens)
                 return tokens.access
