@@ -27,7 +27,6 @@ from comity.catalog.definitions import (
     examine_definition,
     has_same_meaning,
     hidden_characters,
-    is_hidden,
     list_differences,
     name_finding,
     name_skeleton,
@@ -49,6 +48,7 @@ from comity.policy.risk import (
     ToolHints,
     ToolPolicy,
 )
+from comity.toolkit.text import is_hidden
 from tests.support.cases import loop_over
 
 type Json = Any

@@ -112,8 +112,10 @@ def test_groups_are_changed_listed_and_end_with_their_principal(desk: Desk) -> N
     assert in_store(desk, "principals", "delete", ana).status == 0
     (left,) = in_store(desk, "principals", "-o", "json").json["principals"]
     assert (left["id"], left["groups"]) == ("person:ana@example.org", ["on call", "sre"])
-    assert in_store(desk, "principals", "groups", left["id"], "--add", "x\n").status == 2
-    assert in_store(desk, "principals", "create", "group:sre").status == 2
+    for name in ("x\n", "*", "s*", "adm\u200bins"):
+        assert in_store(desk, "principals", "groups", left["id"], "--add", name).status == 2
+    for id in ("group:sre", "person:ana\u200b"):
+        assert in_store(desk, "principals", "create", id).status == 2
 
 
 @pytest.mark.parametrize(
@@ -123,6 +125,7 @@ def test_groups_are_changed_listed_and_end_with_their_principal(desk: Desk) -> N
         (("keys", "create", "agent:ci", "--expires", "soon"), 2, "must be a time of"),
         (("keys", "create", "agent:ci", "--expires", "2020-01-01"), 2, "in the past"),
         (("keys", "create", "*"), 2, "cannot have a key"),
+        (("keys", "create", "agent:ci\u200b"), 2, "cannot have a key"),
         (("keys", "revoke", "nobody"), 5, "there is no key"),
         (("principals", "disable", "agent:none"), 5, "there is no principal"),
         (("principals", "show", "agent:none"), 5, "there is no principal"),

@@ -16,6 +16,7 @@ from comity.mcp.refusals import REFUSAL_KEY
 from tests.contracts.stores import a_database
 from tests.pace import here
 from tests.support.cases import loop_over
+from tests.support.principals import INVISIBLE_NAMES
 from tests.support.provisioning import (
     AGENT,
     OKTA,
@@ -348,6 +349,7 @@ MALFORMED_USERS: list[Any] = [
     {**OKTA_USER, "userName": "*"},
     {**OKTA_USER, "userName": "a\nb"},
     {**OKTA_USER, "userName": "u" * 201},
+    *({**OKTA_USER, "userName": name} for name in INVISIBLE_NAMES),
     {**OKTA_USER, "active": "perhaps"},
     {**OKTA_USER, "active": 1},
     {**OKTA_USER, "emails": "x"},
@@ -391,6 +393,9 @@ async def test_a_malformed_message_is_refused_in_the_form_of_scim(scene: Provisi
     for body in (
         {"displayName": ""},
         {"displayName": " x"},
+        {"displayName": "*"},
+        {"displayName": "adm*"},
+        *({"displayName": name} for name in INVISIBLE_NAMES),
         {"displayName": 7},
         {"displayName": "g", "members": [{"value": "none"}]},
         {"displayName": "g", "members": [{"value": "../x"}]},

@@ -32,10 +32,12 @@ from comity.policy.visibility import visible_servers
 from tests.pace import here
 from tests.support import oracle
 from tests.support.cases import loop_over
+from tests.support.principals import INVISIBLE_NAMES
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 CI = Actor("agent:ci")
 ALLOW, ASKS, DENY = Effect.ALLOW, Effect.ASK, Effect.DENY
+INVISIBLE = [f"{prefix}:{name}" for prefix in ("person", "group") for name in INVISIBLE_NAMES]
 OPT_OUT = StaticRules(default=DefaultPolicy.ALLOW)
 
 
@@ -205,8 +207,8 @@ def test_part_of_a_grant_is_kept_in_one_form(
         (grants.parse_target, ["__x", "files__", "a" * 65, "files/a\0b", "f" * 1001, "files/\n"]),
         (grants.parse_target, ["-x/y", "a/" + "*a" * 9, "f/\ud800"]),
         (parse_permission, ["", " x", "x ", "a\tb"]),
-        (grants.parse_subject, ["", "agent:*", "**", " x", "x\n", "a" * 257, "\x85"]),
-        (grants.parse_subject_pattern, ["*a" * 9]),
+        (grants.parse_subject, ["", "agent:*", "**", " x", "x\n", "a" * 257, "\x85", *INVISIBLE]),
+        (grants.parse_subject_pattern, ["*a" * 9, *INVISIBLE]),
         (grants.parse_verb, ["", "tools/", "/call", "*/list", "to*", "tools/*/x", "a b"]),
         (grants.parse_verb, ["tools//x", "x" * 129]),
     ],

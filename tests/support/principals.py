@@ -9,6 +9,12 @@ from comity.identity.principals import ApiKey, Principal
 from comity.mcp.actors import PrincipalKind
 from comity.policy.grants import Grant
 
+INVISIBLE_NAMES = (
+    *("ana\u200b", "ana\u202eevil", "an\u00ada", "ana\u200f", "ana\U000e0061", "ana\ufe0f"),
+    *("a\u034fna", "\u2060ana", "ana\u3164", "ana\u180e", "\ufeffana", "ana\u2028"),
+)
+"""Names that a person cannot tell from `ana`."""
+
 
 async def add_principals(
     store: str, pepper: str, principals: Iterable[str], *grants: Grant

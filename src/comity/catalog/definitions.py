@@ -44,6 +44,7 @@ from comity.storage.values import (
     refused_value,
     to_optional_utc,
 )
+from comity.toolkit.text import is_hidden
 from comity.validation.rules import SuggestedValidator, suggest_validators, validators_of
 
 MAX_TEXT_LENGTH: Final = 16_384
@@ -72,12 +73,6 @@ _VIRAMA: Final = (
     "[\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d3b\u0d3c\u0d4d\u0dca\u1039\u17d2]"
 )
 _JOINERS: Final = re.compile(rf"(?<={_ARABIC})\u200c(?={_ARABIC})|(?<={_VIRAMA})[\u200c\u200d]")
-# Letters and marks that draw nothing, and blanks that Unicode does not class as white space.
-_INVISIBLE: Final = frozenset(
-    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
-)
-_HIDDEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
-_PLAIN_CONTROLS: Final = frozenset("\n\t\r")
 _GAP_PATTERN: Final = re.compile(rf"\s{{{MAX_GAP_LENGTH},}}")
 _PLAIN_TEXT_PATTERN: Final = re.compile(r"[\n\t\r\x20-\x7e\u00a1-\u00ac\u00ae-\u02ff]*")
 
@@ -104,19 +99,6 @@ class DefinitionSuspicion:
     kind: SuspicionKind
     location: str
     description: str
-
-
-def is_hidden(character: str) -> bool:
-    """Return whether machines read a character that people do not see."""
-    if character in _PLAIN_CONTROLS:
-        return False
-    category = unicodedata.category(character)
-    if category == "Cn":
-        # Unicode tables lag behind new emoji. No script uses the other unassigned characters.
-        return not 0x1F000 <= ord(character) <= 0x1FBFF
-    code = ord(character)
-    selects = 0xFE00 <= code <= 0xFE0F or 0xE0000 <= code <= 0xE0FFF
-    return category in _HIDDEN_CATEGORIES or selects or character in _INVISIBLE
 
 
 def hidden_characters(text: str) -> str:

@@ -39,7 +39,7 @@ from comity.mcp.actors import (
     kind_of,
 )
 from comity.storage.changes import PAGE
-from comity.toolkit.text import format_timestamp
+from comity.toolkit.text import format_timestamp, has_hidden
 
 PREFIX: Final = "cmty"
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -443,6 +443,7 @@ def _party_id(text: str) -> str:
     if (
         not _PRINCIPAL_ID.fullmatch(text)
         or text != text.strip()
+        or has_hidden(text)
         or text.startswith((f"{PrincipalKind.SYSTEM}:", GROUP_PREFIX))
     ):
         raise MalformedMessage(f"{text!r:.80} cannot have a key", INVALID_PARAMS)

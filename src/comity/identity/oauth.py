@@ -35,6 +35,7 @@ from comity.identity.authentication import (
 )
 from comity.identity.keys import UNKNOWN
 from comity.mcp.actors import GATEWAY, GROUP_PREFIX, LOCAL, Actor
+from comity.toolkit.text import has_hidden
 
 log = logging.getLogger(__name__)
 
@@ -191,6 +192,7 @@ _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 _NAME: Final = re.compile(r"[^\s*\x00-\x1f\x7f]{1,200}")
 _RESERVED_PARTIES: Final = frozenset({LOCAL.party, GATEWAY})
 _FAR_AWAY: Final = 4_102_444_800  # the year 2100; beyond the year 9999 there are no dates
+_TIMES: Final = ("exp", "nbf", "iat")
 _LOGGED_CLAIMS: Final = ("iss", "sub", "client_id", "azp", "scope", "scp")
 _SEGMENTS: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
@@ -238,7 +240,7 @@ async def verify_token(
     if key is None:
         raise MalformedMessage(UNKNOWN, UNAUTHENTICATED)
     try:
-        return jwt.decode(
+        claims = jwt.decode(
             token,
             key,
             algorithms=[key.algorithm_name],
@@ -252,6 +254,10 @@ async def verify_token(
     except (PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
         # The reason is not disclosed, since it would only help an attacker.
         raise MalformedMessage(UNKNOWN, UNAUTHENTICATED) from None
+    # The library takes a time that is a text for a number.
+    if any(type(claims.get(name, 0)) not in (int, float) for name in _TIMES):
+        raise MalformedMessage(UNKNOWN, UNAUTHENTICATED)
+    return claims
 
 
 def unverified_claims(token: str, types: Collection[str]) -> tuple[Mapping[str, Any], str]:
@@ -304,7 +310,7 @@ def party_of(issuer: TokenIssuer, claims: Mapping[str, Any]) -> str:
             "[[identity.issuers]]",
             UNAUTHENTICATED,
         )
-    if not isinstance(named, str) or not _NAME.fullmatch(named):
+    if not isinstance(named, str) or not _NAME.fullmatch(named) or has_hidden(named):
         raise MalformedMessage(
             f"this token names no principal: see its claim {issuer.principal_claim}",
             UNAUTHENTICATED,

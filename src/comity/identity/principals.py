@@ -16,6 +16,7 @@ from comity.storage.values import (
     refused_value,
     to_optional_utc,
 )
+from comity.toolkit.text import has_hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +132,18 @@ def checked_group(name: str) -> str:
     if len(name) <= MAX_GROUP_LENGTH:
         check_name(name, "a group's name")
         normal = unicodedata.normalize("NFC", name)
-        if normal == normal.strip() and _LINE_BREAKS.isdisjoint(normal):
+        if normal == normal.strip() and "*" not in normal and not has_hidden(normal):
             return normal
     raise refused_value(
-        f"a group's name has 1 to {MAX_GROUP_LENGTH} characters, without blanks around them"
+        f"a group's name has 1 to {MAX_GROUP_LENGTH} characters, without blanks around them, "
+        "without stars and without invisible characters"
     )
-
-
-_LINE_BREAKS: Final = frozenset("\u2028\u2029")
 
 
 def checked_principal(found: Principal) -> Principal:
     check_name(found.id, "a principal's id")
+    if has_hidden(found.id):
+        raise refused_value("a principal's id holds invisible characters")
     if found.id.startswith(GROUP_PREFIX):
         raise refused_value(f"a principal's id cannot begin with {GROUP_PREFIX}")
     return replace(

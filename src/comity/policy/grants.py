@@ -20,6 +20,7 @@ from comity.policy import conditions
 from comity.policy.conditions import Condition, parse_or_none
 from comity.storage.changes import PAGE
 from comity.storage.values import check_name, clean_words, decode_document, to_optional_utc
+from comity.toolkit.text import has_hidden
 
 PERMISSION_VERB: Final = "perm"
 FEATURE_VERB: Final = "feature/enable"
@@ -615,11 +616,11 @@ def parse_subject_pattern(text: str) -> str:
         or text != text.strip()
         or len(text) > MAX_SUBJECT_LENGTH
         or _CONTROL_PATTERN.search(text)
+        or has_hidden(text)
     ):
         raise _malformed(
             "a subject must be the id of a principal, such as agent:ci, of at most "
-            f"{MAX_SUBJECT_LENGTH} "
-            "characters"
+            f"{MAX_SUBJECT_LENGTH} characters, without invisible ones"
         )
     if text.startswith(GROUP_PREFIX):
         # The names of groups are stored in this form.

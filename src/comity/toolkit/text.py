@@ -1,6 +1,7 @@
 """Safe display of untrusted text, timestamps, and UUID forms."""
 
 import re
+import unicodedata
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
@@ -11,6 +12,35 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
+
+
+# Letters and marks that draw nothing, and blanks that Unicode does not class as white space.
+_INVISIBLE: Final = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
+)
+_HIDDEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
+_PLAIN_CONTROLS: Final = frozenset("\n\t\r")
+
+
+def is_hidden(character: str) -> bool:
+    """Return whether machines read a character that people do not see."""
+    if character in _PLAIN_CONTROLS:
+        return False
+    category = unicodedata.category(character)
+    if category == "Cn":
+        # Unicode tables lag behind new emoji. No script uses the other unassigned characters.
+        return not 0x1F000 <= ord(character) <= 0x1FBFF
+    code = ord(character)
+    selects = 0xFE00 <= code <= 0xFE0F or 0xE0000 <= code <= 0xE0FFF
+    return category in _HIDDEN_CATEGORIES or selects or character in _INVISIBLE
+
+
+def has_hidden(name: str) -> bool:
+    """Return whether a name has a character that people do not see.
+
+    Two such names look the same and are not, so neither a principal nor a group can have one.
+    """
+    return not name.isascii() and any(map(is_hidden, name))
 
 
 def has_unsafe(text: str) -> bool:

@@ -29,7 +29,7 @@ from comity.identity.scim.model import (
     ScimGroup,
     ScimUser,
 )
-from comity.toolkit.text import format_timestamp
+from comity.toolkit.text import format_timestamp, has_hidden
 
 type Document = dict[str, Any]
 
@@ -93,9 +93,14 @@ def read_user(body: Document, *, was_active: bool = True) -> Document:
     """
     found = _known_members(body, _USER_MEMBERS)
     user_name = found.get("userName")
-    if not isinstance(user_name, str) or not _USER_NAME.fullmatch(user_name):
+    if (
+        not isinstance(user_name, str)
+        or not _USER_NAME.fullmatch(user_name)
+        or has_hidden(user_name)
+    ):
         raise _invalid(
-            f"userName must have 1 to {MAX_USER_NAME_LENGTH} characters, without blanks and stars"
+            f"userName must have 1 to {MAX_USER_NAME_LENGTH} characters, without blanks, stars "
+            "and invisible characters"
         )
     active = found.get("active")
     is_active = was_active if active is None else _truth(active, "active")
