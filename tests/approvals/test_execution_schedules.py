@@ -398,7 +398,7 @@ class World:
         await self.store.pause()
         call.record = SimpleNamespace(id=call.id, has_left=False)
 
-    def record_not_sent(self, call: Any) -> None:
+    def record_not_sent(self, call: Any, reason: str) -> None:
         call.record = None
 
     # Who does what.

@@ -17,7 +17,7 @@ from comity.errors import (
     VALIDATION_BLOCKED,
     MalformedMessage,
 )
-from comity.gateway.pipeline import CallGate, CallPipeline, Outcome, PlanCache
+from comity.gateway.pipeline import CallGate, CallPipeline, CallPlan, Outcome, PlanCache
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
@@ -53,6 +53,7 @@ class Parts:
         self.fault: Refusal | Awaitable[Refusal | None] | None = None
         self.answer: Grant | None = None
         self.continues = False
+        self.check = self._inspect
 
     def count_call(self, *_: object) -> Refusal | Awaitable[Refusal | None] | None:
         self.seen.append("limits")
@@ -61,11 +62,11 @@ class Parts:
     has_limits = True
 
     def check_for(self, _: object) -> Callable[[object], Any]:
-        def check(_: object) -> Any:
-            self.seen.append("inspection")
-            return self.fault
+        return self.check
 
-        return check
+    def _inspect(self, _: object) -> Any:
+        self.seen.append("inspection")
+        return self.fault
 
     def standing_answer(self, *_: object, **__: object) -> Grant | None:
         self.seen.append("answers")
@@ -97,7 +98,12 @@ class Confirmed(Tools):
 
 def _made(parts: Parts) -> CallPipeline:
     tools = cast("Any", Confirmed())
-    admission = CallPipeline(tools, cast("Any", parts), cast("Any", parts), cast("Any", parts))
+
+    def renew(call: Call, plan: CallPlan) -> CallPlan:
+        return admission.make_plan(plan.entry, call.decision)
+
+    part = cast("Any", parts)
+    admission = CallPipeline(tools, part, part, part, renew=renew)
     admission.approvals = admission.intent_recorder = cast("Any", parts)
     return admission
 
@@ -110,8 +116,12 @@ def _call(
     return call
 
 
+def _begun(admission: CallPipeline, call: Call) -> Outcome | Awaitable[Outcome]:
+    return admission.run(call, admission.make_plan(OFFER, call.decision), FRAME)
+
+
 async def _outcome(admission: CallPipeline, call: Call | None = None) -> Outcome:
-    found = admission.examine(call or _call(), OFFER, FRAME)
+    found = _begun(admission, call or _call())
     return await found if isinstance(found, Awaitable) else found
 
 
@@ -247,7 +257,7 @@ def test_what_reaches_beyond_its_bounds_is_asked_about_once(
     parts.answer = answer
     admission = _made(parts)
     admission.scope_checker = cast("Any", reach)
-    assert admission.examine(_call(level=level), OFFER, FRAME) is HELD
+    assert _begun(admission, _call(level=level)) is HELD
     assert reach.held == held
     assert seen is None or parts.seen == seen
 
@@ -257,18 +267,18 @@ def test_what_may_not_be_reached_is_refused_before_anybody_is_asked() -> None:
     admission = _made(parts)
     refusal = Refusal(TOOL_DISABLED, "not enabled")
     admission.scope_checker = cast("Any", Reach(refusal))
-    assert admission.examine(_call(), OFFER, FRAME) is refusal
+    assert _begun(admission, _call()) is refusal
     assert parts.seen == ["limits", "inspection"]
 
 
 def test_where_nobody_looks_after_tools_nobody_can_be_asked_how_far_one_reaches() -> None:
-    admission = CallPipeline()
+    admission = CallPipeline(renew=lambda _, plan: plan)
     admission.scope_checker = cast("Any", Reach("beyond"))
-    found = admission.examine(_call(level=TargetSpecificity.OFFER), OFFER, FRAME)
+    found = _begun(admission, _call(level=TargetSpecificity.OFFER))
     assert isinstance(found, Refusal)
     assert found.fault is APPROVAL_REQUIRED
     admission.scope_checker = cast("Any", Reach(None))
-    assert admission.examine(_call(level=TargetSpecificity.OFFER), OFFER, FRAME) is None
+    assert _begun(admission, _call(level=TargetSpecificity.OFFER)) is None
 
 
 # Denials and long catalogs.

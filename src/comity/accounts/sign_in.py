@@ -310,9 +310,14 @@ class SignInGate:
         )
 
     def retry_for(
-        self, call: Call, entry: CatalogEntry, review: ToolReviewStatus, frame: Frame
+        self,
+        call: Call,
+        entry: CatalogEntry,
+        review: ToolReviewStatus,
+        frame: Frame,
+        proceed: Proceed,
     ) -> "CallSignInRetry":
-        return CallSignInRetry(self, call, entry, review, frame)
+        return CallSignInRetry(self, call, entry, review, frame, proceed)
 
     def key_of(self, call: Call, server: str) -> AccountKey | None:
         key = self._selector.key_for(call.client_stream.actor, server)
@@ -387,8 +392,10 @@ class CallSignInRetry:
         entry: CatalogEntry,
         review: ToolReviewStatus,
         frame: Frame,
+        proceed: Proceed,
     ) -> None:
         self.go_on: GoOn | None = None
+        self._proceed = proceed
         self._refusals = 0
         self._gate = gate
         self._call = call
@@ -408,11 +415,7 @@ class CallSignInRetry:
         if key is None:
             return False
 
-        async def proceed(go_on: GoOn) -> None:
-            self.go_on = go_on
-            await go_on()
-
         call.connection = None
-        hold = self._gate.hold(call, self._entry, self._review, self._frame, key, proceed)
+        hold = self._gate.hold(call, self._entry, self._review, self._frame, key, self._proceed)
         hold.start(go_on)
         return True

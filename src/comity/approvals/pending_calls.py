@@ -68,7 +68,7 @@ class CallIntentRecorder(Protocol):
         """Record that a call is about to leave. For a risky call, wait until that is durable."""
         ...
 
-    def record_not_sent(self, call: Call) -> None:
+    def record_not_sent(self, call: Call, reason: str) -> None:
         """Record that a call has not left after all."""
         ...
 
@@ -168,10 +168,11 @@ class ApprovedCall:
         self.call.permitted_by = ""
         recording = self.pending_calls.last_steps.intent_recorder
         if recording is not None:
-            recording.record_not_sent(self.call)
+            recording.record_not_sent(self.call, "another call used the approval")
 
     async def run(self, request: ApprovalRequest, go_on: GoOn) -> None:
         call, failure = self.call, None
+        call.confirmed_definition = self.review.digest
         self._set_was_sent(True)
         try:
             await go_on()

@@ -189,11 +189,11 @@ class CallAudit:
         self._tools[place] = tool
         return tool
 
-    def record_not_sent(self, call: Call) -> None:
+    def record_not_sent(self, call: Call, reason: str) -> None:
         """Record that a call was not sent after its intent; the call starts over."""
         record, call.record = call.record, None
         if isinstance(record, CallRecord) and record.audit_class is AuditClass.DURABLE:
-            said = {"outcome": "not_run", "reason": "another call used the approval"}
+            said = {"outcome": "not_run", "reason": reason}
             self._audit_log.enqueue(
                 self._make_event(call, record, (AuditType.TOOL_BLOCKED, AuditResult.BLOCKED), said)
             )

@@ -1,6 +1,7 @@
 """The call pipeline: the checks that every tool call passes before the gateway sends it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, Protocol
 
 from comity.accounts.model import AccountKey
@@ -11,7 +12,16 @@ from comity.approvals.prompt_messages import PromptReply
 from comity.catalog.access import CatalogAccess, ToolReviewSource, ToolReviewStatus
 from comity.catalog.catalog import Catalog
 from comity.catalog.definitions import UNLISTED_DEFINITION
-from comity.errors import APPROVAL_REQUIRED, DECLINED, SIGN_IN_REQUIRED
+from comity.errors import (
+    ACCESS_DENIED,
+    APPROVAL_REQUIRED,
+    DECLINED,
+    POLICY_UNKNOWN,
+    SIGN_IN_REQUIRED,
+    TOOL_NOT_FOUND,
+    MalformedMessage,
+    Unavailable,
+)
 from comity.gateway.retries import RetryService
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
@@ -20,7 +30,7 @@ from comity.mcp.protocol import CALL_TOOL, CANCELLED
 from comity.mcp.refusals import Refusal
 from comity.policy.call_limiter import CallLimiter, CountOutcome
 from comity.policy.grants import Decision, Effect, Grant, TargetSpecificity
-from comity.policy.snapshot import PolicyEngine, PolicyGeneration
+from comity.policy.snapshot import RETRY_AFTER, PolicyEngine, PolicyGeneration
 from comity.sessions.calls import Call, CallSignIn
 from comity.sessions.sessions import Session
 from comity.views.service import ServedView
@@ -119,7 +129,12 @@ class PipelineSignIn(Protocol):
     ) -> CallHold: ...
 
     def retry_for(
-        self, call: Call, entry: CatalogEntry, review: ToolReviewStatus, frame: Frame
+        self,
+        call: Call,
+        entry: CatalogEntry,
+        review: ToolReviewStatus,
+        frame: Frame,
+        proceed: Proceed,
     ) -> CallSignIn: ...
 
 
@@ -140,9 +155,11 @@ class CallPlan:
         "decision",
         "entry",
         "generation",
+        "is_lasting",
         "review",
         "stages",
         "target",
+        "view",
         "view_tool",
     )
 
@@ -160,12 +177,25 @@ class CallPlan:
         self.target = (entry.server, entry.name)
         self.stages: tuple[Stage, ...] = ()
         self.generation = -1
-        # The tool as a view shows it, for calls at the endpoint of a view.
+        # Whether only a change can end what was decided, and not a point in time.
+        self.is_lasting = False
+        # The view at whose endpoint the call arrived, and the tool as the view shows it.
+        self.view: ServedView | None = None
         self.view_tool: ViewTool | None = None
 
 
 type Stage = Callable[[Call, CallPlan, Frame], Outcome | Awaitable[Outcome]]
 """One check: None lets the call continue."""
+
+type Renew = Callable[[Call, CallPlan], CallPlan]
+"""Returns a plan for the same tool that is valid now, which is the same one while nothing changed.
+
+Raises MalformedMessage if the actor may not call the tool any more, and Unavailable if that is
+unknown.
+"""
+
+MAX_WAITS: Final = 8
+"""How often the stages of one call may wait. Only a policy that keeps changing needs so many."""
 
 
 class CallPipeline:
@@ -178,12 +208,14 @@ class CallPipeline:
         argument_checker: CallArgumentChecker | None = None,
         standing_answers: StandingAnswerSource | None = None,
         *,
+        renew: Renew,
         approvals: PipelineApprovals | None = None,
         scope_checker: CallScopeChecker[Any] | None = None,
         own_tasks: OwnTasks | None = None,
         intent_recorder: CallIntentRecorder | None = None,
         sign_in: PipelineSignIn | None = None,
     ) -> None:
+        self._renew = renew
         self.sign_in = sign_in
         self.tools = tools
         self.limits = limits
@@ -234,12 +266,6 @@ class CallPipeline:
         )
         return tuple(stage for stage, applies in stages if applies)
 
-    def examine(
-        self, call: Call, entry: CatalogEntry, frame: Frame
-    ) -> Outcome | Awaitable[Outcome]:
-        """Check a call of a tool that its actor may use, with a plan made for this call."""
-        return self.run(call, self.make_plan(entry, call.decision), frame)
-
     def run(self, call: Call, plan: CallPlan, frame: Frame) -> Outcome | Awaitable[Outcome]:
         """Check a call with the arguments in `frame`.
 
@@ -264,28 +290,106 @@ class CallPipeline:
         self, waiting: Awaitable[Outcome], stage: Stage, call: Call, plan: CallPlan, frame: Frame
     ) -> Outcome:
         """Run the stages after one that had to wait."""
-        outcome = await waiting
-        if outcome is not None or stage == self._record:
-            return outcome
-        # The review of the tool may have changed during the wait.
-        plan = self.make_plan(plan.entry, plan.decision)
-        if plan.review is not None and plan.review.refusal is not None:
-            return plan.review.refusal
-        return await self._run_after(stage, call, plan, frame)
+        try:
+            outcome = await self._await_stages(waiting, stage, call, plan, frame)
+        except (Unavailable, MalformedMessage):
+            _mark_unsent(call)
+            raise
+        if outcome is not None:
+            self._record_unsent(call, outcome)
+        return outcome
 
-    async def _run_after(self, stage: Stage, call: Call, plan: CallPlan, frame: Frame) -> Outcome:
-        """Run the stages that come after one, in the order of `_stages_of`."""
-        order = (self._count, self._validate, self._sign_in, self._approve, self._record)
-        left = order[order.index(stage) + 1 :]
-        for later in self._stages_for(call, plan):
-            if later not in left:
-                continue
-            found = later(call, plan, frame)
-            if isinstance(found, Awaitable):
-                return await self._finish(found, later, call, plan, frame)
-            if found is not None:
+    async def _await_stages(
+        self, waiting: Awaitable[Outcome], stage: Stage, call: Call, plan: CallPlan, frame: Frame
+    ) -> Outcome:
+        """Await a stage, then run those that are due by what is valid then.
+
+        A wait may last from a moment to hours, and a grant may end meanwhile. So nothing that was
+        decided before a wait is used after it, and nothing is awaited between the last decision and
+        the sending. Whoever adds a wait adds it in a stage.
+        """
+        for _ in range(MAX_WAITS):
+            outcome = await waiting
+            if outcome is not None:
+                return outcome
+            # Of the stages that wait, only counting comes before the check of the arguments.
+            checked = None if stage == self._count else plan.check
+            before, plan = plan, self._renew(call, plan)
+            due = self._stages_after(stage if plan is before else None, call, plan, checked)
+            stopped = self._pass(due, call, plan, frame)
+            if stopped is None:
+                return None
+            stage, found = stopped
+            if isinstance(found, Refusal) or not isinstance(found, Awaitable):
                 return found
+            waiting = found
+        raise Unavailable("the policy changes too often", POLICY_UNKNOWN, RETRY_AFTER)
+
+    def judge_again(self, call: Call, plan: CallPlan, frame: Frame) -> Outcome | Awaitable[Outcome]:
+        """Check a call by what is valid now, since it waited for a person or is sent once more.
+
+        It is neither counted nor recorded twice, and needs no second approval.
+        """
+        renewed = self._renew(call, plan)
+        due = self._stages_after(None, call, renewed, plan.check)
+        stopped = self._pass(due, call, renewed, frame)
+        if stopped is None:
+            return None
+        stage, found = stopped
+        if isinstance(found, Refusal) or not isinstance(found, Awaitable):
+            return found
+        return self._await_stages(found, stage, call, renewed, frame)
+
+    def _stages_after(
+        self, passed: Stage | None, call: Call, plan: CallPlan, checked: ArgumentCheck | None
+    ) -> Iterator[Stage]:
+        """Yield the stages after one, or all, without those whose effect is there already."""
+        stages = self._stages_for(call, plan)
+        is_due = passed not in stages
+        for stage in stages:
+            if not is_due:
+                is_due = stage == passed
+            elif not (
+                stage == self._count
+                or (stage == self._validate and plan.check is checked)
+                or (stage == self._record and call.record is not None)
+            ):
+                yield stage
+
+    def _pass(
+        self, stages: Iterable[Stage], call: Call, plan: CallPlan, frame: Frame
+    ) -> tuple[Stage, Outcome | Awaitable[Outcome]] | None:
+        """Run stages up to one that refuses, holds or waits, and return that one."""
+        for stage in stages:
+            found = stage(call, plan, frame)
+            if found is not None:
+                return stage, found
         return None
+
+    async def check_again(self, call: Call, plan: CallPlan, frame: Frame) -> Outcome:
+        """Check a call as `judge_again` does, and note in its record if it does not leave now."""
+        try:
+            found = self.judge_again(call, plan, frame)
+            outcome = await found if isinstance(found, Awaitable) else found
+        except (Unavailable, MalformedMessage):
+            _mark_unsent(call)
+            raise
+        if outcome is not None:
+            self._record_unsent(call, outcome)
+        return outcome
+
+    async def _proceed(self, call: Call, plan: CallPlan, frame: Frame, go_on: GoOn) -> None:
+        """Send a call that waited for a sign-in, if it passes the checks now."""
+        if may_be_sent(call, await self.check_again(call, plan, frame), go_on):
+            await go_on()
+
+    def _record_unsent(self, call: Call, outcome: Outcome) -> None:
+        """Note that a call does not leave now, although its intent may be recorded."""
+        if isinstance(outcome, Refusal):
+            _mark_unsent(call)
+        elif call.record is not None and self.intent_recorder is not None:
+            # Its intent is recorded anew after the approval, which the intent names.
+            self.intent_recorder.record_not_sent(call, "a person must decide first")
 
     def _review(self, call: Call, plan: CallPlan, frame: Frame) -> Refusal | None:
         """Refuse a tool that no actor can call: its definition changed, or it lacks permissions."""
@@ -314,8 +418,9 @@ class CallPipeline:
                 return _SIGN_IN_DECLINED_REFUSAL
             # The account says whether the person has signed in. The later stages need no reply.
             call.prompt_reply = None
-        if plan.review is not None:
-            call.sign_in = self.sign_in.retry_for(call, plan.entry, plan.review, frame)
+        if plan.review is not None and call.sign_in is None:
+            proceed = partial(self._proceed, call, plan, frame)
+            call.sign_in = self.sign_in.retry_for(call, plan.entry, plan.review, frame, proceed)
         found = self.sign_in.check(call, plan.entry)
         if isinstance(found, Awaitable):
             return self._await_sign_in(found, call, plan, frame)
@@ -338,11 +443,7 @@ class CallPipeline:
         if self.sign_in is None or plan.review is None or call.is_bridged:
             return _NO_SIGN_IN_REFUSAL
 
-        async def proceed(go_on: GoOn) -> None:
-            later = self.make_plan(plan.entry, plan.decision)
-            if may_be_sent(call, await self._run_after(self._sign_in, call, later, frame), go_on):
-                await go_on()
-
+        proceed = partial(self._proceed, call, plan, frame)
         return self.sign_in.hold(call, plan.entry, plan.review, frame, found, proceed)
 
     def _approve(self, call: Call, plan: CallPlan, frame: Frame) -> Outcome:
@@ -355,8 +456,11 @@ class CallPipeline:
         if self._needs_approval(call, plan, arguments, beyond):
             if self.approvals is None or review is None:
                 return _NO_APPROVER_REFUSAL
-            if not self.approvals.is_next_round(call, entry, review, arguments, frame):
-                return self.approvals.hold(call, entry, review, arguments, frame)
+            # People may have confirmed this very call, which waited since or is sent once more.
+            if call.confirmed_definition != review.digest:
+                if not self.approvals.is_next_round(call, entry, review, arguments, frame):
+                    return self.approvals.hold(call, entry, review, arguments, frame)
+                call.confirmed_definition = review.digest
         elif beyond is not None and self.scope_checker is not None:
             if review is None:
                 return _NO_APPROVER_REFUSAL
@@ -415,6 +519,11 @@ _SIGN_IN_DECLINED_REFUSAL: Final = Refusal(
 _NO_SIGN_IN_REFUSAL: Final = Refusal(
     SIGN_IN_REQUIRED, "this call needs an account at its server; sign in there first"
 )
+
+
+def _mark_unsent(call: Call) -> None:
+    if call.record is not None:
+        call.record.was_sent = False
 
 
 async def _refuse_later(call: Call, counting: Awaitable[Refusal | None]) -> bool:
@@ -488,9 +597,23 @@ class PlanCache:
             or not self._is_lasting(actor, entry, view)
         ):
             return
+        plan.is_lasting = True
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
         self.plans[key] = plan
+
+
+def _is_in_view(plan: CallPlan) -> bool:
+    """Return whether a view still shows a tool as it did when the plan was made."""
+    tool = plan.view_tool
+    if plan.view is None or tool is None:
+        return True
+    shown = plan.view.find(tool.listed.key)
+    return (
+        shown is not None
+        and (shown.entry.server, shown.entry.name) == plan.target
+        and shown.override == tool.override
+    )
 
 
 class CallGate(CatalogAccess):
@@ -520,6 +643,7 @@ class CallGate(CatalogAccess):
             limits,
             argument_checker,
             self._policy_engine,
+            renew=self.renew,
             approvals=approvals,
             scope_checker=scope_checker,
             own_tasks=own_tasks,
@@ -580,10 +704,39 @@ class CallGate(CatalogAccess):
         entry = None if tool is None else tool.entry
         entry = self.find_in_view(call, EntryKind.TOOL, entry, name)
         plan = self.pipeline.make_plan(entry, call.decision)
-        plan.generation, plan.view_tool = number, tool
+        plan.generation, plan.view, plan.view_tool = number, view, tool
         if cache is not None:
             cache.put(key, actor, plan, view.name)
         return plan
+
+    def renew(self, call: Call, plan: CallPlan) -> CallPlan:
+        """Return a plan for the same tool that is valid now, and note on the call what was decided.
+
+        The name of the call is not looked up again, because it may mean another tool by now. Raises
+        MalformedMessage if the actor may not call the tool any more.
+        """
+        cache, entry = self.plan_cache, plan.entry
+        # A change while the plan is made voids it, so the number is read first.
+        number = -1 if cache is None else cache.generation.number
+        is_unchanged = cache is not None and plan.generation == number
+        if is_unchanged and plan.is_lasting:
+            self._policy_engine.require_fresh()
+            return plan
+        decision = self._policy_engine.authorize(
+            call.client_stream.actor, CALL_TOOL, entry.server, entry.name, call.view
+        )
+        if decision.effect is Effect.DENY:
+            raise MalformedMessage("this call is no longer allowed", ACCESS_DENIED)
+        call.decision = decision
+        if is_unchanged and decision == plan.decision:
+            return plan
+        listed = self.catalog.find_own(entry.server, EntryKind.TOOL, entry.name)
+        if (listed is None and entry.definition != UNLISTED_DEFINITION) or not _is_in_view(plan):
+            raise MalformedMessage("this tool is not available", TOOL_NOT_FOUND)
+        renewed = self.pipeline.make_plan(listed or entry, decision)
+        renewed.generation = number
+        renewed.view, renewed.view_tool = plan.view, plan.view_tool
+        return renewed
 
     def refuse_over_limit(self, call: Call) -> bool | Awaitable[bool]:
         """Refuse a request that exceeds the limits of its principal or its API key.

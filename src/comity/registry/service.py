@@ -17,6 +17,7 @@ from comity.errors import (
     EXHAUSTED,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
     TIMEOUT,
     TOOL_DISABLED,
     UPSTREAM_FAILED,
@@ -24,7 +25,7 @@ from comity.errors import (
     Unavailable,
 )
 from comity.gateway.all_servers import AllServersEndpoint
-from comity.gateway.pipeline import CallGate, Outcome
+from comity.gateway.pipeline import CallGate, CallPlan, Outcome, may_be_sent
 from comity.mcp import jsonrpc, protocol, refusals
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import Frame
@@ -302,9 +303,9 @@ class RegistryService:
 
     async def _call(self, call: Call, frame: Frame, stack: AsyncExitStack) -> None:
         params = frame.parameters
-        offer = self._gate.find(call, EntryKind.TOOL, _text(params, "name"))
-        asked = _plain(frame, {**params, "name": offer.name}, ("name", "arguments"))
-        await self._send(call, offer, asked, stack)
+        plan = self._gate.plan_for(call, "", _text(params, "name"))
+        asked = _plain(frame, {**params, "name": plan.entry.name}, ("name", "arguments"))
+        await self._send(call, plan.entry, asked, stack, plan)
 
     async def _read(self, call: Call, frame: Frame, stack: AsyncExitStack) -> None:
         params = frame.parameters
@@ -318,9 +319,17 @@ class RegistryService:
         await self._send(call, offer, _plain(frame, params, ("uri",)), stack)
 
     async def _send(
-        self, call: Call, entry: CatalogEntry, frame: Frame, stack: AsyncExitStack
+        self,
+        call: Call,
+        entry: CatalogEntry,
+        frame: Frame,
+        stack: AsyncExitStack,
+        plan: CallPlan | None = None,
     ) -> None:
-        """Send a call. One time limit covers the place, the checks and the answer."""
+        """Send a call. One time limit covers the place, the checks and the answer.
+
+        A call of a tool has a plan.
+        """
         reached = self._endpoint.server_of(call, entry).connections
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.tool
@@ -328,13 +337,17 @@ class RegistryService:
         try:
             async with asyncio.timeout_at(until):
                 await place.enter_async_context(self._concurrency.acquire(entry.server))
-                if call.method == protocol.CALL_TOOL:
-                    outcome = await self._within(self._gate.pipeline.examine(call, entry, frame))
+                # The wait for the place may have been long, so access is decided again.
+                if plan is None:
+                    self._require_readable(call, entry, frame)
+                else:
+                    plan = self._gate.renew(call, plan)
+                    outcome = await self._within(self._gate.pipeline.run(call, plan, frame))
                     if isinstance(outcome, Refusal):
                         call.refuse_with(outcome)
                         return
                     if outcome is not None:
-                        await self._wait(outcome, call, entry, frame, place)
+                        await self._wait(outcome, call, plan, frame, place)
                         return
                     self._endpoint.register_retries(call, entry, frame, ())
                 await self._endpoint.forward_modern(call, reached, frame, ())
@@ -343,20 +356,31 @@ class RegistryService:
             return
         stack.callback(loop.call_at(until, self._late, call).cancel)
 
+    def _require_readable(self, call: Call, entry: CatalogEntry, frame: Frame) -> None:
+        uri = _text(frame.parameters, "uri") or ""
+        if not self._gate.may_read(call.client_stream.actor, entry.server, uri):
+            raise MalformedMessage("this resource is not available", RESOURCE_NOT_FOUND)
+
     async def _wait(
-        self, hold: CallHold, call: Call, entry: CatalogEntry, frame: Frame, place: AsyncExitStack
+        self, hold: CallHold, call: Call, plan: CallPlan, frame: Frame, place: AsyncExitStack
     ) -> None:
         """Hold the call until a person decides. After that it has its whole time again.
 
         A call that waits for a person gives back its place at the server.
         """
         await place.aclose()
+        entry = plan.entry
 
         async def go_on() -> None:
             await place.enter_async_context(self._concurrency.acquire(entry.server))
             if call.client_stream.is_final or call.is_recorded:
                 # The client has gone, so nothing else would give the place back.
                 await place.aclose()
+                return
+            outcome = await self._gate.pipeline.check_again(call, plan, frame)
+            if outcome is not None:
+                await place.aclose()
+            if not may_be_sent(call, outcome, go_on):
                 return
             asyncio.get_running_loop().call_later(self._options.tool, self._late, call)
             self._endpoint.register_retries(call, entry, frame, ())

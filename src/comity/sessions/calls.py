@@ -260,6 +260,8 @@ class Call:
     decision: Decision | None = None
     # The id of the standing grant or of the approval request that permitted the call.
     permitted_by = ""
+    # The digest of the definition with which people have confirmed this very call.
+    confirmed_definition = ""
     record: CallIntentRecord | None = None
     is_recorded = False
     # The share that counts the call, and its principal; or the full share, which causes a refusal.

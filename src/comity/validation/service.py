@@ -102,6 +102,7 @@ class _PlanEntry(NamedTuple):
     definition: bytes
     rules: ValidationRules
     plan: ValidationPlan
+    check: Callable[[object], Verdict | Awaitable[Verdict]]
 
 
 class ArgumentValidator:
@@ -124,9 +125,20 @@ class ArgumentValidator:
     def check_for(self, entry: CatalogEntry) -> Callable[[object], Verdict | Awaitable[Verdict]]:
         """Return the check for a tool's arguments, by its definition and the current rules.
 
-        The check returns the refusal or None, in an awaitable if it cannot run at once.
+        The check returns the refusal or None, in an awaitable if it cannot run at once. It is the
+        same object until the definition or the rules change, so that a call which waited is not
+        examined twice.
         """
-        check_schema, definition, plan = self._schemas.check, entry.definition, self.plan_for(entry)
+        return self._entry_for(entry).check
+
+    def plan_for(self, entry: CatalogEntry) -> ValidationPlan:
+        """Return the checks for the arguments of this definition, by the current rules."""
+        return self._entry_for(entry).plan
+
+    def _make_check(
+        self, definition: bytes, plan: ValidationPlan
+    ) -> Callable[[object], Verdict | Awaitable[Verdict]]:
+        check_schema = self._schemas.check
         has_validators = plan.has_validators
 
         def check(arguments: object) -> Verdict | Awaitable[Verdict]:
@@ -142,17 +154,17 @@ class ArgumentValidator:
 
         return check
 
-    def plan_for(self, entry: CatalogEntry) -> ValidationPlan:
-        """Return the checks for the arguments of this definition, by the current rules."""
+    def _entry_for(self, entry: CatalogEntry) -> _PlanEntry:
         rules = self._rules_of(entry)
         key = (entry.server, entry.name)
         known = self._plans.get(key)
         if known is not None and known.rules is rules and known.definition is entry.definition:
-            return known.plan
-        made = plan_validation(
+            return known
+        plan = plan_validation(
             ToolDefinition(entry.server, entry.name, _members(entry.definition)), rules
         )
-        self._plans[key] = _PlanEntry(entry.definition, rules, made)
+        check = self._make_check(entry.definition, plan)
+        made = self._plans[key] = _PlanEntry(entry.definition, rules, plan, check)
         while len(self._plans) > REMEMBERED:
             self._plans.popitem(last=False)
             self._reported.clear()
