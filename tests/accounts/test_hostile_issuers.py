@@ -1,6 +1,8 @@
 """Authorization servers that lie: no token and no secret goes where it was not agreed."""
 
+import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import replace
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from comity.accounts.issuers import redirect_uri_for
 from comity.accounts.messages import OAuthClientCredentials, read_challenge
-from comity.accounts.model import AccountKey, AccountPolicy
+from comity.accounts.model import SHARED, AccountKey, AccountPolicy
 from comity.errors import Unavailable
 from tests.accounts.account_node import ANA, ORIGIN, AccountNode, an_account_node
 from tests.accounts.hostile_server import (
@@ -185,3 +187,44 @@ async def test_the_metadata_of_an_origin_may_speak_for_its_paths(
     node.configure(policy_of(server))
     account = await node.connect("good")
     assert account.resource == f"{server.origin}/"
+
+
+# Settings that change while a hostile server answers.
+
+
+async def test_discovery_for_an_earlier_address_is_not_used_for_the_next(
+    hostile: HostilePort, node: AccountNode
+) -> None:
+    old, new, issuer = hostile["old"], hostile["new"], hostile["issuer"]
+    began, may_answer = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    name_issuers(new, issuer)
+
+    def answer(request: HostileRequest) -> HostileAnswer:
+        loop.call_soon_threadsafe(began.set)
+        assert may_answer.wait(30)
+        return json_answer({**old.resource_document(), "authorization_servers": [issuer.url]})
+
+    old.resource = answer
+    key = AccountKey("moved", SHARED)
+    before, after = (
+        replace(
+            configured_client(policy_of(each), issuer),
+            server="moved",
+            mode="shared",
+            grant="client_credentials",
+        )
+        for each in (old, new)
+    )
+    node.configure(before)
+    waiting = asyncio.create_task(node.service.find_challenge("moved"))
+    first = asyncio.create_task(node.tokens.token_for(key))
+    await began.wait()
+    node.configure(after)
+    may_answer.set()
+    await asyncio.gather(waiting, first)
+    await node.tokens.remove(key)
+    assert await node.tokens.token_for(key)
+    account = node.tokens.find(key)
+    assert account is not None
+    assert account.resource == f"{new.url}/mcp"

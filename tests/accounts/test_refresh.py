@@ -52,6 +52,7 @@ class RotatingIssuer:
     count: int = 0
     is_revoked: bool = False
     error: str = ""
+    clients: list[object] = field(default_factory=list[object])
     began: asyncio.Event = field(default_factory=asyncio.Event)
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -59,8 +60,9 @@ class RotatingIssuer:
         self.may_answer.set()
 
     async def request_token(
-        self, _: object, __: object, fields: Mapping[str, str], ___: object
+        self, _: object, client: object, fields: Mapping[str, str], __: object
     ) -> TokenAnswer | str:
+        self.clients.append(client)
         shown = fields.get("refresh_token", self.valid)
         self.is_revoked |= shown in self.spent
         if self.error or self.is_revoked:
@@ -250,6 +252,20 @@ async def test_discovery_takes_no_time_of_the_lease() -> None:
     assert free == [True]
 
 
+async def test_a_client_of_another_issuer_that_is_configured_meanwhile_is_not_used() -> None:
+    nodes = Nodes()
+    await nodes.add_account()
+    client = replace(CLIENT, secret="secret of the other issuer")
+
+    async def configure() -> None:
+        changed = replace(POLICY, client=client, issuer="https://other.example.org")
+        node.policies[POLICY.server] = changed
+
+    node = nodes.make_node("one", on_find=configure)
+    await node.token_for(KEY)
+    assert client not in nodes.issuer.clients
+
+
 async def test_a_refresh_is_given_up_before_its_lease_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -267,7 +283,7 @@ async def test_a_refresh_is_given_up_before_its_lease_ends(
 async def test_a_client_that_is_refused_for_a_while_keeps_its_accounts() -> None:
     nodes = Nodes()
     await nodes.add_account()
-    node = nodes.make_node("one", replace(POLICY, client=CLIENT))
+    node = nodes.make_node("one", replace(POLICY, client=CLIENT, issuer=FOUND.issuer.issuer))
     nodes.issuer.error = "invalid_client"
     with pytest.raises(Unavailable, match="client_secret"):
         await node.token_for(KEY)

@@ -63,7 +63,7 @@ class AuthorizationServers:
         self._store = store
         self._sealer = sealer
         self._now = now
-        self._found: dict[tuple[str, str], tuple[float, ServerAuthorization]] = {}
+        self._found: dict[tuple[str, str, str], tuple[float, ServerAuthorization]] = {}
 
     async def find(
         self, policy: AccountPolicy, challenge: Challenge | None, issuer: str = ""
@@ -76,7 +76,8 @@ class AuthorizationServers:
         if issuer and policy.issuer and not messages.is_same_issuer(issuer, policy.issuer):
             raise _issuer_left_error(policy, issuer, SIGN_IN_REQUIRED)
         named = issuer or policy.issuer
-        key = (policy.server, named)
+        # A discovery for an earlier address may end after the server has moved.
+        key = (policy.server, policy.url, named)
         kept = self._found.get(key)
         if kept is not None and self._now() - kept[0] < FRESH_SECONDS:
             return kept[1]

@@ -19,6 +19,7 @@ from comity.accounts.messages import (
     OAuthClientCredentials,
     TokenAnswer,
     covers,
+    is_same_issuer,
 )
 from comity.accounts.model import (
     EXPIRY_MARGIN,
@@ -356,7 +357,9 @@ class AccountTokenSource:
         if issuer is None:
             return "invalid_grant"
         client, configured = tokens.client, policy.client
-        if configured is not None and configured.client_id == client.client_id:
+        # The operator may have chosen another issuer while the metadata of this one was read.
+        is_own = is_same_issuer(policy.issuer, issuer.issuer)
+        if configured is not None and configured.client_id == client.client_id and is_own:
             # The operator may have changed the secret since.
             client = configured
         fields = {
