@@ -189,6 +189,42 @@ async def test_the_metadata_of_an_origin_may_speak_for_its_paths(
     assert account.resource == f"{server.origin}/"
 
 
+# Sign-in pages.
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "client_id=other",
+        "redirect_uri=https%3A%2F%2Fevil.example%2F",
+        "a=b&state=guess",
+        "code_challenge=other&a",
+        "a=b;c&resource=https%3A%2F%2Fother.example",
+        "scope",
+        "response%5Ftype=token",
+        "code_challenge_method=plain",
+    ],
+)
+async def test_the_sign_in_page_repeats_no_parameter_of_the_request(
+    hostile: HostilePort, node: AccountNode, query: str
+) -> None:
+    """An issuer that takes the first of two would issue a code for another request."""
+    server = hostile["evil"]
+    server.issuer_changes = {"authorization_endpoint": f"{server.url}/authorize?{query}"}
+    node.configure(policy_of(server))
+    with pytest.raises(Unavailable, match="repeats"):
+        await node.service.begin_sign_in("evil", ANA, ANA, ORIGIN)
+
+
+async def test_the_sign_in_page_may_have_parameters_of_its_own(
+    hostile: HostilePort, node: AccountNode
+) -> None:
+    server = hostile["good"]
+    server.issuer_changes = {"authorization_endpoint": f"{server.url}/authorize?tenant=a&flag"}
+    node.configure(policy_of(server))
+    assert await node.connect("good")
+
+
 # Settings that change while a hostile server answers.
 
 

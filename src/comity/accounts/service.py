@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from comity.accounts import messages
 from comity.accounts.identity_grants import IdentityGrants
@@ -279,6 +279,12 @@ class AccountService:
         if scopes:
             fields["scope"] = flow.scopes
         place = found.issuer.authorization_endpoint
+        if not fields.keys().isdisjoint(parse_qs(urlsplit(place).query, keep_blank_values=True)):
+            # An issuer that takes the first of two would answer another request.
+            raise Unavailable(
+                f"the sign-in page of {server!r} repeats a parameter of the request",
+                UPSTREAM_FAILED,
+            )
         url = f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(fields)}"
         return BegunSignIn(url, cookie)
 
