@@ -101,6 +101,11 @@ class Puppet:
     async def hears(self, *messages: Frame) -> list[Frame]:
         return (await self.asked("channels/incoming", {"messages": list(messages)}))["results"]
 
+    def answers(self, params: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        """Answer the request with these parameters, which it had left unanswered."""
+        id = next(each["id"] for each in self.heard if each.get("params") == params)
+        self._say({"jsonrpc": "2.0", "id": id, "result": result})
+
     def cut(self) -> None:
         """Its process ends."""
         assert self._writer is not None

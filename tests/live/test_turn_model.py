@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from comity.inference.messages import ContentBlock, text_of, to_text_content
 from comity.inference.model import ConversationStep, ReplyChunk, ToolResult, ToolUse
 from comity.live.hooks.model import InjectedContext
+from comity.live.hooks.service import TurnDepth
 from comity.live.settings import TurnSettings
 from comity.live.turns.model import (
     StoredTurn,
@@ -23,7 +24,6 @@ from comity.live.turns.runner import (
     CONTINUE_MESSAGE,
     MOST_FOLLOWED,
     NOTHING_SAID,
-    TurnDepth,
     TurnOutput,
     TurnOutputs,
     build_user_step,

@@ -28,7 +28,12 @@ from comity.inference.model import (
     ToolResult,
     ToolUse,
 )
-from comity.live.hooks.service import ActiveHooks, AfterInferenceHooks, BeforeInferenceHooks
+from comity.live.hooks.service import (
+    ActiveHooks,
+    AfterInferenceHooks,
+    BeforeInferenceHooks,
+    TurnDepth,
+)
 from comity.live.host import LiveHost
 from comity.live.settings import TurnSettings
 from comity.live.turns.model import (
@@ -39,7 +44,7 @@ from comity.live.turns.model import (
     TurnState,
     TurnStore,
 )
-from comity.live.turns.runner import OfferedTools, TurnDependencies, TurnDepth, TurnTools
+from comity.live.turns.runner import OfferedTools, TurnDependencies, TurnTools
 from comity.live.turns.service import TurnTiming, TurnWorker
 from comity.mcp.actors import Actor
 from tests.pace import here

@@ -361,8 +361,13 @@ def _build_calls(
         base.approvals,
         grant_admin,
         background_tasks=background_tasks,
-        question_router=build_server_questions(
-            settings, base.approvals, background_tasks, audit_log_components, base.models.engine
+        build_question_router=lambda hooks: build_server_questions(
+            settings,
+            base.approvals,
+            background_tasks,
+            audit_log_components,
+            base.models.engine,
+            hooks,
         ),
         stream_relay=streaming,
         is_elsewhere=_no_server if cluster is None else cluster.is_run_elsewhere,

@@ -33,6 +33,7 @@ from comity.http.asgi import HttpEndpoint
 from comity.identity.authentication import Authenticator, IdentityDirectory
 from comity.identity.keys import mac_of_key
 from comity.inference.service import InferenceService
+from comity.live.hooks.inference import HookedInference, InferenceHooks
 from comity.live.inference import SamplingFallback, ServerQuestionRouter
 from comity.mcp.actors import Actor
 from comity.mcp.eras import TaskIds
@@ -226,6 +227,7 @@ def build_server_questions(
     background_tasks: BackgroundTasks,
     audit_log_components: AuditLogComponents,
     engine: InferenceService,
+    hooks: InferenceHooks,
 ) -> ServerQuestionRouter:
     """Build the router for questions of servers during a call.
 
@@ -237,6 +239,13 @@ def build_server_questions(
         CallbackService(inquiries),
         ElicitationInbox(inquiries, settings.approvals.request_ttl, is_enabled=stand_in),
         SamplingFallback(
-            engine, approvals, inquiries, settings.inference.sampling, audit_log_components.redact
+            HookedInference(
+                engine, hooks, audit_log_components.redactor.hide, settings.turns.max_chain
+            ),
+            hooks.active,
+            approvals,
+            inquiries,
+            settings.inference.sampling,
+            audit_log_components.redact,
         ),
     )

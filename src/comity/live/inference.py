@@ -1,11 +1,14 @@
 """Answers the inference and sampling requests of servers with the inference engine. (MCPL §11)
 
 - Rule 1: The server pays for its requests, as the principal `server:ID`. (§13.1)
-- Rule 2: A server whose hook on a turn is pending may not request inference for it. (§10.7, D-69)
+- Rule 2: A server whose hook on a turn is pending may not request inference for it, nor sampling
+  outside a call. (§10.7, D-69)
 - Rule 3: Chunks arrive in order and before the result. A slow server gets fewer, longer chunks and
   delays no other work. (§11.4)
 - Rule 4: Each question for the model's info gets an answer, with an error if there is no model.
   (D-70)
+- Rule 5: The hooks of other servers run for these requests as for every turn. The server's own hook
+  runs if it may rewrite replies. (§10, §13.3, D-69)
 """
 
 import asyncio
@@ -44,11 +47,11 @@ from comity.inference.messages import (
 )
 from comity.inference.model import (
     ConversationStep,
-    InferenceEngine,
     InferenceRequest,
     ModelPrompt,
     ReplyChunk,
 )
+from comity.live.hooks.inference import HookedInference
 from comity.live.hooks.service import ActiveHooks
 from comity.live.host import LiveHost, LiveMessage
 from comity.mcp import jsonrpc, protocol
@@ -70,9 +73,9 @@ _MAX_NAME_LENGTH: Final = 500
 class InferenceMethods:
     """Answers the inference requests of live servers."""
 
-    def __init__(self, engine: InferenceEngine, hooks: ActiveHooks) -> None:
+    def __init__(self, engine: HookedInference, active_hooks: ActiveHooks) -> None:
         self._engine = engine
-        self._hooks = hooks
+        self._active_hooks = active_hooks
         self._active_counts: dict[str, int] = {}
 
     def register_methods(self, live_host: LiveHost) -> None:
@@ -85,7 +88,7 @@ class InferenceMethods:
     async def request(self, message: LiveMessage) -> Mapping[str, object]:
         wanted = messages.inference_params_in(message.params)
         server = message.live_server.server
-        if self._hooks.is_pending(server, wanted.conversation):
+        if self._active_hooks.is_pending(server, wanted.conversation):
             raise MalformedMessage("no model is asked from within a hook", HOOK_LOOP)
         if self._active_counts.get(server, 0) >= MAX_ACTIVE_INFERENCES:
             raise Unavailable(f"{MAX_ACTIVE_INFERENCES} requests are under way already", EXHAUSTED)
@@ -210,13 +213,15 @@ class SamplingFallback:
 
     def __init__(
         self,
-        engine: InferenceEngine,
+        engine: HookedInference,
+        active_hooks: ActiveHooks,
         approvals: ApprovalService,
         server_questions: ServerQuestions,
         choice: Choice = "ask",
         redact: Redact = lambda value: value,
     ) -> None:
         self._engine = engine
+        self._active_hooks = active_hooks
         self._approvals = approvals
         self._server_questions = server_questions
         self._choice = choice
@@ -244,6 +249,9 @@ class SamplingFallback:
             wish = self._read_request(server_request, frame)
         except MalformedMessage as error:
             server_request.refuse(INVALID_PARAMS, str(error))
+            return True
+        if not wish.tool and self._active_hooks.is_pending(wish.server):
+            server_request.refuse(HOOK_LOOP, "no model is asked from within a hook")
             return True
         if list(self._tasks.values()).count(wish.server) >= MAX_ACTIVE_SAMPLINGS:
             server_request.refuse(

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -41,7 +41,7 @@ from comity.live.channels.outgoing_messages import (
     TopicSpeakers,
 )
 from comity.live.channels.service import ChannelService
-from comity.live.hooks.service import ActiveHooks, AfterInferenceHooks, BeforeInferenceHooks
+from comity.live.hooks.inference import HookedInference, InferenceHooks
 from comity.live.host import LiveHost
 from comity.live.inference import InferenceMethods
 from comity.live.pushes.model import (
@@ -67,7 +67,7 @@ from comity.live.state.json_patch import JsonPatches
 from comity.live.state.service import StateInterceptor, StateService
 from comity.live.turns.api import TurnsApi
 from comity.live.turns.model import TurnStarter
-from comity.live.turns.runner import OWN_TOOLS, TurnDependencies, TurnDepth, TurnTools
+from comity.live.turns.runner import OWN_TOOLS, TurnDependencies, TurnTools
 from comity.live.turns.service import TurnWorker
 from comity.mcp.actors import LOCAL, Actor, kind_of
 from comity.mcp.entries import EntryKind
@@ -120,12 +120,14 @@ class LiveParts:
     settings: Settings
     dependencies: LiveDependencies
     output_router: OutputRouter
-    # The servers whose hooks are pending. They may not request inference meanwhile. (D-69)
-    hooks: ActiveHooks
 
     @property
     def live_host(self) -> LiveHost:
         return self.dependencies.server_policies.live_host
+
+    @property
+    def hooks(self) -> InferenceHooks:
+        return self.dependencies.server_policies.inference_hooks
 
 
 log = logging.getLogger(__name__)
@@ -352,10 +354,10 @@ def make_turns(live: LiveParts) -> TurnWorker:
     parts, bounds = live.dependencies, live.settings.turns
     company = TurnDependencies(
         parts.snapshot.records.topic_messages,
-        BeforeInferenceHooks(live.live_host, live.hooks, bounds),
-        AfterInferenceHooks(live.live_host, live.hooks, bounds, _guards(live)),
+        live.hooks.before,
+        live.hooks.after,
         TurnTools(parts.all_servers_endpoint, _make_toolbelts(live), bounds),
-        TurnDepth(),
+        live.hooks.turn_depth,
         parts.audit_log_components.redactor.hide,
         actor_by(parts.authenticator),
         lambda: parts.models.engine,
@@ -365,19 +367,6 @@ def make_turns(live: LiveParts) -> TurnWorker:
     )
     audit_log = parts.audit_log_components.audit_log
     return TurnWorker(company, audit_log, clock=audit_log.clock)
-
-
-def _guards(live: LiveParts) -> Callable[[], Collection[str]]:
-    """Return a function that lists the servers without whose review no output goes out."""
-
-    def guards() -> Collection[str]:
-        policies = (
-            (name, live.dependencies.server_policies.live_policy(name))
-            for name in live.dependencies.servers.names()
-        )
-        return [name for name, each in policies if each.rewrites and each.fails_closed]
-
-    return guards
 
 
 def _make_toolbelts(live: LiveParts) -> ToolbeltService:
@@ -419,9 +408,11 @@ async def run_live(settings: Settings, parts: LiveDependencies) -> AsyncGenerato
 
     The first to start ends last.
     """
-    live = LiveParts(settings, parts, make_output_router(settings, parts), ActiveHooks())
+    live = LiveParts(settings, parts, make_output_router(settings, parts))
     enable_scope_elevation(live)
-    InferenceMethods(parts.models.engine, live.hooks).register_methods(live.live_host)
+    hide = parts.audit_log_components.redactor.hide
+    hooked = HookedInference(parts.models.engine, live.hooks, hide, settings.turns.max_chain)
+    InferenceMethods(hooked, live.hooks.active).register_methods(live.live_host)
     parts.api.add(ModelsApi(parts.models.engine, parts.models.default).routes)
     async with (
         keep_state(live),

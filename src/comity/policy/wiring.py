@@ -21,6 +21,7 @@ from comity.gateway.retries import RetryService
 from comity.http.api import ApiRoutes
 from comity.live.features import DEFAULT_POLICY as LIVE_NOTHING
 from comity.live.features import LivePolicy
+from comity.live.hooks.inference import InferenceHooks
 from comity.live.host import FeatureSetDecisions, LiveHost
 from comity.live.inference import ServerQuestionRouter
 from comity.live.settings import live_policy_of
@@ -87,7 +88,7 @@ class ServerPolicyService:
         administration: GrantAdmin,
         *,
         background_tasks: BackgroundTasks,
-        question_router: ServerQuestionRouter,
+        build_question_router: Callable[[InferenceHooks], ServerQuestionRouter],
         stream_relay: CallStreamRelay,
         is_elsewhere: Callable[[str], bool],
     ) -> None:
@@ -102,12 +103,15 @@ class ServerPolicyService:
             catalog, self.policy_of, permits, pins, audit_log=audit_log
         )
         snapshot.watch(RecordKind.PINS, self.tool_reviews.on_accepted_changed)
-        self.question_router = question_router
         self.stream_relay = stream_relay
         enabling = FeatureSetDecisions(self.live_policy, grants, lambda: grants.latest)
         self.live_host = LiveHost(
             self.live_policy, enabling, audit=audit_log, is_on_other_node=is_elsewhere
         )
+        self.inference_hooks = InferenceHooks.build(
+            self.live_host, settings.turns, self.required_reviewers
+        )
+        self.question_router = build_question_router(self.inference_hooks)
         snapshot.watch(RecordKind.GRANTS, lambda _: self.live_host.refresh_outdated())
         # Everything that decides about calls advances the same number.
         self._generation = grants.generation
@@ -136,6 +140,11 @@ class ServerPolicyService:
     def live_policy(self, server: str) -> LivePolicy:
         """The rights of a server beyond answering requests."""
         return self._live_policy_by_server.get(server, LIVE_NOTHING)
+
+    def required_reviewers(self) -> list[str]:
+        """The servers without whose review no output of a model goes out."""
+        found = self._live_policy_by_server.items()
+        return [name for name, each in found if each.rewrites and each.fails_closed]
 
     def apply_to_server(self, server: ServerSettings, options: ServerOptions) -> ServerOptions:
         """Apply the settings of a server. Returns its options with the policy included."""

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -45,6 +45,27 @@ class ActiveHooks:
         if conversation:
             return (server, conversation) in self._pending
         return any(asked == server for asked, _ in self._pending)
+
+
+class TurnDepth:
+    """Tracks the depth of turns that wait for servers, so that chains of turns stay finite."""
+
+    def __init__(self) -> None:
+        self._waits: Counter[tuple[str, int]] = Counter()
+
+    @contextmanager
+    def awaiting(self, servers: Iterable[str], depth: int) -> Generator[None]:
+        """Mark that a turn of this depth waits for these servers inside the context."""
+        now = Counter((server, depth) for server in servers)
+        self._waits += now
+        try:
+            yield
+        finally:
+            self._waits -= now
+
+    def depth_of(self, server: str) -> int:
+        """Return the depth of a turn that this server would cause now."""
+        return max((depth + 1 for asked, depth in self._waits if asked == server), default=0)
 
 
 TIMEOUT: Final = "timeout"
@@ -90,15 +111,20 @@ class BeforeInferenceHooks:
         self._active_hooks = active_hooks
         self._settings = settings
 
-    def servers_to_ask(self, caused_by: str) -> list[LiveServer]:
-        """Return the servers to ask, in the order in which their injections appear."""
-        here = self._live_host.servers_using(FeatureUse.BEFORE)
-        return [each for each in here if each.declared.before and each.server != caused_by]
+    def servers_to_ask(self, prompt_author: str = "") -> list[LiveServer]:
+        """Return the servers to ask, in the order in which their injections appear.
 
-    async def gather(self, context: HookContext, caused_by: str) -> Sequence[InjectionRequest]:
+        The server that wrote the whole prompt itself is not asked what to add to it.
+        """
+        here = self._live_host.servers_using(FeatureUse.BEFORE)
+        return [each for each in here if each.declared.before and each.server != prompt_author]
+
+    async def gather(
+        self, context: HookContext, prompt_author: str = ""
+    ) -> Sequence[InjectionRequest]:
         """Ask all servers at once and return the injections that are permitted and fit."""
         answers = await asyncio.gather(
-            *(self._ask_server(each, context) for each in self.servers_to_ask(caused_by))
+            *(self._ask_server(each, context) for each in self.servers_to_ask(prompt_author))
         )
         kept, left_out = model.fit_injections(
             [given for answer in answers for given in answer], self._settings.max_injected_tokens
@@ -188,35 +214,40 @@ class AfterInferenceHooks:
         self._guards = guards
         self._background_tasks = BackgroundTasks("servers with reply hooks")
 
-    def rewriters(self, caused_by: str) -> list[LiveServer]:
-        return [each for each in self._hooked_servers(caused_by) if _may_rewrite(each)]
+    def rewriters(self) -> list[LiveServer]:
+        return [each for each in self._hooked_servers() if _may_rewrite(each)]
 
-    def may_change_output(self, caused_by: str) -> bool:
+    def may_change_output(self) -> bool:
         """Whether a server may change the output, so that it must not be streamed first."""
-        return bool(self.rewriters(caused_by)) or bool(self._missing_guards(caused_by))
+        return bool(self.rewriters()) or bool(self._missing_guards())
 
-    async def review(
-        self, context: HookContext, text: str, usage: TokenUsage, caused_by: str
-    ) -> ReviewedOutput:
-        """Let each server that may rewrite the output review it, one after the other."""
+    async def review(self, context: HookContext, text: str, usage: TokenUsage) -> ReviewedOutput:
+        """Let each server that may rewrite the output review it, one after the other.
+
+        A server also reviews the output that it caused itself. (D-69)
+        """
         looked = ReviewedOutput(text)
-        for missing in self._missing_guards(caused_by):
+        for missing in self._missing_guards():
             self._record_audit(missing, context, REVIEWER_MISSING)
             looked.withheld_by = missing
             return looked
-        for hosted in self.rewriters(caused_by):
+        for hosted in self.rewriters():
             await self._review_by_server(hosted, context, looked, usage)
             if looked.withheld_by:
                 return looked
         return looked
 
     def notify_observers(
-        self, context: HookContext, text: str, usage: TokenUsage, caused_by: str
+        self, context: HookContext, text: str, usage: TokenUsage, recipient: str = ""
     ) -> None:
-        """Send the output to the servers that only observe. Delivery is not guaranteed."""
+        """Send the output to the servers that only observe. Delivery is not guaranteed.
+
+        The server that gets the output as the answer to its own request is not notified. It would
+        otherwise observe each inference that it requests about what it observed, without end.
+        """
         told = context.after_params(text, usage)
-        for hosted in self._hooked_servers(caused_by):
-            if not _may_rewrite(hosted):
+        for hosted in self._hooked_servers():
+            if not _may_rewrite(hosted) and hosted.server != recipient:
                 self._background_tasks.start(
                     self._notify_observer(hosted, context, told), at_once=True
                 )
@@ -224,14 +255,13 @@ class AfterInferenceHooks:
     def stop(self) -> None:
         self._background_tasks.cancel()
 
-    def _hooked_servers(self, caused_by: str) -> list[LiveServer]:
+    def _hooked_servers(self) -> list[LiveServer]:
         here = self._live_host.servers_using(FeatureUse.AFTER)
-        return [each for each in here if each.declared.after and each.server != caused_by]
+        return [each for each in here if each.declared.after]
 
-    def _missing_guards(self, caused_by: str) -> list[str]:
+    def _missing_guards(self) -> list[str]:
         """Return the guards that cannot review, because they are disconnected or not permitted."""
-        looking = {each.server for each in self.rewriters(caused_by)} | {caused_by}
-        return sorted(set(self._guards()) - looking)
+        return sorted(set(self._guards()) - {each.server for each in self.rewriters()})
 
     async def _review_by_server(
         self,

@@ -30,9 +30,8 @@ class TurnOrigin(StrEnum):
 class TurnCause:
     """Why a turn is taken. `key` is permanent: a cause has at most one turn.
 
-    `server` is the server whose message caused the turn. Its hooks are skipped in that turn.
-    `depth` is the length of the chain of turns that caused each other. (D-69) `party` is the
-    principal that calls the tools and pays.
+    `server` is the server whose message caused the turn. `depth` is the length of the chain of
+    turns that caused each other. (D-69) `party` is the principal that calls the tools and pays.
     """
 
     origin: TurnOrigin

@@ -2,9 +2,8 @@
 
 import asyncio
 import secrets
-from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, cast
 
@@ -42,7 +41,12 @@ from comity.live.hooks.model import (
     safe_label,
     tokens_of,
 )
-from comity.live.hooks.service import AfterInferenceHooks, BeforeInferenceHooks, ReviewedOutput
+from comity.live.hooks.service import (
+    AfterInferenceHooks,
+    BeforeInferenceHooks,
+    ReviewedOutput,
+    TurnDepth,
+)
 from comity.live.settings import TurnSettings
 from comity.live.turns import model
 from comity.live.turns import model as turns
@@ -66,28 +70,6 @@ from comity.mcp.mgp import EXTENSION_KEY, VERSION, MgpExtension
 from comity.sessions.calls import Call
 from comity.sessions.client_streams import ClientStream
 from comity.telemetry.tracing import Headers
-
-
-class TurnDepth:
-    """Tracks the depth of turns that wait for servers, so that chains of turns stay finite."""
-
-    def __init__(self) -> None:
-        self._waits: Counter[tuple[str, int]] = Counter()
-
-    @contextmanager
-    def awaiting(self, servers: Iterable[str], depth: int) -> Generator[None]:
-        """Mark that a turn of this depth waits for these servers inside the context."""
-        now = Counter((server, depth) for server in servers)
-        self._waits += now
-        try:
-            yield
-        finally:
-            self._waits -= now
-
-    def depth_of(self, server: str) -> int:
-        """Return the depth of a turn that this server would cause now."""
-        return max((depth + 1 for asked, depth in self._waits if asked == server), default=0)
-
 
 CONTINUE_MESSAGE: Final = to_text_content("(Go on.)")
 NOTHING_SAID: Final = "(no reply)"
@@ -547,8 +529,8 @@ class TurnRunner:
             raise MalformedMessage(f"{cause.party} is disabled", ACCESS_DENIED)
         info = engine.info(conversation=turn.conversation)
         moment = self._hook_context(turn, errand, info)
-        output.is_open = not company.after.may_change_output(cause.server)
-        given = await self._gather_injections(moment, errand)
+        output.is_open = not company.after.may_change_output()
+        given = await self._gather_injections(moment, cause.depth)
         placed = injections.place_injections(given, secrets.token_hex(8))
         system = (*company.system, *placed.system)
         user = build_user_step(turn, placed)
@@ -569,14 +551,12 @@ class TurnRunner:
         return HookContext(turn.id, turn.conversation, turn.index, user, info, channels)
 
     async def _gather_injections(
-        self, context: HookContext, request: TurnRequest
+        self, context: HookContext, depth: int
     ) -> Sequence[InjectionRequest]:
-        caused_by = request.cause.server
-        asked_now = self._dependencies.before.servers_to_ask(caused_by)
-        with self._dependencies.turn_depth.awaiting(
-            (each.server for each in asked_now), request.cause.depth
-        ):
-            return await self._dependencies.before.gather(context, caused_by)
+        before = self._dependencies.before
+        asked_now = (each.server for each in before.servers_to_ask())
+        with self._dependencies.turn_depth.awaiting(asked_now, depth):
+            return await before.gather(context)
 
     async def _load_history(
         self, turn: StoredTurn, info: ModelInfo, present: tuple[Content, ...]
@@ -710,9 +690,9 @@ class TurnRunner:
 
     async def _review_output(self, active_turn: _ActiveTurn, text: str) -> ReviewedOutput:
         cause, after = active_turn.request.cause, self._dependencies.after
-        asked_now = (each.server for each in after.rewriters(cause.server))
+        asked_now = (each.server for each in after.rewriters())
         with self._dependencies.turn_depth.awaiting(asked_now, cause.depth):
-            return await after.review(active_turn.context, text, active_turn.usage, cause.server)
+            return await after.review(active_turn.context, text, active_turn.usage)
 
     async def deliver(self, turn: StoredTurn) -> str:
         """Deliver the output to all targets, and return the failures as text.
@@ -747,6 +727,4 @@ class TurnRunner:
             info = engine.info(conversation=turn.conversation)
             moment = self._hook_context(turn, errand, info)
             text = text_of(turn.said)
-            self._dependencies.after.notify_observers(
-                moment, text, turn.facts.usage, errand.cause.server
-            )
+            self._dependencies.after.notify_observers(moment, text, turn.facts.usage)
