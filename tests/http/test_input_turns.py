@@ -25,6 +25,7 @@ from tests.support.listening import (
     listening,
     on_both_loops,
 )
+from tests.support.loop_turns import Ticks
 
 pytestmark = pytest.mark.integration
 
@@ -34,32 +35,6 @@ CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 MANY_HEADERS = b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a:\r\n" * 15_000
 WORST_TURN = 2 * (TURN_BYTES + PORTION_BYTES)
 """The bytes of two turns: one may end, and the next begin, between two ticks of the test."""
-
-
-class Ticks:
-    """Counts calls in each turn of the event loop."""
-
-    def __init__(self) -> None:
-        self.worst = self.total = self.turns = 0
-        self._now = 0
-
-    def count(self) -> None:
-        self._now += 1
-        self.total += 1
-
-    def _tick(self) -> None:
-        self.worst = max(self.worst, self._now)
-        self._now = 0
-        self.turns += 1
-        self._handle = asyncio.get_running_loop().call_soon(self._tick)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        self._tick()
-        try:
-            yield
-        finally:
-            self._handle.cancel()
 
 
 @asynccontextmanager

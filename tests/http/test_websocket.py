@@ -3,14 +3,28 @@
 import asyncio
 import base64
 import os
+from collections.abc import Callable
 
+import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.frames import Frame, Opcode
 
+from comity.http.request_turns import TURN_BYTES
 from comity.http.server import event_loop
-from comity.http.websocket import CLOSING_SECONDS, TOO_SLOW, WebSocketConnection, encode_text_frame
+from comity.http.websocket import (
+    CLOSING_SECONDS,
+    FRAME_COST,
+    FRAMES_WITHOUT_MESSAGE,
+    PIECE_BYTES,
+    TOO_SLOW,
+    WebSocketConnection,
+    encode_text_frame,
+)
 from tests.http.socket_shell import SECONDS, SMALL, Heard, closed, masked, raw, shell
 from tests.support.cases import loop_over
+from tests.support.loop_turns import Ticks
+
+FRAMES = 30_000
 
 
 @loop_over("size", [0, 1, 125, 126, 65_535, 65_536, 100_000])
@@ -86,16 +100,70 @@ async def test_whoever_still_sends_much_reads_why_it_was_too_much() -> None:
         assert (await closed(client))[0] == 1009
 
 
-async def test_any_number_of_empty_fragments_is_one_short_message() -> None:
+async def test_a_few_empty_fragments_and_pings_are_no_harm() -> None:
     async with shell() as scene:
-        client, socket, heard = await scene.connects()
+        client, socket, heard = await scene.connects(ping_interval=None)
         await raw(client, masked(Opcode.TEXT, b"{", is_last=False))
-        for _ in range(20):
-            await raw(client, masked(Opcode.CONT, b"", is_last=False) * 1_000)
+        await raw(client, masked(Opcode.CONT, is_last=False) * (FRAMES_WITHOUT_MESSAGE.burst // 2))
         await raw(client, masked(Opcode.CONT, b"}"))
+        await raw(client, masked(Opcode.PONG) * (FRAMES_WITHOUT_MESSAGE.burst // 2 - 1))
         await heard.until(lambda h: h.messages)
         assert heard.messages == [b"{}"]
+        scene.passes(1.0)
+        await raw(client, masked(Opcode.PONG) * (FRAMES_WITHOUT_MESSAGE.count - 1))
+        async with asyncio.timeout(SECONDS):
+            await (await client.ping())
         assert socket.is_open
+
+
+FLOODS = {
+    "empty fragments": masked(Opcode.CONT, is_last=False),
+    "tiny fragments": masked(Opcode.CONT, b"a", is_last=False),
+    "pings": masked(Opcode.PING),
+    "pongs": masked(Opcode.PONG),
+    "texts": masked(Opcode.TEXT, b"{}"),
+}
+WORST_TURN = 2 * (TURN_BYTES // FRAME_COST + PIECE_BYTES // 6)
+"""The frames of two turns: one may end, and the next begin, between two ticks of the test."""
+
+
+async def floods(kind: str) -> None:
+    """One client sends very many frames while another is served."""
+    ticks = Ticks()
+    inner: Callable[..., None] = vars(WebSocketConnection)["_see"]
+
+    def count(self: WebSocketConnection, event: object) -> None:
+        ticks.count()
+        inner(self, event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WebSocketConnection, "_see", count)
+        async with shell() as scene, ticks.running():
+            eager, _, heard = await scene.connects(ping_interval=None)
+            calm, _, beside = await scene.connects(ping_interval=None)
+            begin = masked(Opcode.TEXT, b"{", is_last=False) if "fragments" in kind else b""
+            eager.transport.write(begin + FLOODS[kind] * FRAMES)
+            for number in range(5):
+                await calm.send(str(number))
+                await beside.until(lambda h, n=number: len(h.messages) == n + 1)
+            if kind == "texts":
+                await heard.until(lambda h: len(h.messages) == FRAMES)
+            else:
+                assert (await closed(eager))[0] == 1008
+                assert heard.messages == []
+                assert ticks.total <= 2 * FRAMES_WITHOUT_MESSAGE.burst
+            await calm.send("last")
+            await beside.until(lambda h: h.messages[-1] == b"last")
+    assert ticks.worst <= WORST_TURN
+
+
+@loop_over("kind", FLOODS)
+def test_a_flood_of_frames_costs_little_in_a_turn_and_ends_where_it_says_nothing(
+    kind: str,
+) -> None:
+    for new_loop in (asyncio.new_event_loop, event_loop):
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(floods(kind), SECONDS))
 
 
 @loop_over(("code", "is_clean"), [(1000, True), (1001, True), (4000, False)])
@@ -221,10 +289,11 @@ async def test_who_asks_for_signs_of_life_and_reads_none_of_them_is_cut_off() ->
         client.transport.pause_reading()
         pings = masked(Opcode.PING, b"x" * 125) * 500
         async with asyncio.timeout(SECONDS):
-            while not heard.ended:
+            while socket.is_open:
                 client.transport.write(pings)
                 await asyncio.sleep(0)
-        assert not socket.is_open
+        scene.passes(CLOSING_SECONDS + 0.1)
+        await heard.until(lambda h: h.ended)
         client.transport.abort()
 
 
