@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import resource
+import signal
 import socket
 import sqlite3
 import struct
@@ -254,7 +255,60 @@ def leave_an_open_program_with_the_rights_of_the_gateway() -> object:
     return os.fchmod(opened, 0o2755)
 
 
+def open_what_it_may_read() -> int:
+    return os.open(Path(TARGET["readable"], "data"), os.O_RDONLY)
+
+
+@probe
+def take_a_lease_of_what_it_may_read() -> object:
+    return fcntl.fcntl(open_what_it_may_read(), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+
+
+@probe
+def take_a_delegation_of_what_it_may_read() -> object:
+    asked = ctypes.create_string_buffer(struct.pack("IHH", 0, 0, 0))
+    return call(TARGET["calls"]["fcntl"], open_what_it_may_read(), 1040, asked)
+
+
+@probe
+def be_told_of_changes_by_signals() -> object:
+    opened = os.open(TARGET["readable"], os.O_RDONLY)
+    return fcntl.fcntl(opened, fcntl.F_NOTIFY, fcntl.DN_MODIFY | fcntl.DN_MULTISHOT)
+
+
+def use_each_request_for_attributes() -> None:
+    def use(request: int) -> Callable[[], object]:
+        values = ctypes.create_string_buffer(128)
+        return lambda: call(
+            TARGET["calls"]["ioctl"], open_what_it_may_read(), ctypes.c_ulong(request), values
+        )
+
+    for name, request in TARGET["attribute_requests"].items():
+        PROBES[f"use_{name}"] = use(request)
+
+
+use_each_request_for_attributes()
+
+
 # Other processes.
+
+
+@probe
+def signal_the_gateway_by_an_asynchronous_pipe() -> object:
+    """The kernel accepts the order. The test sees whether it got the signal."""
+    reading, writing = os.pipe()
+    call(TARGET["calls"]["fcntl"], reading, 8, TARGET["pid"])
+    call(TARGET["calls"]["fcntl"], reading, 10, signal.SIGURG)
+    fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(writing, b"x")
+    raise OSError("the test looks at the signal")
+
+
+@probe
+def signal_every_process() -> object:
+    """A namespace has other processes that may get it. The test sees whether it got the signal."""
+    os.kill(-1, signal.SIGURG)
+    raise OSError("the test looks at the signal")
 
 
 @probe
@@ -478,6 +532,89 @@ def connect_to_a_socket_in_a_granted_folder() -> object:
 @probe
 def connect_to_an_abstract_socket() -> object:
     return connect(socket.AF_UNIX, "\0" + TARGET["abstract"])
+
+
+def datagram_pair(kind: int = socket.SOCK_DGRAM) -> socket.socket:
+    """Return one of two Unix sockets. A raw one is a datagram socket too."""
+    pair = (ctypes.c_int * 2)()
+    call(TARGET["calls"]["socketpair"], socket.AF_UNIX, kind, 0, pair)
+    os.close(pair[1])
+    return socket.socket(fileno=pair[0])
+
+
+@probe
+def send_a_datagram_to_a_socket_in_the_file_system() -> object:
+    return datagram_pair().sendto(b"x", TARGET["datagram"])
+
+
+@probe
+def send_a_datagram_to_a_socket_in_a_granted_folder() -> object:
+    return datagram_pair().sendto(b"x", str(Path(TARGET["readable"], "datagram")))
+
+
+@probe
+def send_a_datagram_from_a_raw_socket() -> object:
+    granted = str(Path(TARGET["readable"], "datagram"))
+    return datagram_pair(socket.SOCK_RAW).sendto(b"x", granted)
+
+
+@probe
+def connect_a_datagram_socket_and_send() -> object:
+    made = datagram_pair()
+    made.connect(str(Path(TARGET["readable"], "datagram")))
+    return made.send(b"x")
+
+
+@probe
+def send_a_datagram_to_an_abstract_socket() -> object:
+    return datagram_pair().sendto(b"x", "\0" + TARGET["abstract"] + "-datagram")
+
+
+@probe
+def pass_an_open_file_out() -> object:
+    opened = os.open(Path(TARGET["readable"], "data"), os.O_RDONLY)
+    granted = str(Path(TARGET["readable"], "datagram"))
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", opened))
+    return datagram_pair().sendmsg([b"x"], [rights], 0, granted)
+
+
+@probe
+def take_an_open_file_from_outside() -> object:
+    made, own = datagram_pair(), str(Path(TARGET["writable"], "own"))
+    made.bind(own)
+    made.settimeout(2)
+    # Only the socket that it is connected to may send to it.
+    made.connect(str(Path(TARGET["readable"], "datagram")))
+    made.send(own.encode())
+    _, passed, _, _ = made.recvmsg(100, 100)
+    return os.read(struct.unpack("i", passed[0][2][:4])[0], 100)
+
+
+@probe
+def connect_a_pair_of_packets_elsewhere() -> object:
+    made, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return made.connect(TARGET["unix"])
+
+
+@probe
+def connect_a_pair_of_streams_elsewhere() -> object:
+    made, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return made.connect(TARGET["unix"])
+
+
+@probe
+def load_a_protocol_by_a_pair_of_sockets() -> object:
+    pair = (ctypes.c_int * 2)()
+    reached: list[int] = []
+    for family in range(2, 46):
+        try:
+            call(TARGET["calls"]["socketpair"], family, socket.SOCK_STREAM, 0, pair)
+        except OSError:
+            continue
+        reached.append(family)
+    if not reached:
+        raise OSError("all were refused")
+    return reached
 
 
 @probe
@@ -804,6 +941,22 @@ def read_what_it_was_granted() -> object:
 @normal
 def write_where_it_was_granted() -> object:
     return Path(TARGET["writable"], "new").write_text("x")
+
+
+@normal
+def talk_over_pairs_of_sockets() -> object:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        one, other = socket.socketpair(socket.AF_UNIX, kind)
+        one.sendall(b"x")
+        other.recv(1)
+    return "both"
+
+
+@normal
+def lock_a_file_of_its_own() -> object:
+    opened = os.open(SCRATCH / "locked", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(opened, fcntl.LOCK_EX)
+    return fcntl.fcntl(opened, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
 
 
 @normal

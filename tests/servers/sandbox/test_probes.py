@@ -4,12 +4,14 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,8 @@ COLUMN = 0 if os.uname().machine == "x86_64" else 1
 CALLS = {name: numbers[COLUMN] for name, numbers in stage.REFUSED_CALLS.items()} | {
     "clone": stage.CLONE_CALLS[os.uname().machine],
     "ioctl": stage.IOCTL_CALLS[os.uname().machine],
+    "socketpair": stage.SOCKET_PAIR_CALLS[os.uname().machine],
+    "fcntl": (72, 25)[COLUMN],
     "sendmmsg": (307, 269)[COLUMN],
     "ioprio_set": (251, 30)[COLUMN],
     "utimensat": (280, 88)[COLUMN],
@@ -81,6 +85,15 @@ def attacked(place: Path, python: Path, user: int) -> Generator[Attacked]:
             made = opened.enter_context(socket.socket(socket.AF_UNIX))
             made.bind(address)
             made.listen(4)
+        for address in (
+            str(place / "datagram"),
+            str(place / "readable" / "datagram"),
+            f"\0{abstract}-datagram",
+        ):
+            bound = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            bound.bind(address)
+            threading.Thread(target=pass_the_secret, args=(bound, place), daemon=True).start()
+            opened.callback(bound.shutdown, socket.SHUT_RDWR)
         for each in (place, *place.rglob("*")):
             if not each.is_symlink():
                 os.chown(each, user, user)
@@ -94,6 +107,7 @@ def attacked(place: Path, python: Path, user: int) -> Generator[Attacked]:
                 "writable": str(place / "writable"),
                 "other_scratch": str(place / "other"),
                 "unix": str(place / "unix"),
+                "datagram": str(place / "datagram"),
                 "abstract": abstract,
                 "port": listeners[0].getsockname()[1],
                 "port6": listeners[1].getsockname()[1],
@@ -101,10 +115,19 @@ def attacked(place: Path, python: Path, user: int) -> Generator[Attacked]:
                 "calls": CALLS,
                 "namespaces": True,
                 "shared_user_calls": {},
+                "attribute_requests": stage.ATTRIBUTE_REQUESTS,
                 "script": script,
             },
             user,
         )
+
+
+def pass_the_secret(bound: socket.socket, place: Path) -> None:
+    """Send the open secret to every socket that asks, as an accomplice outside would."""
+    while asked := bound.recv(200):
+        with (place / "home" / "secret").open() as secret, suppress(OSError):
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", secret.fileno()))
+            bound.sendmsg([b"x"], [rights], 0, os.fsdecode(asked))
 
 
 @contextmanager
@@ -230,8 +253,12 @@ def test_no_probe_leaves_the_sandbox_and_normal_work_goes_on(
     tmp_path: Path,
     public_python: Path,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     skip_without(level)
+    signals = list[int]()
+    before = signal.signal(signal.SIGURG, lambda number, _: signals.append(number))
+    request.addfinalizer(lambda: signal.signal(signal.SIGURG, before))
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(folder.stat().st_mode | 0o055)
     monkeypatch.setattr(sys, "_base_executable", str(public_python))
@@ -248,7 +275,8 @@ def test_no_probe_leaves_the_sandbox_and_normal_work_goes_on(
     opened = {name: why for name, (is_open, why) in found["probes"].items() if is_open}
     broken = {name: why for name, (works, why) in found["normal"].items() if not works}
     assert (opened, broken) == ({}, {})
-    assert (len(found["probes"]) >= 100, len(found["normal"])) == (True, 11)
+    assert (len(found["probes"]) >= 100, len(found["normal"])) == (True, 13)
+    assert signals == []
 
 
 def test_the_probes_succeed_without_a_sandbox(tmp_path: Path) -> None:
@@ -259,14 +287,19 @@ def test_the_probes_succeed_without_a_sandbox(tmp_path: Path) -> None:
         harmless = [sys.executable, "-c", _ONLY_HARMLESS, str(HOSTILE)]
         done = subprocess.run(harmless, env=env, capture_output=True, timeout=60, check=False)
     found = json.loads(done.stdout)
-    assert {name for name, (is_open, _) in found.items() if not is_open} == set()
+    assert {name: why for name, (is_open, why) in found.items() if not is_open} == {}
 
 
 _ONLY_HARMLESS = """
 import contextlib, io, json, runpy, sys
 names = ("read_a_secret_of_the_home", "write_to_a_folder_it_may_read", "signal_the_gateway",
     "connect_to_this_machine", "connect_over_version_6", "connect_to_an_abstract_socket",
-    "connect_to_a_socket_in_the_file_system", "connect_to_a_socket_in_a_granted_folder",
+    "connect_to_a_socket_in_the_file_system", "connect_a_datagram_socket_and_send",
+    "send_a_datagram_to_a_socket_in_the_file_system", "send_a_datagram_from_a_raw_socket",
+    "send_a_datagram_to_an_abstract_socket", "pass_an_open_file_out",
+    "take_an_open_file_from_outside", "take_a_lease_of_what_it_may_read",
+    "be_told_of_changes_by_signals", "load_a_protocol_by_a_pair_of_sockets",
+    "connect_to_a_socket_in_a_granted_folder",
     "execute_a_shell", "execute_a_shell_by_the_loader", "execute_a_copy_in_scratch",
     "execute_a_script_in_scratch", "execute_from_memory", "follow_a_link_in_a_granted_folder",
     "read_the_scratch_of_another_server", "listen_on_a_port", "send_a_datagram",

@@ -291,13 +291,37 @@ _REFUSED_EXECUTION: Mapping[str, tuple[int | None, int | None]] = {
     "execveat": (322, 281),
 }
 _SOCKET, _CLONE3 = {_X86: 41, _ARM: 198}, 435
+SOCKET_PAIR_CALLS = {_X86: 53, _ARM: 199}
+_FCNTL = {_X86: 72, _ARM: 25}
 CLONE_CALLS = {_X86: 56, _ARM: 220}
 IOCTL_CALLS = {_X86: 16, _ARM: 29}
 # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID and NET.
 _NAMESPACE_FLAGS = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x70000000
 # These put text into a terminal as if somebody had typed it.
 _TERMINAL_REQUESTS = (0x5412, 0x541C)
-_IPV4, _IPV6, _STREAM, _TYPE_MASK, _TCP = 2, 10, 1, 0xF, 6
+# A lease or a delegation makes everybody wait who opens the file to write. A notification sends
+# signals. These are F_SETLEASE, F_NOTIFY and F_SETDELEG.
+_REFUSED_CONTROLS = (1024, 1026, 1040)
+# Landlock has no rule for attributes, and a file that may only be read has them too.
+ATTRIBUTE_REQUESTS: Mapping[str, int] = {
+    "FS_IOC_SETFLAGS": 0x40086602,
+    "FS_IOC32_SETFLAGS": 0x40046602,
+    "FS_IOC_SETVERSION": 0x40087602,
+    "FS_IOC32_SETVERSION": 0x40047602,
+    "EXT4_IOC_SETVERSION": 0x40086604,
+    "EXT4_IOC32_SETVERSION": 0x40046604,
+    # Extended flags, and the project whose quota the file counts for.
+    "FS_IOC_FSSETXATTR": 0x401C5820,
+    # Nobody can ever write to such a file again.
+    "FS_IOC_ENABLE_VERITY": 0x40806685,
+    "FS_IOC_SET_ENCRYPTION_POLICY": 0x800C6613,
+    "FS_IOC_ADD_ENCRYPTION_KEY": 0xC0506617,
+    "FS_IOC_REMOVE_ENCRYPTION_KEY": 0xC0406618,
+    "BTRFS_IOC_SUBVOL_SETFLAGS": 0x4008941A,
+    "F2FS_IOC_SET_PIN_FILE": 0x4004F50D,
+    "FAT_IOCTL_SET_ATTRIBUTES": 0x40047211,
+}
+_UNIX, _IPV4, _IPV6, _STREAM, _PACKETS, _TYPE_MASK, _TCP = 1, 2, 10, 1, 5, 0xF, 6
 
 _Step = tuple[int, int, int, int]
 
@@ -357,11 +381,13 @@ def _filter_program(machine: str, *, network: bool, execution: bool, namespaces:
     steps += _guard_call(
         CLONE_CALLS[machine], [_load_argument(0), (_HAS_BITS, 0, 1, _NAMESPACE_FLAGS), refuse]
     )
-    terminal = [(_EQUAL, 0, 1, each) for each in _TERMINAL_REQUESTS]
-    steps += _guard_call(
-        IOCTL_CALLS[machine],
-        [_load_argument(1), *(part for check in terminal for part in (check, refuse))],
-    )
+    for call, refused in (
+        (IOCTL_CALLS[machine], (*_TERMINAL_REQUESTS, *ATTRIBUTE_REQUESTS.values())),
+        (_FCNTL[machine], _REFUSED_CONTROLS),
+    ):
+        checks = [part for each in refused for part in ((_EQUAL, 0, 1, each), refuse)]
+        steps += _guard_call(call, [_load_argument(1), *checks])
+    steps += _guard_call(SOCKET_PAIR_CALLS[machine], _allow_connected_pair(refuse))
     if network:
         steps += _guard_call(_SOCKET[machine], _allow_tcp(refuse))
     else:
@@ -401,6 +427,23 @@ def _allow_tcp(refuse: _Step) -> list[_Step]:
         _load_argument(2),
         (_EQUAL, 2, 0, 0),
         (_EQUAL, 1, 0, _TCP),
+        refuse,
+    ]
+
+
+def _allow_connected_pair(refuse: _Step) -> list[_Step]:
+    """Return the checks of a pair of sockets: Unix sockets that stay connected to each other.
+
+    A datagram socket reaches every other one in the file system, and passes open files on.
+    """
+    return [
+        _load_argument(0),
+        (_EQUAL, 1, 0, _UNIX),
+        refuse,
+        _load_argument(1),
+        (_AND, 0, 0, _TYPE_MASK),
+        (_EQUAL, 2, 0, _STREAM),
+        (_EQUAL, 1, 0, _PACKETS),
         refuse,
     ]
 
