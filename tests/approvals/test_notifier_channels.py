@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 import ssl
 import threading
 from collections.abc import AsyncGenerator, Generator, Iterator
@@ -12,6 +13,7 @@ from dataclasses import replace
 from email.message import EmailMessage
 from email.parser import BytesParser
 from email.policy import SMTP as SMTP_POLICY
+from html import unescape
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -20,6 +22,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 from comity.approvals.model import (
     ApprovalAnswer,
     ApprovalDecision,
+    ApprovalKind,
     ApprovalRequest,
     ApprovalState,
 )
@@ -447,6 +450,21 @@ def test_hostile_text_adds_no_header_and_no_markup_to_mail() -> None:
     assert text.count("<a ") == 1
     assert "\u202e" not in text
     channel.close()
+
+
+@pytest.mark.parametrize(
+    "phase", [NoticePhase.REQUESTED, NoticePhase.ESCALATED, NoticePhase.DIGEST]
+)
+def test_mail_has_no_link_that_a_server_wrote(phase: NoticePhase) -> None:
+    written = "Sign in at https://evil.example/a or WWW.evil.example, HTTP://evil.example"
+    asked = a_request(kind=ApprovalKind.INPUT, message=written, tool=written)
+    channel = a_mail_channel(25)
+    message = channel.compose(ApprovalNotice(phase, NOW, (asked,), ANA))
+    channel.close()
+    parts = [cast("EmailMessage", each).get_content() for each in message.iter_parts()]
+    for text in (str(message["Subject"]), *parts):
+        found = re.findall(r"(?i)(?:[a-z]+://|www\.)[^\s<\"]+", text)
+        assert {unescape(each).rstrip(":") for each in found} <= {page_url(asked, ANA)}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from comity.approvals.notifiers.messages import (
     notice_title,
     request_facts,
     shorten,
+    without_links,
 )
 from comity.approvals.notifiers.model import (
     PERSON_PREFIX,
@@ -123,12 +124,13 @@ class EmailChannel:
         if notice.phase is NoticePhase.DIGEST:
             shown = notice.requests[:MAX_DIGEST_REQUESTS]
             return [
-                NoticeFact(self._page_url(each, notice.recipient), digest_line(each))
+                NoticeFact(self._page_url(each, notice.recipient), without_links(digest_line(each)))
                 for each in shown
             ], ""
         request = notice.request
         url = self._page_url(request, notice.recipient) if request.is_open else ""
-        return list(request_facts(request)), url
+        facts = request_facts(request)
+        return [each._replace(text=without_links(each.text)) for each in facts], url
 
     def _deliver(self, message: EmailMessage) -> None:
         settings = self._settings
@@ -155,8 +157,12 @@ def address_of(person: str, addresses: Mapping[str, str]) -> str | None:
     return found if _ADDRESS.fullmatch(found) else None
 
 
+def _title(notice: ApprovalNotice) -> str:
+    return without_links(notice_title(notice))
+
+
 def _subject(notice: ApprovalNotice) -> str:
-    title = shorten(notice_title(notice), MAX_TITLE_LENGTH)
+    title = shorten(_title(notice), MAX_TITLE_LENGTH)
     is_answer = notice.phase is NoticePhase.CHANGED
     # The titles of all messages about a request are the same, so that they form one thread.
     return f"{'Re: ' if is_answer else ''}[Comity] {title.removeprefix('Not answered yet: ')}"
@@ -176,14 +182,14 @@ def _thread_headers(notice: ApprovalNotice, domain: str) -> Mapping[str, str]:
 
 
 def _plain(notice: ApprovalNotice, rows: list[NoticeFact], url: str) -> str:
-    lines = [notice_title(notice), ""]
+    lines = [_title(notice), ""]
     lines += [f"{each.label}: {each.text}" for each in rows]
     lines += ["", url, _LINK_NOTE] if url else []
     return "\n".join(lines) + "\n"
 
 
 def _html(notice: ApprovalNotice, rows: list[NoticeFact], url: str) -> str:
-    title = escape(notice_title(notice))
+    title = escape(_title(notice))
     if notice.phase is NoticePhase.DIGEST:
         items = "".join(
             f'<li>{escape(each.text)} <a href="{escape(each.label)}">Open</a></li>' for each in rows

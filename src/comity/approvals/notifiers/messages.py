@@ -3,6 +3,7 @@
 Agents and servers wrote most of it. Each kind escapes it for its own format.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from comity.toolkit.text import count_noun
 MAX_TITLE_LENGTH: Final = 300
 MAX_FACT_LENGTH: Final = 500
 MAX_DIGEST_REQUESTS: Final = 20
+_WWW: Final = re.compile(r"\b(www)\.", re.IGNORECASE)
 TEST_TITLE: Final = "This is a test message of Comity."
 _ANSWERED_STATES: Final = frozenset(
     {
@@ -47,6 +49,14 @@ def notice_text(request: ApprovalRequest) -> str:
         until = presentation.format_moment(request.expires_at)
         return f"{presentation.describe_request(request)}{risk}; it can be answered until {until}"
     return f"{presentation.describe_request(request)}{risk}. {presentation.describe_state(request)}"
+
+
+def without_links(text: str) -> str:
+    """Return an untrusted text of which no client makes a link.
+
+    Clients make one of each URL and of each name with `www`, in plain text too.
+    """
+    return _WWW.sub(r"\1 .", text.replace("://", ":/ /"))
 
 
 def shorten(text: str, maximum: int) -> str:

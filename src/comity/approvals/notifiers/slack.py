@@ -23,6 +23,7 @@ from comity.approvals.notifiers.messages import (
     notice_title,
     request_facts,
     shorten,
+    without_links,
 )
 from comity.approvals.notifiers.model import (
     ApprovalNotice,
@@ -324,8 +325,8 @@ class _SlackPayload(Struct):
 def escape_mrkdwn(text: str) -> str:
     """Return a text that Slack shows as it is: without mentions, links and channels."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # Clients make a link of each URL, even where the message asks for no parsing.
-    return escaped.replace("://", ":/ /")
+    # Clients make links even where the message asks for no parsing.
+    return without_links(escaped)
 
 
 def _plain(text: str, maximum: int) -> dict[str, Any]:
