@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from comity.config.trust import content_digest, trust_file
 from tests.conformance.realm import SPOKEN, offer
 from tests.conformance.ways import COMITY, Entry, Frame, House, Talk, on_pipes
 from tests.interop.hand_client import SECONDS
@@ -40,8 +41,10 @@ class Gateway(House):
     program: Program
 
     def configure(self, servers: Mapping[str, Entry]) -> None:
-        """Write its servers anew, and have it look."""
-        self.config.write_text(json.dumps({"mcpServers": servers}))
+        """Write and approve its servers anew, and have it look."""
+        text = json.dumps({"mcpServers": servers})
+        trust_file(self.config, content_digest(text.encode()))
+        self.config.write_text(text)
         os.kill(self.program.pid, signal.SIGHUP)
 
     async def order(self, server: str, what: str) -> Frame:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from comity.config.trust import content_digest, trust_file
 from tests.interop.peers import ROOT
 from tests.interop.processes import Program, answers, running
 from tests.support.piped import COMITY
@@ -38,14 +39,19 @@ class Gateway:
         self.origin = origin
         self._file = file
 
-    def write(self, text: str, *, at_once: bool = True) -> None:
+    def write(self, text: str, *, at_once: bool = True, is_approved: bool = False) -> None:
         """Replace the file; `at_once` does not wait until it is looked at."""
+        if is_approved:
+            trust_file(self._file, content_digest(text.encode()))
         self._file.write_text(text)
         if at_once:
             kill(self.program.pid, signal.SIGHUP)
 
-    def configure(self, *, at_once: bool = True, **servers: Entry) -> None:
-        self.write(json.dumps({"mcpServers": servers}), at_once=at_once)
+    def configure(
+        self, *, at_once: bool = True, is_approved: bool = False, **servers: Entry
+    ) -> None:
+        text = json.dumps({"mcpServers": servers})
+        self.write(text, at_once=at_once, is_approved=is_approved)
 
     @asynccontextmanager
     async def visitor(self, path: str = "/mcp") -> AsyncGenerator[Visitor]:
@@ -125,7 +131,7 @@ async def test_a_server_comes_changes_and_goes_while_another_is_at_work(tmp_path
             assert (after["args"], after["env"]) == (["two"], {"TELLER_NEW": "yes"})
             assert before["life"] != after["life"]
 
-            gateway.configure(a=teller("hold"))
+            gateway.configure(a=teller("hold"), is_approved=True)
             await until_listed(modern, "a__hold")
             await hears_of_tools(stream)
             await hears_of_tools(listening)
@@ -185,7 +191,7 @@ async def test_a_call_on_a_server_that_is_changed_is_answered_before_its_end(
 async def test_a_file_is_followed_without_being_asked(tmp_path: Path) -> None:
     with serving(tmp_path, a=teller("tell")) as gateway:
         async with gateway.visitor() as modern:
-            gateway.configure(b=teller("one"), at_once=False)
+            gateway.configure(b=teller("one"), at_once=False, is_approved=True)
             await until_listed(modern, "b__one")
         gateway.program.wait_for_line("comity: the configuration has changed: added b; removed a")
 
@@ -228,3 +234,44 @@ async def test_a_url_that_cannot_be_keeps_the_whole_change_from_being_taken(
             gateway.program.wait_for_line("not applied: ")
             assert await tools_of(modern) == {"a__tell"}
             assert (await modern.send("GET", path="/servers/b/mcp")).status == 404
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 0), (0, 1), (0, 2), (2, 3)], ids=["empty", "comment", "half", "shorter"]
+)
+async def test_a_file_that_lost_its_end_changes_nothing_before_a_person_approves_it(
+    tmp_path: Path, first: int, last: int, at_once: bool
+) -> None:
+    entry = f'[[servers]]\nid = "{{}}"\ncommand = "{sys.executable}"\nargs = ["{TELLER}", "tell"]\n'
+    file = tmp_path / "comity.toml"
+    parts = ["# Servers\n", entry.format("a"), entry.format("b")]
+    file.write_text("".join(parts))
+    with running([COMITY, "serve", "-c", str(file), "--port", "0"]) as program:
+        origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
+        program.wait_until(lambda: answers(f"{origin}/ready"))
+        gateway = Gateway(program, origin, file)
+        async with gateway.visitor() as old, gateway.visitor() as modern:
+            await until_listed(modern, "a__tell", "b__tell")
+            await old.greet()
+            before = await told_by(old, "a__tell")
+            rest = "".join(parts[first:last])
+            gateway.write(rest, at_once=at_once)
+            await asyncio.to_thread(
+                program.wait_for_line, "not applied: .*`comity config trust .*comity.toml`"
+            )
+            assert await tools_of(modern) == {"a__tell", "b__tell"}
+            assert await told_by(old, "a__tell") == before
+            kept = [name for name in ("a", "b") if f'id = "{name}"' in rest]
+            trust_file(file, content_digest(rest.encode()))
+            await until_listed(modern, *(f"{name}__tell" for name in kept))
+        assert program.said.count("was not applied") == 1
+
+
+async def test_a_file_that_only_loses_a_comment_is_applied_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, a=teller("tell")) as gateway:
+        async with gateway.visitor() as modern:
+            gateway.configure(a=teller("tell", TELLER_NEW="a" * 200))
+            await asyncio.to_thread(gateway.program.wait_for_line, "has changed: changed a")
+            gateway.configure(a=teller("one"))
+            await until_listed(modern, "a__one")

@@ -196,7 +196,11 @@ async def test_a_secret_of_a_changed_configuration_is_hidden_before_it_is_used(
         parts, redactor = visitor.parts, visitor.parts.audit_log_components.redactor
         assert SECRET in redactor.redact_text(f"the value is {SECRET}")
         async with follow_settings(
-            source, parts.upstream_registry, lambda _: None, state=parts.config_state
+            source,
+            source.load(),
+            parts.upstream_registry,
+            lambda _: None,
+            state=parts.config_state,
         ):
             put(
                 config,

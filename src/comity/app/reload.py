@@ -3,6 +3,7 @@
 Rule 1: a configuration with an error changes nothing. Comity reports it once and keeps the old
 one.
 Rule 2: a change does not affect other servers or their clients.
+Rule 3: a file that may be half written changes nothing.
 """
 
 import asyncio
@@ -13,11 +14,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from comity.app.settings import ServerSettings, Settings
 from comity.app.settings_api import ConfigState
-from comity.app.settings_reader import ConfigSource, SettingsChanges, compare_settings
+from comity.app.settings_reader import (
+    ConfigSource,
+    LoadedConfig,
+    SettingsChanges,
+    compare_settings,
+    refuse_lost_end,
+)
 from comity.app.upstreams import UpstreamRegistry
+from comity.config.loader import read_config_bytes
+from comity.config.trust import trust_record
 from comity.config.watch import file_changes
 from comity.errors import Misconfigured
 from comity.http.tls import ListenerCertificate
@@ -27,10 +37,14 @@ from comity.sessions.upstream import TransportFactory
 
 log = logging.getLogger(__name__)
 
+SETTLE_SECONDS: Final = 0.2
+"""The time between the two reads of a file that must be equal."""
+
 
 @asynccontextmanager
 async def follow_settings(
     source: ConfigSource,
+    loaded: LoadedConfig,
     upstream_registry: UpstreamRegistry,
     report: Callable[[str], None],
     apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
@@ -39,10 +53,10 @@ async def follow_settings(
 ) -> AsyncGenerator[None]:
     """Apply changes of the configuration files to servers and policies until the context ends.
 
-    The files of the certificate are watched too.
+    `loaded` is what the gateway was started with. The files of the certificate are watched too.
     """
     reload = SettingsReloader(
-        source, upstream_registry, report, apply_policy, certificate, state=state
+        source, loaded, upstream_registry, report, apply_policy, certificate, state=state
     )
     running = asyncio.ensure_future(reload.run())
     try:
@@ -59,6 +73,7 @@ class SettingsReloader:
     def __init__(
         self,
         source: ConfigSource,
+        loaded: LoadedConfig,
         upstream_registry: UpstreamRegistry,
         report: Callable[[str], None],
         apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
@@ -67,6 +82,7 @@ class SettingsReloader:
         state: ConfigState | None = None,
     ) -> None:
         self._source = source
+        self._loaded = loaded
         self._state = state or ConfigState(upstream_registry.settings)
         self._state.watch(source)
         self._certificate = certificate
@@ -83,7 +99,8 @@ class SettingsReloader:
         asked = asyncio.Event()
         with _handle_sighup(asked):
             watched = self._source.watched_paths
-            watched += tuple(dict.fromkeys(map(lock_path, watched)))
+            approvals = map(trust_record, watched)
+            watched += tuple(dict.fromkeys((*map(lock_path, watched), *approvals)))
             if self._certificate is not None:
                 watched += self._certificate.paths
             async with aclosing(file_changes(watched, asked)) as heard:
@@ -102,8 +119,14 @@ class SettingsReloader:
         try:
             # Reads in a thread, because a long file or a slow disk would block the event loop.
             found = await asyncio.to_thread(self._source.load)
+            await asyncio.sleep(SETTLE_SECONDS)
+            if await asyncio.to_thread(_has_changed_since, found):
+                # The watcher reports the file again once it is stable.
+                return
+            await asyncio.to_thread(refuse_lost_end, self._loaded, found)
             await asyncio.to_thread(self._state.learn_secrets, found.settings)
             self._apply_settings(found.settings)
+            self._loaded = found
             if self._apply_policy is not None:
                 await self._apply_policy(found.settings)
             self._reported_errors = ""
@@ -196,6 +219,10 @@ class SettingsReloader:
             server.id, ShutdownReason.CONFIGURATION_CHANGE
         )
         self._upstream_registry.add(server, transport_factory)
+
+
+def _has_changed_since(loaded: LoadedConfig) -> bool:
+    return any(read_config_bytes(file.path) != file.content for file in loaded.loaded_files)
 
 
 async def _run_after(

@@ -243,23 +243,19 @@ def serve_gateway(
         prepare_folder()
     tune_process()
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(
-            _serve(
-                source, settings, loaded_config.files[0], idle, should_bootstrap=should_bootstrap
-            )
-        )
+        runner.run(_serve(source, loaded_config, idle, should_bootstrap=should_bootstrap))
 
 
 async def _serve(
     source: ConfigSource,
-    settings: Settings,
-    config: Path,
+    loaded_config: LoadedConfig,
     idle: timedelta | None,
     *,
     should_bootstrap: bool,
 ) -> None:
+    settings = loaded_config.settings
     token = new_token() if settings.identity.mode == "local" else ""
-    record = GatewayRecordFile(config, token)
+    record = GatewayRecordFile(loaded_config.files[0], token)
     manager = ServiceManager()
     certificate = open_certificate(settings.tls.certificate_file, settings.tls.key_file)
     async with (
@@ -267,6 +263,7 @@ async def _serve(
         assemble_gateway(settings, operator_token=token) as parts,
         follow_settings(
             source,
+            loaded_config,
             parts.upstream_registry,
             log_announcement,
             parts.apply_settings,

@@ -1,5 +1,6 @@
 """Finds and reads the configuration files, and compares two versions of the settings."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
@@ -28,7 +29,7 @@ from comity.config.files import (
 )
 from comity.config.loader import parse_config_file
 from comity.config.secret_files import FILE_SUFFIX, FileVariables
-from comity.config.trust import content_digest, require_trust
+from comity.config.trust import content_digest, is_trusted, require_trust
 from comity.errors import Misconfigured
 from comity.inference.settings import InferenceSettings, missing_models, with_variables
 from comity.mcp.protocol import derived_id, is_id
@@ -58,6 +59,7 @@ class ConfigFileContents:
     )
     errors: tuple[ConfigError, ...] = ()
     secrets: "ConfigSecrets | None" = field(default=None, repr=False)
+    content: bytes = field(default=b"", repr=False)
 
 
 class ConfigSecrets:
@@ -129,7 +131,7 @@ def read_config_file(
             for each in dict.fromkeys(mistakes.found)
         ]
         return ConfigFileContents(errors=tuple(sorted(lined, key=lambda each: each.line or 0)))
-    return ConfigFileContents(tuple(servers), decided, secrets=secrets)
+    return ConfigFileContents(tuple(servers), decided, secrets=secrets, content=file.content)
 
 
 def _config_secrets(
@@ -355,6 +357,7 @@ class LoadedConfigFile:
     servers: tuple[str, ...]
     # Ids that a file of higher priority already defines.
     shadowed_servers: tuple[str, ...] = ()
+    content: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
         count = len(self.servers)
@@ -526,10 +529,43 @@ def _loaded_files(
         ids = [server.id for server in reading.servers]
         fresh = tuple(each for each in ids if each.casefold() not in seen)
         seen |= {each.casefold() for each in ids}
-        taken.append(
-            LoadedConfigFile(path, fresh, tuple(each for each in ids if each not in fresh))
-        )
+        shadowed = tuple(each for each in ids if each not in fresh)
+        taken.append(LoadedConfigFile(path, fresh, shadowed, reading.content))
     return tuple(taken)
+
+
+def refuse_lost_end(old: LoadedConfig, new: LoadedConfig) -> None:
+    """Raise Misconfigured if a file may have lost its end, unless a person approved its content.
+
+    The first half of a file is often a valid configuration, with fewer servers and fewer rules.
+    """
+    before = {file.path: file.content for file in old.loaded_files}
+    changed = [file for file in new.loaded_files if before.get(file.path) != file.content]
+    waiting = [file for file in changed if not is_trusted(file.path, content_digest(file.content))]
+    if not waiting:
+        return
+    for file in waiting:
+        if _is_beginning(file.content.rstrip(), before.get(file.path)):
+            raise _lost_end(file.path, "is only the beginning of the configuration in force")
+    removed = compare_settings(old.settings, new.settings).removed
+    if removed and _size(new) < _size(old):
+        raise _lost_end(waiting[0].path, f"is shorter and lacks {', '.join(removed)}")
+
+
+def _is_beginning(new: bytes, old: bytes | None) -> bool:
+    if old is None:
+        return not new
+    return new != old.rstrip() and old.startswith(new)
+
+
+def _lost_end(path: Path, problem: str) -> Misconfigured:
+    return ConfigValue(None, str(path)).wrong(
+        f"{problem}; if that is meant, run `comity config trust {shlex.quote(str(path))}`"
+    )
+
+
+def _size(loaded: LoadedConfig) -> int:
+    return sum(len(file.content) for file in loaded.loaded_files)
 
 
 @dataclass(frozen=True, slots=True)

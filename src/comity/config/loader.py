@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -31,6 +31,7 @@ class ConfigFile:
 
     document: ConfigValue
     positions: Callable[[], SourcePositions]
+    content: bytes = field(repr=False)
     is_toml: bool = False
 
 
@@ -41,20 +42,21 @@ def parse_config_file(
 
     `check_digest` may refuse exactly the content that is parsed, by raising Misconfigured.
     """
-    data = _content(path)
+    data = read_config_bytes(path)
     if check_digest is not None:
         check_digest(path, content_digest(data))
     text = _text(path, data)
     if path.suffix.lower() == ".toml":
         return ConfigFile(
-            _from_toml(str(path), text), lambda: positions_in_toml(text), is_toml=True
+            _from_toml(str(path), text), lambda: positions_in_toml(text), data, is_toml=True
         )
     # Editors write JSON with comments and trailing commas.
     strict = strict_json(text)
-    return ConfigFile(_from_json(str(path), strict), lambda: positions_in_json(strict))
+    return ConfigFile(_from_json(str(path), strict), lambda: positions_in_json(strict), data)
 
 
-def _content(path: Path) -> bytes:
+def read_config_bytes(path: Path) -> bytes:
+    """Return the content of a file. Raises Misconfigured if it is missing or too long."""
     file = ConfigValue(None, str(path))
     try:
         with path.open("rb") as stream:

@@ -21,6 +21,11 @@ def content_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def trust_record(path: Path) -> Path:
+    """Return the file that records which content of a file a person approved."""
+    return state_folder() / _FOLDER / config_id(path)
+
+
 def trust_file(path: Path, digest: str, environ: Mapping[str, str] = os.environ) -> None:
     """Record that a person approved this content of a file. Raises Misconfigured."""
     folder = prepare_state_folder(_FOLDER, environ=environ)
@@ -32,9 +37,8 @@ def trust_file(path: Path, digest: str, environ: Mapping[str, str] = os.environ)
 
 def is_trusted(path: Path, digest: str) -> bool:
     """Return whether a person approved this content of a file."""
-    record = state_folder() / _FOLDER / config_id(path)
     try:
-        return read_secret(record, "trust", must_be_own=True) == digest.encode()
+        return read_secret(trust_record(path), "trust", must_be_own=True) == digest.encode()
     except Misconfigured:
         return False
 

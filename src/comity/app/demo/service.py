@@ -247,7 +247,8 @@ class DemoGateway:
         self, source: ConfigSource, config: Path, options: DemoOptions, echo: Print
     ) -> None:
         self._source = source
-        self._settings = source.load().settings
+        self._loaded_config = source.load()
+        self._settings = self._loaded_config.settings
         self._config = config
         self._options = options
         self._echo = echo
@@ -259,6 +260,7 @@ class DemoGateway:
             assemble_gateway(self._settings, operator_token=token) as parts,
             follow_settings(
                 self._source,
+                self._loaded_config,
                 parts.upstream_registry,
                 log.info,
                 parts.apply_settings,

@@ -416,7 +416,8 @@ def serve_as_worker() -> None:
     settings = source.load().settings
     changes = worker_settings(settings, orders)
     source = replace(source, overrides={**orders.options, **changes})
-    settings = source.load().settings
+    loaded_config = source.load()
+    settings = loaded_config.settings
     if not settings.store.url:
         # A temporary store of this worker alone would miss what the others revoke and record.
         raise Misconfigured("a worker needs the store that all workers share; name one in [store]")
@@ -424,16 +425,20 @@ def serve_as_worker() -> None:
     configure_logging(settings.telemetry.log_format, level, settings.cluster.node)
     tune_process()
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_run_worker(source, settings, orders))
+        runner.run(_run_worker(source, loaded_config, orders))
 
 
-async def _run_worker(source: ConfigSource, settings: Settings, orders: WorkerOrders) -> None:
+async def _run_worker(
+    source: ConfigSource, loaded_config: LoadedConfig, orders: WorkerOrders
+) -> None:
+    settings = loaded_config.settings
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _stop_without_supervisor)
     certificate = open_certificate(settings.tls.certificate_file, settings.tls.key_file)
     async with (
         assemble_gateway(settings, operator_token=orders.token) as parts,
         follow_settings(
             source,
+            loaded_config,
             parts.upstream_registry,
             log_announcement if orders.number == 1 else _say_nothing,
             parts.apply_settings,
