@@ -1,22 +1,31 @@
 """Calls that wait, are sent again or start a fallback: what was decided before is decided again."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from comity.approvals.pending_calls import GoOn
 from comity.catalog.catalog import Catalog
-from comity.errors import ACCESS_DENIED, TOOL_NOT_FOUND, Fault
+from comity.errors import (
+    ACCESS_DENIED,
+    SIGN_IN_REQUIRED,
+    TOOL_NOT_FOUND,
+    Fault,
+    MalformedMessage,
+    Unavailable,
+)
 from comity.gateway.all_servers import AllServersEndpoint
 from comity.gateway.pipeline import CallGate, PlanCache
+from comity.gateway.retries import RetryService
 from comity.gateway.view_endpoint import ViewEndpoint
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import Frame
 from comity.policy.grants import Effect
-from comity.policy.risk import Risk
+from comity.policy.risk import Risk, ServerPolicy, ToolPolicy
 from comity.policy.snapshot import PolicyGeneration
 from comity.registry.export import CatalogExport
 from comity.registry.service import RegistryService, RegistryTimeouts
@@ -27,10 +36,11 @@ from comity.sessions.sessions import Session
 from comity.views.model import View
 from comity.views.service import ServedView
 from tests.support.asking import Standing
-from tests.support.carriers import Params, Script, settled
+from tests.support.carriers import SILENCE, Params, Script, settled, until
 from tests.support.cases import loop_over
 from tests.support.changing_policy import ChangingPolicy
 from tests.support.desks import Asked, Front, all_servers, one_server
+from tests.support.refused import refusal_in
 from tests.support.server_house import tools
 
 DONE: Params = {"content": [{"type": "text", "text": "done"}]}
@@ -103,13 +113,37 @@ class Record:
 
 class SignIn:
     def __init__(self, stages: Stages) -> None:
-        self.check = stages.check_account
+        self.check, self.gate = stages.check_account, stages.gate
 
     def applies_to(self, _: object) -> bool:
         return True
 
-    def retry_for(self, *_: object) -> Any:
-        return None
+    def retry_for(self, *parts: Any) -> Any:
+        return DemandedSignIn(parts[-1], self.gate)
+
+
+class DemandedSignIn:
+    """A sign-in that the server demands amid the call, and that is there once the gate is open."""
+
+    def __init__(self, proceed: Callable[[GoOn], Coroutine[Any, Any, None]], gate: asyncio.Event):
+        self.go_on: GoOn | None = None
+        self._proceed = proceed
+        self._gate = gate
+
+    def survives_refusal(self, call: Call, error: Unavailable | MalformedMessage) -> bool:
+        go_on, self.go_on = self.go_on, None
+        if go_on is None or not isinstance(error, Unavailable) or not error.challenge:
+            return False
+        call.connection = None
+        self.task = asyncio.ensure_future(self._wait(call, go_on))
+        return True
+
+    async def _wait(self, call: Call, go_on: GoOn) -> None:
+        await self._gate.wait()
+        try:
+            await self._proceed(go_on)
+        except (Unavailable, MalformedMessage) as error:
+            call.fail(error)
 
 
 class Holds:
@@ -118,7 +152,7 @@ class Holds:
     def __init__(self) -> None:
         self.held: list[str] = []
 
-    def hold(self, call: Any, entry: CatalogEntry, *_: object) -> Any:
+    def hold(self, call: Any, entry: CatalogEntry, review: Any, *_: object) -> Any:
         return self
 
     def start(self, *_: object) -> None:
@@ -203,7 +237,7 @@ async def scene(
         parts: Any = {
             "approvals": people,
             "intent_recorder": stages,
-            "sign_in": SignIn(stages) if waits == "sign_in" else None,
+            "sign_in": SignIn(stages) if waits in ("sign_in", "demand") else None,
             "plan_cache": PlanCache(generation, keeps),
             **more,
         }
@@ -277,3 +311,114 @@ async def test_what_changes_while_a_call_waits_counts_when_it_goes_on(
         else:
             assert jsonrpc.error_of(await asked.answer()) is None
             assert (house.sent, house.stages.counted, house.stages.validated) == (1, 1, 1)
+
+
+def is_done(answer: Frame) -> bool:
+    return refusal_in(answer) is None
+
+
+@loop_over("door", [door for door in DOORS if door != "registry"])
+@loop_over("change", ["deny", "ask", "set aside", ""])
+async def test_what_changes_while_a_demanded_sign_in_is_awaited_counts_after_it(
+    door: str, change: str
+) -> None:
+    async with scene(door, "demand") as house:
+        house.script.replies[protocol.CALL_TOOL] = SILENCE
+        asked = house.call()
+        await until(lambda: house.sent == 1)
+        (carrier,) = (each for each in house.script.carriers if each.asked(protocol.CALL_TOOL))
+        demand = Unavailable("sign in", SIGN_IN_REQUIRED, challenge="Bearer")
+        sent = carrier.asked(protocol.CALL_TOOL)[-1].id
+        cast("Any", carrier.receiver).on_stream_ended(sent, demand)
+        await settled()
+        house.script.replies[protocol.CALL_TOOL] = DONE
+        if change:
+            house.change(change)
+        house.stages.gate.set()
+        if change == "ask":
+            await settled()
+            assert (house.sent, house.people.held) == (1, ["asked"])
+            assert house.stages.unsent == ["a person must decide first"]
+        else:
+            answer = await asked.answer()
+            assert (house.sent, is_done(answer)) == ((1, False) if change else (2, True))
+
+
+class Retryable:
+    def tool_policy(self, name: str) -> ToolPolicy:
+        return ToolPolicy(idempotent=True, max_retries=2)
+
+
+@asynccontextmanager
+async def failing(door: str, *, is_approved: bool = False) -> AsyncGenerator[tuple[Scene, Asked]]:
+    """A call whose first attempt is about to fail, so that the gateway makes it again."""
+    policy = cast("ServerPolicy", Retryable())
+    retries = RetryService(lambda _: policy, random_value=lambda: 0.0)
+    people = Consent() if is_approved else Holds()
+    async with scene(door, retries=retries, approvals=people) as house:
+        if is_approved:
+            house.policy.effects["t"] = Effect.ASK
+        house.script.replies[protocol.CALL_TOOL] = SILENCE
+        asked = house.call()
+        await until(lambda: house.sent == 1)
+        yield house, asked
+
+
+class Consent(Holds):
+    """People who approve every call."""
+
+    def hold(self, call: Any, entry: CatalogEntry, review: Any, *_: object) -> Any:
+        return Consented(call, review.digest)
+
+
+class Consented:
+    def __init__(self, call: Call, digest: str) -> None:
+        self.call = call
+        self.digest = digest
+
+    def start(self, go_on: Callable[[], Coroutine[Any, Any, None]], *_: object) -> None:
+        self.call.confirmed_definition = self.digest
+        self.task = asyncio.ensure_future(go_on())
+
+
+def fail(house: Scene) -> None:
+    """The server answers the open call with an error that may pass."""
+    (carrier,) = (each for each in house.script.carriers if each.asked(protocol.CALL_TOOL))
+    recovery = {"retryable": True, "retry_after_ms": 1, "retry_strategy": "fixed_delay"}
+    error = {"code": 3000, "message": "not now", "data": {"_mgp": recovery}}
+    asked = carrier.asked(protocol.CALL_TOOL)[-1]
+    house.script.replies[protocol.CALL_TOOL] = DONE
+    carrier.says(Frame("2.0", asked.id, error=jsonrpc.to_raw(error)), asked)
+
+
+@loop_over("door", DOORS)
+@loop_over("change", ["deny", "ask", "set aside", ""])
+async def test_what_changes_between_two_attempts_of_a_call_counts_for_the_second(
+    door: str, change: str
+) -> None:
+    async with failing(door) as (house, asked):
+        if change:
+            house.change(change)
+        fail(house)
+        answer = await asked.answer()
+        assert (house.sent, is_done(answer)) == ((1, False) if change else (2, True))
+        assert house.people.held == []
+
+
+@loop_over("door", DOORS)
+@loop_over("change", ["deny", "set aside", ""])
+async def test_an_approved_call_is_made_again_like_any_other(door: str, change: str) -> None:
+    async with failing(door, is_approved=True) as (house, asked):
+        if change:
+            house.change(change)
+        fail(house)
+        answer = await asked.answer()
+        assert (house.sent, is_done(answer)) == ((1, False) if change else (2, True))
+
+
+async def test_a_retry_waits_for_no_policy_that_is_unknown() -> None:
+    async with failing("one modern") as (house, asked):
+        house.policy.is_known = False
+        fail(house)
+        assert jsonrpc.error_of(await asked.answer()) is not None
+        assert house.sent == 1

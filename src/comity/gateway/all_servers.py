@@ -25,7 +25,7 @@ from comity.gateway.one_server import (
     track_resource_subscription,
     with_name,
 )
-from comity.gateway.pipeline import CallGate, Outcome, may_be_sent
+from comity.gateway.pipeline import CallGate, CallPlan, Outcome, may_be_sent
 from comity.gateway.retries import RetryActions
 from comity.gateway.subscriptions import ListSubscriptions
 from comity.mcp import eras, jsonrpc, protocol
@@ -352,13 +352,13 @@ class AllServersEndpoint:
             self.own_tools.note_use(call, entry)
 
         async def go_on() -> None:
-            await finish_sending(self._send_checked(call, entry, server, renamed, context))
+            await finish_sending(self._send_checked(call, plan, server, renamed, context))
 
         outcome = self.call_gate.pipeline.run(call, plan, frame)
         if outcome is None:
             if call.sign_in is not None:
                 call.sign_in.go_on = go_on
-            return self._send_checked(call, entry, server, renamed, context)
+            return self._send_checked(call, plan, server, renamed, context)
         if isinstance(outcome, Awaitable):
             return finish_checks(call, outcome, go_on)
         may_be_sent(call, outcome, go_on)
@@ -367,20 +367,21 @@ class AllServersEndpoint:
     def _send_checked(
         self,
         call: Call,
-        entry: CatalogEntry,
+        plan: CallPlan,
         server: UpstreamServer,
         outgoing: Frame,
         context: Session | Headers,
     ) -> Coroutine[Any, Any, None] | None:
         """Send a call that passed the pipeline. The result is what remains to be awaited."""
         if self.call_gate.retries.is_enabled:
-            self._register_retries(call, entry, outgoing, context)
+            self._register_retries(call, plan, outgoing, context)
         return self._forward(call, server, outgoing, context)
 
     def _register_retries(
-        self, call: Call, entry: CatalogEntry, outgoing: Frame, context: Session | Headers
+        self, call: Call, plan: CallPlan, outgoing: Frame, context: Session | Headers
     ) -> None:
         """Register a tool call for retries, if the operator allows them for its tool."""
+        entry = plan.entry
         if not self.call_gate.retries.plan_of(entry):
             return
         server = self.server_of(call, entry)
@@ -389,6 +390,7 @@ class AllServersEndpoint:
             await finish_sending(self._forward(call, server, outgoing, context))
 
         means = RetryActions(
+            lambda: self.call_gate.pipeline.may_repeat(call, plan, outgoing),
             again,
             lambda other, made: self._reroute(other, made, context),
             is_for_all_servers=True,
@@ -544,11 +546,11 @@ class AllServersEndpoint:
         await self.forward_modern(call, self.server_of(call, offer).connections, renamed, headers)
 
     def register_retries(
-        self, call: Call, entry: CatalogEntry, outgoing: Frame, headers: Headers
+        self, call: Call, plan: CallPlan, outgoing: Frame, headers: Headers
     ) -> None:
         """Register a modern tool call for retries, if the operator allows them for its tool."""
         if self.call_gate.retries.is_enabled:
-            self._register_retries(call, entry, outgoing, headers)
+            self._register_retries(call, plan, outgoing, headers)
 
     async def forward_modern(
         self, call: Call, connections: ServerConnections, outgoing: Frame, headers: Headers

@@ -250,7 +250,7 @@ class ServerEndpoint:
             if outcome is not None:
                 return self._apply_outcome(outcome, call, plan, frame, context)
             if call.sign_in is not None:
-                call.sign_in.go_on = lambda: self._send(call, frame, context)
+                call.sign_in.go_on = lambda: self._send_checked(call, plan, frame, context)
             if gate.retries.is_enabled:
                 self._register_retries(gate.retries, call, plan, frame, context)
             waiting = self._forward(call, frame, context)
@@ -271,15 +271,24 @@ class ServerEndpoint:
         """Refuse or hold a call, or continue it once a check that waits has ended."""
 
         async def finish(waiting: Awaitable[Outcome]) -> None:
-            if may_be_sent(call, await waiting, lambda: self._send(call, frame, context)):
-                if self._call_gate.retries.is_enabled:
-                    self._register_retries(self._call_gate.retries, call, plan, frame, context)
-                await finish_sending(self._forward(call, frame, context))
+            if may_be_sent(call, await waiting, go_on):
+                await go_on()
+
+        async def go_on() -> None:
+            await self._send_checked(call, plan, frame, context)
 
         if isinstance(outcome, Awaitable):
             return await_sent(call, finish(outcome))
-        may_be_sent(call, outcome, lambda: self._send(call, frame, context))
+        may_be_sent(call, outcome, go_on)
         return call
+
+    async def _send_checked(
+        self, call: Call, plan: CallPlan, frame: Frame, context: Session | Headers
+    ) -> None:
+        """Send a call that waited, for a check or for a person."""
+        if self._call_gate.retries.is_enabled:
+            self._register_retries(self._call_gate.retries, call, plan, frame, context)
+        await self._send(call, frame, context)
 
     def _register_retries(
         self,
@@ -299,7 +308,10 @@ class ServerEndpoint:
                 await self._send(other, asked, context)
 
         means = RetryActions(
-            lambda: self._send(call, frame, context), instead, is_for_all_servers=False
+            lambda: self._call_gate.pipeline.may_repeat(call, plan, frame),
+            lambda: self._send(call, frame, context),
+            instead,
+            is_for_all_servers=False,
         )
         retries.watch_call(call, plan.entry, frame, means)
 

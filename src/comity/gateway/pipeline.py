@@ -366,6 +366,17 @@ class CallPipeline:
                 return stage, found
         return None
 
+    async def may_repeat(self, call: Call, plan: CallPlan, frame: Frame) -> bool:
+        """Return whether a call that failed may be sent once more, by what is valid now.
+
+        Nobody is asked about it: whoever wants an answer makes the call again.
+        """
+        try:
+            found = self.judge_again(call, plan, frame)
+            return (await found if isinstance(found, Awaitable) else found) is None
+        except (Unavailable, MalformedMessage):
+            return False
+
     async def check_again(self, call: Call, plan: CallPlan, frame: Frame) -> Outcome:
         """Check a call as `judge_again` does, and note in its record if it does not leave now."""
         try:

@@ -176,6 +176,8 @@ class RetryActions:
     At the endpoint of one server tools have their own names, and other servers' tools do not exist.
     """
 
+    # Whether the caller may still make the call. Asked right before each retry.
+    may_repeat: Callable[[], Awaitable[bool]]
     retry: Callable[[], Coroutine[Any, Any, None]]
     call_fallback: Callable[[Call, Frame], Awaitable[None]]
     is_for_all_servers: bool
@@ -218,7 +220,9 @@ class RetryService:
         # A reply of the client to a question belongs to one attempt only, so such a call is not
         # retried.
         call.tool = entry.name
-        if plan is not None and eras.input_responses_in(frame)[1] is None:
+        # A call that is sent anew after a sign-in has its attempts already.
+        is_watched = call.retrier is not None
+        if plan is not None and not is_watched and eras.input_responses_in(frame)[1] is None:
             call.retrier = RetryState(self, plan, entry, frame, actions)
 
     def plan_of(self, entry: CatalogEntry) -> RetryPlan | None:
@@ -297,6 +301,7 @@ class RetryState:
         self._actions = actions
         self._attempts = 0
         self._is_over = False
+        self._end: Callable[[], None] = _ignore_cancel
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -339,23 +344,40 @@ class RetryState:
         if pause is None or pause.total_seconds() >= left or call.client_stream.is_final:
             return self._call_fallback(call, failure, end)
         self._attempts += 1
-        self._retries.notify_retry(call, self._attempts, failure.reason)
         call.connection, call.outgoing_id = self, 0
+        self._end = end
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(pause.total_seconds(), self._begin_attempt, call)
+        self._timer = loop.call_later(
+            pause.total_seconds(), self._begin_attempt, call, failure.reason
+        )
         return True
 
-    def _begin_attempt(self, call: Call) -> None:
+    def _begin_attempt(self, call: Call, reason: str) -> None:
         self._timer = None
-        self._retries.background_tasks.start(self._attempt(call))
+        self._retries.background_tasks.start(self._attempt(call, reason))
 
-    async def _attempt(self, call: Call) -> None:
+    async def _attempt(self, call: Call, reason: str) -> None:
         if call.client_stream.is_final:
             return
+        # The grant may have ended since the last attempt.
+        if not await self._actions.may_repeat():
+            self._stop(call)
+            return
+        if call.client_stream.is_final:
+            return
+        self._retries.notify_retry(call, self._attempts, reason)
         try:
             await self._actions.retry()
         except (Unavailable, MalformedMessage) as error:
             call.fail(error)
+
+    def _stop(self, call: Call) -> None:
+        """End the call with the failure of its last attempt, because no other is allowed."""
+        self._is_over = True
+        if not self.was_sent:
+            call.connection = None
+        if not call.client_stream.is_final:
+            self._end()
 
     def _call_fallback(self, call: Call, failure: AttemptFailure, end: Callable[[], None]) -> bool:
         allowed = may_be_retried(self._plan, failure) and not call.client_stream.is_final

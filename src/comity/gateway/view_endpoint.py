@@ -71,11 +71,13 @@ class ViewEndpoint(AllServersEndpoint):
             context = ()
 
         async def go_on() -> None:
-            await finish_sending(self._send_checked(call, entry, server, outgoing, context))
+            await finish_sending(self._send_checked(call, plan, server, outgoing, context))
 
         outcome = self.call_gate.pipeline.run(call, plan, outgoing)
         if outcome is None:
-            return self._send_checked(call, entry, server, outgoing, context)
+            if call.sign_in is not None:
+                call.sign_in.go_on = go_on
+            return self._send_checked(call, plan, server, outgoing, context)
         if isinstance(outcome, Awaitable):
             return finish_checks(call, outcome, go_on)
         may_be_sent(call, outcome, go_on)

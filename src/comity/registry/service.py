@@ -349,7 +349,7 @@ class RegistryService:
                     if outcome is not None:
                         await self._wait(outcome, call, plan, frame, place)
                         return
-                    self._endpoint.register_retries(call, entry, frame, ())
+                    self._endpoint.register_retries(call, plan, frame, ())
                 await self._endpoint.forward_modern(call, reached, frame, ())
         except TimeoutError:
             self._expire(call)
@@ -383,7 +383,7 @@ class RegistryService:
             if not may_be_sent(call, outcome, go_on):
                 return
             asyncio.get_running_loop().call_later(self._options.tool, self._late, call)
-            self._endpoint.register_retries(call, entry, frame, ())
+            self._endpoint.register_retries(call, plan, frame, ())
             await self._endpoint.forward_modern(
                 call, self._endpoint.server_of(call, entry).connections, frame, ()
             )
