@@ -16,7 +16,7 @@ from comity.cluster.leases import ServerLocation
 from comity.cluster.streams import RemoteCallHeader, StreamReplyWriter
 from comity.errors import CUT_OFF, SERVER_NOT_READY, Unavailable
 from comity.gateway import remote_servers as room
-from comity.gateway.one_server import ServerEndpoint
+from comity.gateway.one_server import McpEndpoint, ServerEndpoint
 from comity.gateway.pipeline import CallGate
 from comity.gateway.remote_servers import (
     FENCE_META_KEY,
@@ -41,6 +41,7 @@ from comity.servers.supervisor import UpstreamServer
 from comity.sessions.calls import Call
 from comity.sessions.client_streams import ClientStream
 from comity.sessions.upstream import TransportFactory, TransportListener, UpstreamTransport
+from comity.telemetry.tracing import Headers
 from tests.support.carriers import (
     SILENCE,
     Clock,
@@ -173,7 +174,7 @@ async def test_a_server_that_cannot_be_used_there_is_refused_here_in_the_same_wo
 
 async def test_nothing_is_asked_of_a_node_that_does_not_run_it() -> None:
     async with relayed(a_script()) as scene:
-        head = RemoteCallHeader("other", (), "", "nonsense")
+        head = RemoteCallHeader("other", (), "", "nonsense", (), None, ())
         answers = await scene.a.carrying.open(
             scene.b.id, STREAM_SUBJECT, streams.encode_message(head), b"{}"
         )
@@ -307,6 +308,37 @@ async def test_who_asks_is_told_to_the_node_that_runs_it() -> None:
         await scene.ask(outbox, MODERN)
         await outbox.wait_until_final()
     assert (heads[0].party, heads[0].kind, heads[0].server) == ("agent:ci", "agent", "srv")
+
+
+class Listener:
+    """An endpoint that notes who calls."""
+
+    def __init__(self) -> None:
+        self.actors: list[Actor] = []
+
+    async def handle_modern_request(
+        self, frame: Frame, client_stream: ClientStream, headers: Headers
+    ) -> Call:
+        self.actors.append(client_stream.actor)
+        raise Unavailable("not now", SERVER_NOT_READY)
+
+
+async def test_the_account_of_a_call_is_chosen_there_as_it_would_be_here() -> None:
+    actor = Actor(
+        "agent:ci",
+        permissions=(("accounts/use", "srv/*"), ("tools/call", "srv/write")),
+        excluded=("admin/",),
+        groups=("deployers", "nightly"),
+    )
+    listener = Listener()
+    async with relayed(a_script()) as scene:
+        handler = RemoteCallHandler(lambda _: cast("McpEndpoint", listener), LIMITS)
+        scene.b.carrying.answer(STREAM_SUBJECT, handler.answer)
+        outbox = ClientStream()
+        outbox.actor = actor
+        await scene.ask(outbox, MODERN)
+        await outbox.wait_until_final()
+    assert listener.actors[0].authority == actor.authority
 
 
 # Servers that run here by a lease.

@@ -100,6 +100,10 @@ class RemoteCallHeader(msgspec.Struct, array_like=True, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...]
     party: str
     kind: str
+    # By these the node of the server chooses the account of the call.
+    groups: tuple[str, ...]
+    permissions: tuple[tuple[str, str], ...] | None
+    excluded: tuple[str, ...]
 
 
 class ForwardedRequest(msgspec.Struct, array_like=True, frozen=True):

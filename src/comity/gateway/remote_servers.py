@@ -300,7 +300,15 @@ class RemoteTransport:
         answers: ClusterStreamReader | None = None
         try:
             actor = _actor_of_request(receiver, stream)
-            head = RemoteCallHeader(self._place.server, headers, actor.party, actor.kind)
+            head = RemoteCallHeader(
+                self._place.server,
+                headers,
+                actor.party,
+                actor.kind,
+                actor.groups,
+                actor.permissions,
+                actor.excluded,
+            )
             answers = await self._carrying.open(
                 self._node,
                 STREAM_SUBJECT,
@@ -403,7 +411,13 @@ class RemoteCallHandler:
             raise Unavailable(reason, SERVER_NOT_READY, SOON)
         frame = jsonrpc.decode_frame(body, self._limits)
         client_stream = ClientStream()
-        client_stream.actor = Actor(asked.party, _principal_kind(asked.kind))
+        client_stream.actor = Actor(
+            asked.party,
+            _principal_kind(asked.kind),
+            permissions=asked.permissions,
+            excluded=asked.excluded,
+            groups=asked.groups,
+        )
         client_stream.trace = trace_context_in(dict(asked.headers))
         call = await desk.handle_modern_request(frame, client_stream, asked.headers)
         try:
