@@ -36,6 +36,21 @@ TOOLS = {
 }
 VERSIONS = pytest.mark.parametrize("version", [LATEST, MODERN])
 PATH = "/views/payments/mcp"
+# Names that a server could read as the argument `region`.
+LOOKALIKES = (
+    *(
+        "re\u0261ion",
+        "regio\u0578",
+        "reg\u13a5on",
+        "\uab47egion",
+        "r\u0435gi\u043en",
+        "reg\u2170on",
+    ),
+    *("region[0]", "region[]", "[region]", "$.region", "/region", "arguments.region", "opt.region"),
+    *("region=us&x", "region;", "region#", '"region', "region ", " region", "re\u200bgion"),
+    *("\uff52\uff45\uff47\uff49\uff4f\uff4e", "regi0n", "reg1on", "r\u00e9gion", "re\u034fgion"),
+    *("region\x00", "region\t", "re\ngion", "\u211degion", "\u202eregion", "", "."),
+)
 
 
 @VERSIONS
@@ -71,6 +86,26 @@ async def test_a_view_lists_and_calls_its_tools_with_its_fixed_arguments(version
         other = await scene.client("/mcp", version)
         assert await other.names() == []
         assert refusal_in(await other.call("bank__pay", {"region": "us", "amount": 1}))
+
+
+@VERSIONS
+async def test_no_name_that_a_server_could_read_as_a_fixed_argument_passes(version: str) -> None:
+    schema = {**PAY["inputSchema"], "additionalProperties": True}
+    texts = dict.fromkeys(("region", "from.the\u00e4ccount"), {"type": "string"})
+    schema["properties"] = {**texts, "amount": {"type": "number"}}
+    tools = {**TOOLS, "bank": {"pay": {**PAY, "inputSchema": schema}}}
+    async with viewing(PAYMENTS, tools=tools, grants=("view:payments",)) as scene:
+        client = await scene.client(PATH, version)
+        for name in LOOKALIKES:
+            for arguments in ({name: "us"}, {"amount": 1, name: "us"}):
+                refused = await client.call("pay_eu", arguments)
+                assert refusal_in(refused) == "invalid_tool_args", name
+        assert scene.received("bank") == []
+        # Plain names pass, and so do those that the tool declares.
+        given = {"note-1": "x", "from_": "y", "from.the\u00e4ccount": "z"}
+        assert not refusal_in(await client.call("pay_eu", given))
+        (sent,) = scene.received("bank")
+        assert sent["arguments"] == {"amount": 5, **given, "region": "eu"}
 
 
 async def test_headers_of_a_client_cannot_name_another_tool_or_argument() -> None:

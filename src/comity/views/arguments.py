@@ -1,5 +1,6 @@
 """The arguments that a view fixes or gives defaults for, and the calls that it refuses for them."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -14,6 +15,7 @@ MAX_UNKNOWN_ARGUMENTS: Final = 200
 MAX_UNKNOWN_NAME_LENGTH: Final = 128
 """Undeclared arguments beyond these limits are refused where a view fixes one."""
 
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _PARAMETERS: Final = ("name", "arguments")
 
 
@@ -26,7 +28,8 @@ class ArgumentRewrite:
     """Replaces the arguments of a call by those that the server receives.
 
     A server may ignore case or separators in names. A call therefore may not name a fixed argument
-    in any spelling, unless the tool declares that other spelling as an argument of its own.
+    in any spelling, unless the tool declares that other spelling as an argument of its own. The
+    other names that the tool does not declare are plain words.
     """
 
     __slots__ = ("_declared", "_defaults", "_fixed", "_fixed_by_fold")
@@ -81,6 +84,13 @@ class ArgumentRewrite:
                 raise _refusal("the name of an argument that the tool does not declare is too long")
             fixed = self._fixed_by_fold.get(folded_name(name))
             if fixed is None:
+                # A server may read `region[0]` or `$.region` as the fixed argument. No table of
+                # letters that look alike is complete.
+                if not _PLAIN_NAME.fullmatch(name):
+                    raise _refusal(
+                        f"the tool declares no argument {name!r}; this view passes only names of "
+                        "A-Z a-z 0-9 _ and - to it"
+                    )
                 continue
             said = f"the argument {fixed!r} is fixed by this view; leave it out"
             raise _refusal(said if name == fixed else f"{said} ({name!r} looks like it)")
