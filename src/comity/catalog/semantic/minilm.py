@@ -306,8 +306,27 @@ _BYTES: Final = {WEIGHTS: 90_868_376, VOCABULARY: 231_508}
 MOST_TOKENS: Final = 256
 """The number of tokens that the model was trained on; the rest of a text is not read."""
 
-# The package has no type annotations.
-_onnxruntime: Final[Any] = importlib.import_module("onnxruntime")
+_TELEMETRY_VARIABLE: Final = "ORT_DISABLE_TELEMETRY"
+
+
+def _import_onnxruntime() -> Any:
+    """Import onnxruntime, whose package has no type annotations.
+
+    Otherwise its import writes an id of this machine into the home folder, and a database of events
+    for its makers. It reads the variable at its import alone.
+    """
+    before = os.environ.get(_TELEMETRY_VARIABLE)
+    os.environ[_TELEMETRY_VARIABLE] = "1"
+    try:
+        return importlib.import_module("onnxruntime")
+    finally:
+        if before is None:
+            del os.environ[_TELEMETRY_VARIABLE]
+        else:
+            os.environ[_TELEMETRY_VARIABLE] = before
+
+
+_onnxruntime: Final[Any] = _import_onnxruntime()
 # Packages that contain the weights. Comity reads their files and never imports them: their code
 # needs further packages.
 _CARRIERS: Final = {
