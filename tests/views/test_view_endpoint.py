@@ -91,7 +91,7 @@ async def test_a_view_lists_and_calls_its_tools_with_its_fixed_arguments(version
 @VERSIONS
 async def test_no_name_that_a_server_could_read_as_a_fixed_argument_passes(version: str) -> None:
     schema = {**PAY["inputSchema"], "additionalProperties": True}
-    texts = dict.fromkeys(("region", "from.the\u00e4ccount"), {"type": "string"})
+    texts = {name: {"type": "string"} for name in ("region", "from.the\u00e4ccount")}
     schema["properties"] = {**texts, "amount": {"type": "number"}}
     tools = {**TOOLS, "bank": {"pay": {**PAY, "inputSchema": schema}}}
     async with viewing(PAYMENTS, tools=tools, grants=("view:payments",)) as scene:
