@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from comity.app import settings_api
+from comity.app.settings import Settings
 from comity.app.settings_api import ConfigState, HealthCheck, SettingsApi
 from comity.app.settings_reader import ConfigSource
 from comity.errors import Unavailable
@@ -34,10 +35,13 @@ async def read(api: SettingsApi, path: str) -> Any:
     return json.loads(json.dumps(found, default=str))
 
 
+def _learn_nothing(_: Settings) -> None: ...
+
+
 def state_of(folder: Path, **environ: str) -> ConfigState:
     (folder / "comity.toml").write_text(FILE, encoding="utf-8")
     source = ConfigSource(folder, folder, environ, overrides={"host": "127.0.0.9"})
-    return ConfigState(source.load().settings, source)
+    return ConfigState(source.load().settings, _learn_nothing, source)
 
 
 async def test_each_setting_has_its_value_and_its_source(tmp_path: Path) -> None:
@@ -93,7 +97,7 @@ async def test_a_part_that_fails_or_is_slow_is_told(monkeypatch: pytest.MonkeyPa
         return ""
 
     checks: dict[str, HealthCheck] = {"nats": answers, "store": fails, "issuer": hangs}
-    found = await read(SettingsApi(ConfigState(Any), checks), "/api/health")  # pyright: ignore[reportArgumentType]
+    found = await read(SettingsApi(ConfigState(Any, _learn_nothing), checks), "/api/health")  # pyright: ignore[reportArgumentType]
     assert found["ok"] is False
     assert [(each["name"], each["ok"]) for each in found["checks"]] == [
         ("nats", True),

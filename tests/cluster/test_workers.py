@@ -46,6 +46,7 @@ keep_alive_timeout = "10m"
 """
 REQUIRED = '[identity]\nmode = "required"\n'
 REVOCATION_SECONDS = 20.0
+ROTATED = "xK2vQ8mZ4pT7wR1nB6yD3"
 RATE = """
 [[limits.rates]]
 target = "fenced/steps"
@@ -394,6 +395,35 @@ async def test_workers_without_a_named_store_share_that_of_one_gateway(tmp_path:
     assert desk.run("audit", "verify", *here).status == 0
     recorded = desk.run("audit", "list", "-o", "json", *here).out
     assert all(f'"{node}"' in recorded for node in lines), recorded
+
+
+async def test_each_worker_learns_the_settings_and_the_secrets_of_a_reload(tmp_path: Path) -> None:
+    secret = tmp_path / "secrets" / "ROTATED"
+    secret.parent.mkdir(mode=0o700)
+    secret.write_text(ROTATED)
+    secret.chmod(0o600)
+    late = '[[servers]]\nid = "late"\ncommand = "/nowhere/${secret:ROTATED}"\n'
+    with some_workers(tmp_path, "") as workers:
+        config = tmp_path / "comity.toml"
+        sources = (
+            f'[secrets]\nsources = ["file:{secret.parent}"]\n[policy]\ndefault_policy = "deny"\n'
+        )
+        config.write_text(sources + config.read_text() + late)
+        os.kill(workers.program.pid, signal.SIGHUP)
+        headers = operator_headers(workers.origin)
+
+        async def knows(http: aiohttp.ClientSession) -> bool:
+            async with http.get(f"{workers.origin}{OPERATORS}config", headers=headers) as reply:
+                shown = await reply.json()
+            assert shown["files"] == [str(config)]
+            policy = next(s for s in shown["settings"] if s["name"] == "policy.default_policy")
+            return policy["value"] == "deny"
+
+        async with lines_to_both(workers.origin) as lines:
+            for http in lines.values():
+                await until(partial(knows, http))
+        await asyncio.to_thread(workers.program.wait_for_line, "late.*(not started|nowhere)")
+    assert ROTATED not in workers.program.said
 
 
 async def test_workers_join_a_bus_that_the_configuration_names(

@@ -198,9 +198,9 @@ async def test_a_secret_of_a_changed_configuration_is_hidden_before_it_is_used(
         async with follow_settings(
             source,
             source.load(),
+            parts.config_state,
             parts.upstream_registry,
             lambda _: None,
-            state=parts.config_state,
         ):
             put(
                 config,

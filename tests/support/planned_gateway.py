@@ -301,7 +301,9 @@ async def reloading(gateway: PlannedGateway, folder: Path) -> AsyncGenerator[Set
     file, parts = SettingsFile(folder / "comity.toml", gateway.settings), gateway.visitor.parts
     source = cast("ConfigSource", file)
     apply_policy = parts.policy_components.apply_settings
-    async with follow_settings(source, file.load(), parts.upstream_registry, _ignore, apply_policy):
+    async with follow_settings(
+        source, file.load(), parts.config_state, parts.upstream_registry, _ignore, apply_policy
+    ):
         yield file
 
 

@@ -45,18 +45,18 @@ SETTLE_SECONDS: Final = 0.2
 async def follow_settings(
     source: ConfigSource,
     loaded: LoadedConfig,
+    state: ConfigState,
     upstream_registry: UpstreamRegistry,
     report: Callable[[str], None],
     apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
     certificate: ListenerCertificate | None = None,
-    state: ConfigState | None = None,
 ) -> AsyncGenerator[None]:
     """Apply changes of the configuration files to servers and policies until the context ends.
 
     `loaded` is what the gateway was started with. The files of the certificate are watched too.
     """
     reload = SettingsReloader(
-        source, loaded, upstream_registry, report, apply_policy, certificate, state=state
+        source, loaded, state, upstream_registry, report, apply_policy, certificate
     )
     running = asyncio.ensure_future(reload.run())
     try:
@@ -74,16 +74,15 @@ class SettingsReloader:
         self,
         source: ConfigSource,
         loaded: LoadedConfig,
+        state: ConfigState,
         upstream_registry: UpstreamRegistry,
         report: Callable[[str], None],
         apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
         certificate: ListenerCertificate | None = None,
-        *,
-        state: ConfigState | None = None,
     ) -> None:
         self._source = source
         self._loaded = loaded
-        self._state = state or ConfigState(upstream_registry.settings)
+        self._state = state
         self._state.watch(source)
         self._certificate = certificate
         self._upstream_registry = upstream_registry

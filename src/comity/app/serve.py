@@ -264,11 +264,11 @@ async def _serve(
         follow_settings(
             source,
             loaded_config,
+            parts.config_state,
             parts.upstream_registry,
             log_announcement,
             parts.apply_settings,
             certificate,
-            parts.config_state,
         ),
         report_startup(parts, settings.telemetry.log_format) as started,
     ):

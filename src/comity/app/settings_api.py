@@ -77,12 +77,12 @@ class ConfigState:
     """The settings in effect and the outcome of the last reload. The reloader updates it."""
 
     settings: Settings
+    # Told of each changed configuration before it is applied.
+    learn_secrets: Callable[[Settings], None]
     source: ConfigSource | None = None
     read_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     error: str = ""
     needs_restart: tuple[str, ...] = ()
-    # Told of each changed configuration before it is applied.
-    learn_secrets: Callable[[Settings], None] = lambda _: None
 
     def watch(self, source: ConfigSource) -> None:
         """Note the files from which changes will come."""

@@ -155,7 +155,7 @@ class ServerRequest:
         self.deliver_answer(jsonrpc.make_error(self.server_request_id, fault, reason))
 
     def expire(self) -> None:
-        """Withdraw the request from the client, and tell the server that nobody answered."""
+        """Withdraw the request from the client, and tell the server that no answer came."""
         self.withdraw(jsonrpc.to_raw(UNANSWERED_TEXT))
         self.respond(jsonrpc.make_error(self.server_request_id, TIMEOUT, UNANSWERED_TEXT))
 

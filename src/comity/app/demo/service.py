@@ -261,10 +261,10 @@ class DemoGateway:
             follow_settings(
                 self._source,
                 self._loaded_config,
+                parts.config_state,
                 parts.upstream_registry,
                 log.info,
                 parts.apply_settings,
-                state=parts.config_state,
             ),
         ):
             origin: asyncio.Future[str] = asyncio.get_running_loop().create_future()

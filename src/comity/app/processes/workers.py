@@ -439,6 +439,7 @@ async def _run_worker(
         follow_settings(
             source,
             loaded_config,
+            parts.config_state,
             parts.upstream_registry,
             log_announcement if orders.number == 1 else _say_nothing,
             parts.apply_settings,
