@@ -7,9 +7,11 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from comity.audit.events import AuditType
 from tests.cli.program import EXAMPLE, Desk, Ran
 from tests.interop.processes import Program, answers, running
 from tests.support.fork_server import COMITY
@@ -256,3 +258,38 @@ def test_a_second_gateway_finds_the_first_one_that_asks_who_comes(guarded: Guard
     ran = guarded.desk.run("serve", "-c", "comity.toml", "--port", port)
     assert ran.status == 2
     assert "a gateway runs at" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "type"),
+    [
+        ("keys create agent:new", AuditType.KEY_ISSUED),
+        ("keys rotate KEY", AuditType.KEY_ISSUED),
+        ("keys revoke KEY", AuditType.KEY_REVOKED),
+        ("principals create agent:new", AuditType.PRINCIPAL_CHANGED),
+        ("principals delete agent:ci", AuditType.PRINCIPAL_CHANGED),
+        ("grants create agent:ci files/*", AuditType.ACCESS_GRANTED),
+        ("grants delete agent:ci docs/*", AuditType.ACCESS_REVOKED),
+        ("grants apply -f grants.toml --yes", AuditType.ACCESS_GRANTED),
+    ],
+)
+def test_a_change_in_the_store_alone_is_in_the_audit_log_and_signed(
+    desk: Desk, words: str, type: AuditType
+) -> None:
+    desk.write("comity.toml", STORE)
+    desk.write("grants.toml", '[[grants]]\nprincipal = "agent:ci"\ntarget = "mail/*"\n')
+    made = in_store(desk, "keys", "create", "agent:ci", "-o", "json").json
+    assert in_store(desk, "grants", "create", "agent:ci", "docs/*").status == 0
+    before = len(recorded(desk))
+    ran = in_store(desk, *words.replace("KEY", made["id"]).split())
+    assert ran.status == 0, ran
+    new = recorded(desk)[before:]
+    assert {entry["actor"] for entry in new if entry["type"] == type} == {"person:local"}, new
+    assert made["key"] not in json.dumps(new)
+    assert in_store(desk, "audit", "verify").status == 0
+
+
+def recorded(desk: Desk) -> list[dict[str, Any]]:
+    """The entries of the audit log, oldest first."""
+    ran = in_store(desk, "audit", "tail", "-n", "100", "-o", "json")
+    return [json.loads(line) for line in ran.lines]

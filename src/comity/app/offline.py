@@ -17,20 +17,25 @@ from comity.approvals.service import find_by_id_or_prefix
 from comity.approvals.wiring import stored_approval_routes
 from comity.audit.api import AuditApi, AuditKeyView
 from comity.audit.export import AuditReader, Settle
+from comity.audit.log import AuditLog
 from comity.audit.verification import AuditVerification
 from comity.audit.verify import CheckpointInterval
-from comity.audit.wiring import AuditLogComponents, make_signer, node_of, signing_key_file
+from comity.audit.wiring import (
+    AuditLogComponents,
+    make_signer,
+    node_of,
+    recorded_routes,
+    signing_key_file,
+)
 from comity.cli.api_client import Answer, ApiClient, exit_status_of, find_gateway_by_url, url_of
 from comity.cli.target import running_gateway
 from comity.errors import MalformedMessage, Misconfigured, Unavailable
 from comity.http.api import ApiRouter, ApiRoutes
 from comity.http.asgi import OPERATORS
-from comity.identity.api import RecordsApi
-from comity.identity.keys import KeyAdmin
-from comity.identity.wiring import pepper_for
+from comity.identity.wiring import identity_routes, pepper_for
 from comity.mcp import jsonrpc
 from comity.mcp.actors import LOCAL_OPERATOR, Actor
-from comity.policy.wiring import stored_grant_routes
+from comity.policy.wiring import stored_grant_routes, stored_snapshot
 
 PROBE_TIMEOUT: Final = timedelta(seconds=2)
 
@@ -107,10 +112,17 @@ async def open_offline_api(settings: Settings) -> AsyncGenerator[ApiRouter]:
     try:
         await records.open()
         pepper = pepper_for(settings)
-        api = ApiRouter(_allow_operator, RecordsApi(KeyAdmin(records, pepper)).routes)
-        api.add(stored_approval_routes(records, settings, pepper))
+        snapshot = stored_snapshot(records, settings)
+
+        def make_routes(audit_log: AuditLog | None) -> ApiRoutes:
+            return (
+                *identity_routes(snapshot, pepper, audit_log),
+                *stored_approval_routes(settings, snapshot, pepper, audit_log),
+                *stored_grant_routes(snapshot, audit_log),
+            )
+
+        api = ApiRouter(_allow_operator, recorded_routes(settings, snapshot, pepper, make_routes))
         api.add(stored_audit_routes(records, settings))
-        api.add(await stored_grant_routes(records, settings))
         yield api
     finally:
         await records.close()

@@ -1,12 +1,11 @@
 """Builds the approval service, the pending calls, the client prompts and the API routes."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from comity.app.authentication import HttpAuthenticator
-from comity.app.records import GatewaySnapshot, RecordStores
+from comity.app.records import GatewaySnapshot
 from comity.app.settings import Settings
 from comity.approvals.api import AsksApi, AsksStream
 from comity.approvals.briefing import ApprovalBriefing
@@ -25,10 +24,10 @@ from comity.approvals.presentation import ApprovalLink, ApprovalLinks
 from comity.approvals.server_questions import CallbackService, ElicitationInbox, ServerQuestions
 from comity.approvals.service import ApprovalInbox, ApprovalService
 from comity.audit.log import AuditLog
-from comity.audit.wiring import AuditLogComponents, open_audit_log
+from comity.audit.wiring import AuditLogComponents
 from comity.catalog.catalog import Catalog
 from comity.catalog.tool_reviews import ToolReviewService
-from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, View
+from comity.http.api import ApiRoutes
 from comity.http.asgi import HttpEndpoint
 from comity.identity.authentication import Authenticator, IdentityDirectory
 from comity.identity.keys import mac_of_key
@@ -39,12 +38,8 @@ from comity.mcp.actors import Actor
 from comity.mcp.eras import TaskIds
 from comity.policy.administration import GrantAdmin
 from comity.policy.snapshot import (
-    GrantSnapshot,
     PolicyEngine,
-    PolicySnapshot,
-    SnapshotFreshness,
 )
-from comity.policy.wiring import static_rules_of
 from comity.storage.changes import RecordKind
 from comity.toolkit.background import BackgroundTasks
 
@@ -179,35 +174,13 @@ def make_approvals(
     )
 
 
-def stored_approval_routes(records: RecordStores, settings: Settings, pepper: bytes) -> ApiRoutes:
-    """Return routes on a store without a gateway. A user who opens the store may decide."""
-    certainty = SnapshotFreshness()
-    grants = GrantSnapshot(freshness=certainty)
-    snapshot = PolicySnapshot(records, grants, certainty, static_rules_of(settings))
-
-    def over_store(route: ApiRoute[Any]) -> ApiRoute[Any]:
-        async def handle(request: ApiRequest[Any]) -> View:
-            await snapshot.refresh()
-            if route.method == "GET":
-                return await route.handler(request)
-            # Changes are recorded in the audit log and signed as a gateway does.
-            async with open_audit_log(settings, snapshot, pepper) as audit_log_components:
-                recorded = _stored_api(settings, snapshot, pepper, audit_log_components).routes
-                same = next(each for each in recorded if each.address == route.address)
-                return await same.handler(request)
-
-        return replace(route, handler=handle)
-
-    return tuple(map(over_store, _stored_api(settings, snapshot, pepper).routes))
-
-
-def _stored_api(
+def stored_approval_routes(
     settings: Settings,
     snapshot: GatewaySnapshot,
     pepper: bytes,
-    audit_log_components: AuditLogComponents | None = None,
-) -> AsksApi:
-    audit_log = None if audit_log_components is None else audit_log_components.audit_log
+    audit_log: AuditLog | None,
+) -> ApiRoutes:
+    """Return routes on a store without a gateway. A user who opens the store may decide."""
     approvals = make_approvals(settings, snapshot, audit_log)
     authenticator = Authenticator(IdentityDirectory(snapshot.keys, snapshot.parties, pepper))
     inbox = ApprovalInbox(approvals, ApprovalLinks(pepper), authenticator.find_actor, audit_log)
@@ -218,7 +191,8 @@ def _stored_api(
         audit_log=audit_log,
         groups_of=snapshot.groups_of,
     )
-    return AsksApi(ApprovalBriefing(inbox, grant_admin, snapshot.records.audit_log.find))
+    briefing = ApprovalBriefing(inbox, grant_admin, snapshot.records.audit_log.find)
+    return AsksApi(briefing).routes
 
 
 def build_server_questions(

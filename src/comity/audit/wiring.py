@@ -6,11 +6,11 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from comity.app.records import GatewaySnapshot
@@ -27,6 +27,7 @@ from comity.config.secret_files import read_secret
 from comity.errors import Misconfigured
 from comity.events.audit_feed import AuditFeed, AuditServerFeed, ServerAuditReports
 from comity.gateway.call_audit import ArgumentAuditLevel, AuditClass, CallAudit
+from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, View
 from comity.identity.keys import mac_of_key
 from comity.mcp.actors import Actor
 from comity.policy.risk import Risk
@@ -93,6 +94,32 @@ async def open_audit_log(
             )
             ending.callback(thinning.cancel)
         yield AuditLogComponents(audit_log, redactor, checkpoints)
+
+
+def recorded_routes(
+    settings: Settings,
+    snapshot: GatewaySnapshot,
+    pepper: bytes,
+    make_routes: Callable[[AuditLog | None], ApiRoutes],
+) -> ApiRoutes:
+    """Return routes on a store without a gateway. Their changes are recorded and signed.
+
+    Routes that only read are made without an audit log, because reading creates no signing key.
+    """
+
+    def over_store(route: ApiRoute[Any]) -> ApiRoute[Any]:
+        async def handle(request: ApiRequest[Any]) -> View:
+            await snapshot.refresh()
+            if route.method == "GET":
+                return await route.handler(request)
+            async with open_audit_log(settings, snapshot, pepper) as audit_log_components:
+                recorded = make_routes(audit_log_components.audit_log)
+                same = next(each for each in recorded if each.address == route.address)
+                return await same.handler(request)
+
+        return replace(route, handler=handle)
+
+    return tuple(map(over_store, make_routes(None)))
 
 
 def _redaction_key(pepper: bytes) -> bytes:

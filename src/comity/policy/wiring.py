@@ -389,17 +389,20 @@ def grant_routes(
     return (*grants.routes, *preview.routes)
 
 
-async def stored_grant_routes(records: RecordStores, settings: Settings) -> ApiRoutes:
-    """The routes for grants over the store alone, without a running gateway and its tools."""
+def stored_snapshot(records: RecordStores, settings: Settings) -> GatewaySnapshot:
+    """The grants and rules over the store alone, without a running gateway."""
     certainty = SnapshotFreshness()
-    snapshot = PolicySnapshot(
-        records, GrantSnapshot(freshness=certainty), certainty, static_rules_of(settings)
-    )
-    await snapshot.refresh()
+    grants = GrantSnapshot(freshness=certainty)
+    return PolicySnapshot(records, grants, certainty, static_rules_of(settings))
+
+
+def stored_grant_routes(snapshot: GatewaySnapshot, audit_log: AuditLog | None) -> ApiRoutes:
+    """The routes for grants over the store alone, without a running gateway and its tools."""
     grant_admin = GrantAdmin(
-        records.grants,
+        snapshot.records.grants,
         snapshot.grants,
         snapshot.refresh,
+        audit_log=audit_log,
         groups_of=snapshot.groups_of,
         read_reach=read_reach,
     )
