@@ -1,5 +1,6 @@
 """Code that agents bring: what of it is refused, and what it finds around it when it runs."""
 
+import asyncio
 import json
 import os
 import socket
@@ -29,6 +30,7 @@ from tests.conformance.newcomer_scene import (
     tool_names,
     until_gone,
 )
+from tests.support.visitor import SECONDS
 
 
 @pytest.fixture
@@ -222,6 +224,28 @@ async def test_code_of_agents_does_not_run_without_a_sandbox(
         refused = json.dumps(await agent.ask(REGISTER, MADE))
         assert "it must be confined" in refused
         assert not is_there(scene, "dynamic.made")
+
+
+async def test_code_that_the_operator_leaves_unconfined_is_logged_at_each_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = MachineSandbox(SandboxLevel.BASIC, "a test")
+    monkeypatch.setattr(service, "detect_levels", lambda: machine)
+    async with scene_of(tmp_path, **MAKES_TOOLS, registration_sandbox=False) as (scene, _):
+        agent = await greeted(scene, AGENT)
+        made = await agent.ask(REGISTER, MADE)
+        assert "result" in made, made
+        servers = scene.visitor.parts.servers
+        assert servers.sandbox_level("dynamic.made") == SandboxLevel.NONE.label
+        assert unconfined_starts(caplog) == 1
+        await servers.restart("dynamic.made")
+        async with asyncio.timeout(SECONDS):
+            while unconfined_starts(caplog) < 2:
+                await asyncio.sleep(0.02)
+
+
+def unconfined_starts(caplog: pytest.LogCaptureFixture) -> int:
+    return caplog.text.count("Registered server 'dynamic.made' runs unconfined")
 
 
 async def test_agents_make_no_tools_unless_the_operator_allows_it(tmp_path: Path) -> None:

@@ -326,9 +326,7 @@ def _periodic_checks(parts: GatewayParts) -> list[Callable[[float], None]]:
         parts.topic_components.look,
         parts.policy_components.limits.limits.check,
     )
-    sandboxes = parts.upstream_registry.sandboxes
-    confined = () if sandboxes is None else (sandboxes.check,)
-    return [*waiting, *kept, limits.check, *confined]
+    return [*waiting, *kept, limits.check, parts.upstream_registry.sandboxes.check]
 
 
 async def _close_resources(
@@ -657,10 +655,6 @@ def _build_servers(
             server, calls.call_gate, calls.active_calls, bridge, subscriptions
         ),
         calls.server_policies,
-        auth,
-        base.descriptions,
-        cluster,
-        calls.accounts,
         SandboxComponents(
             base.settings,
             calls.server_policies,
@@ -670,6 +664,10 @@ def _build_servers(
             resolver=calls.validation_components.resolver,
             audit_log=base.audit_log_components.audit_log,
         ),
+        auth,
+        base.descriptions,
+        cluster,
+        calls.accounts,
         calls.event_components.sources.on_settings_reloaded,
     )
 

@@ -43,12 +43,12 @@ class UpstreamRegistry:
     pools: UpstreamPools
     make_endpoint: Callable[[UpstreamServer], ServerEndpoint]
     server_policies: ServerPolicyService
+    sandboxes: SandboxComponents
     auth: AuthMember = field(default_factory=AuthMember)
     descriptions: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     # This node of the cluster, if there is one.
     cluster: LocalClusterNode | None = None
     accounts: AccountComponents | None = None
-    sandboxes: SandboxComponents | None = None
     # Called with the names of the affected servers when the settings change.
     on_configured: Callable[[Mapping[str, object]], None] | None = None
     _endpoint_by_server: dict[str, ServerEndpoint] = field(
@@ -72,7 +72,7 @@ class UpstreamRegistry:
         )
 
     def _make_transport_factory(self, server: ServerSettings) -> TransportFactory:
-        confine = None if self.sandboxes is None else self.sandboxes.confine_configured(server)
+        confine = self.sandboxes.confine_configured(server)
         return make_transport_factory(server, self.settings, self.pools, confine)
 
     def add_all(self, servers: Iterable[ServerSettings]) -> None:
@@ -129,8 +129,7 @@ class UpstreamRegistry:
         self.server_policies.remove_server(name)
         if self.accounts is not None:
             self.accounts.service.remove_server(name)
-        if self.sandboxes is not None:
-            self.sandboxes.forget(name)
+        self.sandboxes.forget(name)
         if self.cluster is not None:
             self.cluster.release_server(name)
         self.http_app.remove_endpoints(self._paths_by_server.pop(name))
@@ -142,12 +141,10 @@ class UpstreamRegistry:
 
     def on_listening(self, address: str) -> None:
         """Note the URL at which the gateway accepts connections: no server may reach it."""
-        if self.sandboxes is not None:
-            self.sandboxes.add_own_address(address)
+        self.sandboxes.add_own_address(address)
 
     async def close(self) -> None:
-        if self.sandboxes is not None:
-            await self.sandboxes.close()
+        await self.sandboxes.close()
 
     def _on_transition(self, transition: ServerTransition) -> None:
         """Tell the sessions of a replaced server that its lists have changed."""

@@ -1,5 +1,6 @@
 """Builds the registration of servers at run time, and starts registered servers."""
 
+import logging
 import os
 import stat
 import sys
@@ -40,14 +41,14 @@ from comity.servers.registration.service import (
     ServerNameRegistry,
 )
 from comity.servers.sandbox.levels import AUTO
-from comity.servers.sandbox.model import SandboxLimits
+from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits
 from comity.servers.sandbox.reach import expand_folders
-from comity.servers.sandbox.service import SandboxRequest
+from comity.servers.sandbox.service import SandboxRequest, SandboxRun
 from comity.servers.sandbox.wiring import SandboxComponents
 from comity.servers.settings import SupervisionSettings
 from comity.servers.supervisor import UpstreamServer
 from comity.servers.transports.http import HttpTransportFactory
-from comity.servers.transports.stdio import StdioTransportFactory
+from comity.servers.transports.stdio import Confine, StdioTransportFactory
 from comity.servers.wiring import UpstreamPools, find_public_addresses, server_limits_of
 from comity.sessions.upstream import TransportFactory
 from comity.storage.changes import RecordKind
@@ -65,6 +66,12 @@ from comity.validation.wiring import ValidationComponents
 
 MAX_MEMORY_BYTES: Final = 1024 * 1024 * 1024
 TOOL_FILE: Final = "tool.py"
+
+_UNCONFINED: Final = SandboxRequest(
+    SandboxLevel.NONE.label, must_confine=False, access=SandboxAccess(), limits=SandboxLimits()
+)
+
+log = logging.getLogger(__name__)
 
 
 def guarded_pools(pools: UpstreamPools, resolver: Resolver, hosts: frozenset[str]) -> UpstreamPools:
@@ -201,15 +208,16 @@ class RegisteredServerInstaller:
         # The server gets a home directory of its own, so that it cannot read the operator's.
         command = ServerCommand(argv, {"HOME": home, "TMPDIR": home}, home)
         sandboxes = self.upstream_registry.sandboxes
-        if not self.settings.registration.sandbox or sandboxes is None:
-            return StdioTransportFactory(registration.id, command)
 
         def request() -> SandboxRequest:
+            if not self.settings.registration.sandbox:
+                return _UNCONFINED
             return self._sandbox_request(registration, folder, sandboxes)
 
-        return StdioTransportFactory(
-            registration.id, command, sandboxes.confine(registration.id, request)
-        )
+        confine = sandboxes.confine(registration.id, request)
+        if not self.settings.registration.sandbox:
+            confine = _with_warning(registration.id, confine)
+        return StdioTransportFactory(registration.id, command, confine)
 
     def _sandbox_request(
         self, registration: RegistrationRequest, folder: Path, sandboxes: SandboxComponents
@@ -255,6 +263,16 @@ class RegisteredServerInstaller:
         await self.pools.close()
         for folder in self._folder_by_server.values():
             await to_thread(remove_folder, folder)
+
+
+def _with_warning(server: str, enter: Confine) -> Confine:
+    """Return a function that also logs each start of a server that nothing confines."""
+
+    async def enter_with_warning(command: ServerCommand) -> SandboxRun:
+        log.warning("Registered server %r runs unconfined: registration.sandbox is false", server)
+        return await enter(command)
+
+    return enter_with_warning
 
 
 def read_script(name: str, folders: Collection[Path]) -> str | None:
