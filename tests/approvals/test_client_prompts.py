@@ -384,6 +384,24 @@ async def test_a_task_that_is_declined_has_failed_and_runs_nothing() -> None:
 
 
 @BOTH
+async def test_a_task_whose_approval_another_call_used_stays_one_task(at_all: bool) -> None:
+    async with asking(at_all=at_all) as bed:
+        session = await bed.front.client()
+        ids = [await _begun(bed, session), await _begun(bed, session)]
+        first = await bed.answer()
+        await until(lambda: bed.runs == 1)
+        second = await bed.open_ask()
+        assert second.id != first.id
+        await settled()
+        assert len(bed.own_tasks) == len(ids)
+        await bed.answer()
+        for id in ids:
+            result = await bed.ask(session, AGENT, eras.RESULT, _of(id)).result()
+            assert result["content"] == DONE["content"]
+        assert bed.runs == len(ids)
+
+
+@BOTH
 async def test_a_task_is_cancelled_and_the_ask_stays_for_the_same_call(at_all: bool) -> None:
     async with asking(at_all=at_all) as bed:
         session = await bed.front.client()

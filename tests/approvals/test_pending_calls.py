@@ -27,9 +27,12 @@ from comity.errors import (
     MalformedMessage,
     Unavailable,
 )
+from comity.gateway import retries
+from comity.gateway.retries import RetryService
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.refusals import Refusal
+from comity.policy.risk import ServerPolicy, ToolPolicy
 from comity.sessions.calls import Call
 from comity.sessions.client_streams import ClientStream
 from comity.sessions.sessions import Session
@@ -431,6 +434,31 @@ async def test_a_call_that_was_never_sent_leaves_its_answer_as_it_was() -> None:
         ask = await bed.answer()
         assert "no way there" in (await call.error()).message
         await bed.nothing_waits()
+        assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.APPROVED
+        assert "TOOL_EXECUTED" not in await bed.told()
+        for carrier in bed.script.carriers:
+            carrier.breaks = None
+        assert await bed.call(session).result() == DONE
+        assert bed.runs == 1
+
+
+async def test_a_call_that_no_attempt_has_sent_leaves_its_answer_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retries, "FIRST_RETRY_DELAY", timedelta(milliseconds=1))
+    policy = ServerPolicy(tools={"delete": ToolPolicy(idempotent=True, max_retries=1)})
+    async with asking() as bed:
+        made: list[int] = []
+        service = RetryService(lambda _: policy, random_value=lambda: 0.0)
+        service.retry_listeners.append(lambda call, attempt, reason: made.append(attempt))
+        bed.front.call_gate.retries = service
+        session, call = await waiting_call(bed)
+        for carrier in bed.script.carriers:
+            carrier.breaks = Unavailable("no way there")
+        ask = await bed.answer()
+        assert "no way there" in (await call.error()).message
+        await bed.nothing_waits()
+        assert made == [1]
         assert (await bed.asks.get(ask.id) or ask).state is ApprovalState.APPROVED
         assert "TOOL_EXECUTED" not in await bed.told()
         for carrier in bed.script.carriers:

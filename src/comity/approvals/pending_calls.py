@@ -179,13 +179,24 @@ class ApprovedCall:
         except (Unavailable, MalformedMessage) as error:
             failure = error
         is_over = failure is not None or call.is_recorded or call.client_stream.is_final
-        if is_over and call.connection is None and call.retrier is None:
-            # It was never sent, so the approval is valid again and the same call finds it.
-            self._set_was_sent(False)
-            with suppress(Unavailable):
-                await self.pending_calls.approvals.release(request, request.call)
+        if is_over and call.connection is None:
+            if call.retrier is None:
+                await self._give_back(request)
+            else:
+                # It may still be sent by another attempt.
+                call.retrier.on_never_sent = partial(self._on_never_sent, request)
         if failure is not None:
             call.fail(failure)
+
+    def _on_never_sent(self, request: ApprovalRequest) -> None:
+        self._set_was_sent(False)
+        self.pending_calls.background_tasks.start(self._give_back(request))
+
+    async def _give_back(self, request: ApprovalRequest) -> None:
+        """Make the approval valid again, since the call was never sent. The same call finds it."""
+        self._set_was_sent(False)
+        with suppress(Unavailable):
+            await self.pending_calls.approvals.release(request, request.call)
 
     def _set_was_sent(self, has_left: bool) -> None:
         if self.call.record is not None:
@@ -609,7 +620,12 @@ class PendingCall:
             # The client receives progress, so it can wait until there is an answer.
             self.timeout = None
             self._send_progress(request)
-        is_promptable = self._rules.has_client_prompts and self.call.client_stream.registry is None
+        is_promptable = (
+            self._rules.has_client_prompts
+            and self.call.client_stream.registry is None
+            # The client of a task has its answer, and asks after the task.
+            and not self.call.is_detached
+        )
         if is_promptable and self.call.prompt_reply is None:
             any(form.prompt(self, request) for form in self.pending_calls.client_prompts)
 

@@ -294,6 +294,7 @@ class RetryState:
         self.conversation: Conversation[PendingMessage] = Conversation()
         self.mgp: NegotiatedTerms | None = None
         self.was_sent = False
+        self.on_never_sent: Callable[[], object] | None = None
         self._retries = retries
         self._plan = plan
         self._entry = entry
@@ -342,6 +343,7 @@ class RetryState:
         left = 0.0 if call.active_calls is None else call.active_calls.seconds_left(call)
         # No retry begins that could not start before the deadline of the call.
         if pause is None or pause.total_seconds() >= left or call.client_stream.is_final:
+            self._report_never_sent()
             return self._call_fallback(call, failure, end)
         self._attempts += 1
         call.connection, call.outgoing_id = self, 0
@@ -356,14 +358,21 @@ class RetryState:
         self._timer = None
         self._retries.background_tasks.start(self._attempt(call, reason))
 
+    def _report_never_sent(self) -> None:
+        report, self.on_never_sent = self.on_never_sent, None
+        if report is not None and not self.was_sent:
+            report()
+
     async def _attempt(self, call: Call, reason: str) -> None:
         if call.client_stream.is_final:
+            self._report_never_sent()
             return
         # The grant may have ended since the last attempt.
         if not await self._actions.may_repeat():
             self._stop(call)
             return
         if call.client_stream.is_final:
+            self._report_never_sent()
             return
         self._retries.notify_retry(call, self._attempts, reason)
         try:
@@ -376,6 +385,7 @@ class RetryState:
         self._is_over = True
         if not self.was_sent:
             call.connection = None
+        self._report_never_sent()
         if not call.client_stream.is_final:
             self._end()
 
@@ -405,6 +415,7 @@ class RetryState:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._report_never_sent()
 
     def throttle(self, outgoing_id: int, paused: bool) -> None:
         """Do nothing: no stream is open between attempts."""

@@ -220,6 +220,9 @@ class PartialResultStream(Protocol):
 class CallRetrier(Protocol):
     """Retries a failed call if the operator allows it."""
 
+    # Runs if the call ends and none of its attempts was sent.
+    on_never_sent: Callable[[], object] | None
+
     @property
     def idempotent(self) -> bool: ...
     @property
