@@ -17,10 +17,12 @@ from comity.approvals.service import ApprovalService
 from comity.approvals.settings import ApprovalSettings
 from comity.approvals.wiring import build_pending_calls
 from comity.audit.events import AuditResult, AuditType
+from comity.errors import ACCESS_DENIED
 from comity.mcp import eras, jsonrpc, protocol
 from comity.mcp.actors import Actor
 from comity.mcp.eras import LASTS
 from comity.mcp.jsonrpc import Frame
+from comity.policy.grants import Effect
 from comity.sessions.sessions import Session
 from tests.support.asking import (
     AGENT,
@@ -36,6 +38,7 @@ from tests.support.asking import (
     asking,
 )
 from tests.support.carriers import SILENCE, Params, Script, params_of, settled, until
+from tests.support.changing_policy import ChangingPolicy
 from tests.support.desks import Asked
 from tests.support.inline_store import inline_records
 from tests.support.refused import kind_of
@@ -430,7 +433,7 @@ async def test_a_modern_task_is_cancelled_as_often_as_one_likes() -> None:
         assert got["status"] == "cancelled"
 
 
-@pytest.mark.parametrize("method", sorted(eras.METHODS))
+@pytest.mark.parametrize("method", sorted(eras.METHODS - {eras.UPDATE}))
 async def test_a_task_is_its_partys_alone(method: str) -> None:
     async with asking() as bed:
         session = await bed.front.client()
@@ -528,9 +531,27 @@ async def test_a_task_is_forgotten_after_its_time() -> None:
         assert "unknown task" in error.message
 
 
-async def test_where_names_are_plain_a_task_is_its_partys_all_the_same() -> None:
+@BOTH
+@pytest.mark.parametrize("method", [eras.GET, eras.RESULT, eras.CANCEL])
+async def test_a_task_needs_the_grant_on_its_tool_now(
+    at_all: bool, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(at_all=at_all) as bed:
+        policy = ChangingPolicy()
+        monkeypatch.setattr(bed.front.call_gate, "_policy_engine", policy)
+        session = await bed.front.client()
+        id = await _begun(bed, session)
+        policy.effects["delete"] = Effect.DENY
+        error = await bed.ask(session, AGENT, method, _of(id)).error()
+        assert error.code == ACCESS_DENIED.code
+        policy.effects["delete"] = Effect.ALLOW
+        got = await bed.ask(session, AGENT, eras.GET, _of(id)).result()
+        assert got["status"] == "working"
+
+
+async def test_without_a_key_a_task_is_its_partys_all_the_same() -> None:
     async with asking() as bed:
-        bed.own_tasks = TaskPrompt(eras.PLAIN_NAMES, bed.time)
+        bed.own_tasks = TaskPrompt(eras.UNKEYED_TASK_IDS, bed.time)
         bed.admission.own_tasks = bed.own_tasks
         bed.holding.client_prompts = [bed.own_tasks]
         session = await bed.front.client()

@@ -18,11 +18,12 @@ from comity.errors import (
     MalformedMessage,
     Unavailable,
 )
-from comity.gateway.all_servers import AllServersEndpoint, modern_connection, publish_task_ids
+from comity.gateway.all_servers import AllServersEndpoint, modern_connection
+from comity.gateway.one_server import publish_task_ids
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.actors import ANONYMOUS
 from comity.mcp.entries import CatalogEntry, EntryKind
-from comity.mcp.eras import TaskIds
+from comity.mcp.eras import UNKEYED_TASK_IDS, TaskIds
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.mgp import ServerLifecycleState
 from comity.mcp.protocol import Era
@@ -113,7 +114,12 @@ ROUTES: list[tuple[str, Params, str, Params]] = [
         "b",
         {"ref": {"type": "ref/resource", "uri": "b:readme"}},
     ),
-    ("tasks/get", {"taskId": "b:t:1"}, "b", {"taskId": "t:1"}),
+    (
+        "tasks/get",
+        {"taskId": UNKEYED_TASK_IDS.public("", "b", "add", "t:1")},
+        "b",
+        {"taskId": "t:1"},
+    ),
 ]
 IN_SESSIONS: list[tuple[str, Params, str, Params]] = [
     (protocol.SUBSCRIBE, {"uri": "a:readme"}, "a", {"uri": "a:readme"}),
@@ -178,6 +184,11 @@ async def test_the_name_header_repeats_what_the_server_reads_in_the_body(
         ("completion/complete", {}, RESOURCE_NOT_FOUND),
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "x"}}, INVALID_PARAMS),
         ("tasks/get", {"taskId": "nobody:1"}, INVALID_PARAMS),
+        (
+            "tasks/get",
+            {"taskId": UNKEYED_TASK_IDS.public("", "nobody", "add", "1")},
+            INVALID_PARAMS,
+        ),
         ("tasks/get", {"taskId": 5}, INVALID_PARAMS),
         ("vendor/anything", {}, METHOD_NOT_FOUND),
     ],
@@ -370,9 +381,10 @@ async def test_the_ids_of_tasks_name_their_server_both_ways() -> None:
     async with all_servers(scripts) as front:
         session = await front.client()
         made = await front.ask(session, "tools/call", {"name": "only_a", "task": {}}).result()
-        assert made == {"task": {"taskId": "a:t1", "status": "working"}}
-        polled = await front.ask(session, "tasks/get", {"taskId": "a:t1"}).result()
-        assert polled == {"taskId": "a:t1", "status": "working"}
+        named = UNKEYED_TASK_IDS.public("", "a", "only_a", "t1")
+        assert made == {"task": {"taskId": named, "status": "working"}}
+        polled = await front.ask(session, "tasks/get", {"taskId": named}).result()
+        assert polled == {"taskId": named, "status": "working"}
 
 
 async def test_a_withdrawn_call_leaves_nothing_behind() -> None:
@@ -408,8 +420,8 @@ def _call() -> Call:
 
 def test_a_task_is_named_in_public_form_wherever_it_is_said() -> None:
     call = _call()
-    publish_task_ids(call, "files", NAMES)
-    public = NAMES.public(AGENT.party, "files", "t1")
+    publish_task_ids(call, "files", "read", NAMES)
+    public = NAMES.public(AGENT.party, "files", "read", "t1")
     assert call.adapt_answer is not None
     assert call.adapt_notification is not None
     answer = call.adapt_answer(jsonrpc.make_result(1, {"task": {"taskId": "t1"}}))
@@ -423,7 +435,7 @@ def test_a_task_is_named_in_public_form_wherever_it_is_said() -> None:
 
 def test_what_names_no_task_stays_as_it_is() -> None:
     call = _call()
-    publish_task_ids(call, "files", NAMES)
+    publish_task_ids(call, "files", "read", NAMES)
     assert call.adapt_answer is not None
     assert call.adapt_notification is not None
     plain = jsonrpc.make_notification("notifications/message")

@@ -111,7 +111,7 @@ async def test_outputs_that_handshake_clients_cannot_read_are_not_shown_to_them(
         assert modern["tools"] == [{"name": "a__t", "outputSchema": {"type": "array"}}]
 
 
-@loop_over("method", ["tasks/get", "vendor/x", protocol.SET_LEVEL, protocol.PING, "x" * 200])
+@loop_over("method", ["vendor/x", protocol.SET_LEVEL, protocol.PING, "x" * 200])
 async def test_what_the_servers_era_does_not_have_does_not_exist_for_a_modern_client(
     method: str,
 ) -> None:
@@ -121,7 +121,7 @@ async def test_what_the_servers_era_does_not_have_does_not_exist_for_a_modern_cl
     assert len(error.message) < 200
 
 
-@loop_over("method", ["tasks/get", "vendor/x", protocol.DISCOVER, protocol.LISTEN])
+@loop_over("method", ["vendor/x", protocol.DISCOVER, protocol.LISTEN])
 async def test_what_the_servers_era_does_not_have_does_not_exist_for_a_handshake_client(
     method: str,
 ) -> None:

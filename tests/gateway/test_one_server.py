@@ -58,7 +58,6 @@ ANA, BEN = Actor("person:ana"), Actor("person:ben")
         "resources/read",
         "resources/templates/list",
         "completion/complete",
-        "tasks/get",
         "vendor/anything",
     ],
 )

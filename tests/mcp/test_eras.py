@@ -397,34 +397,43 @@ NAMES = eras.TaskIds(b"k" * 32)
 MINE = "agent:mine"
 
 
-@loop_over("names", [NAMES, eras.PLAIN_NAMES])
+@loop_over("names", [NAMES, eras.UNKEYED_TASK_IDS])
 @loop_over("party", [MINE, ""])
+@loop_over("tool", ["read", "", "a:b/%3A", "ключ", "\ud800"])
 @loop_over("task", ["t", "a:b", ":", "ключ"])
-def test_a_public_id_leads_back_to_its_server(names: eras.TaskIds, party: str, task: str) -> None:
-    assert names.decode(party, names.public(party, "files", task)) == ("files", task)
+def test_a_public_id_leads_back_to_its_server_and_tool(
+    names: eras.TaskIds, party: str, tool: str, task: str
+) -> None:
+    public = names.public(party, "files", tool, task)
+    assert names.decode(party, public) == ("files", tool, task)
 
 
-@loop_over("names", [NAMES, eras.PLAIN_NAMES])
-@loop_over("public", [None, "", "plain", ":a", "server:", "server::", ":::"])
+@loop_over("names", [NAMES, eras.UNKEYED_TASK_IDS])
+@loop_over("public", [None, "", "plain", ":a", "server:", "server::", ":::", "s:::t", "s:t:t:t"])
 def test_an_id_that_was_not_given_out_here_is_refused(
     names: eras.TaskIds, public: str | None
 ) -> None:
-    if names is eras.PLAIN_NAMES and public == "server::":
-        return
     with pytest.raises(MalformedMessage):
         names.decode(MINE, public)
+
+
+GIVEN = NAMES.public(MINE, "files", "read", "t")
 
 
 @loop_over(
     "stolen",
     [
-        NAMES.public("agent:other", "files", "t"),
-        NAMES.public(MINE, "files", "t").replace(":t", ":u"),
-        NAMES.public(MINE, "files", "t").replace("files", "other"),
-        eras.TaskIds(b"q" * 32).public(MINE, "files", "t"),
+        NAMES.public("agent:other", "files", "read", "t"),
+        GIVEN.replace(":t", ":u"),
+        GIVEN.replace("files", "other"),
+        GIVEN.replace(":read:", ":write:"),
+        GIVEN.replace(":read:t", "::readt"),
+        GIVEN.replace(":read:t", ":rea:dt"),
+        eras.TaskIds(b"q" * 32).public(MINE, "files", "read", "t"),
         "files:t",
         "files::t",
         f"files:{'0' * 16}:t",
+        f"files:{'0' * 16}:read:t",
     ],
 )
 def test_a_task_of_another_party_is_no_task(stolen: str) -> None:

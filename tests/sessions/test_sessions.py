@@ -11,7 +11,7 @@ from comity.mcp.jsonrpc import LIMITS, Frame
 from comity.mcp.protocol import Era
 from comity.sessions.calls import ActiveCalls, Call
 from comity.sessions.client_streams import MAX_QUEUED_FRAMES, ClientStream
-from comity.sessions.sessions import MAX_KEPT_STREAMS, Session, SessionStore
+from comity.sessions.sessions import MAX_KEPT_STREAMS, MAX_KNOWN_TASKS, Session, SessionStore
 from comity.sessions.upstream import UpstreamConnection
 from tests.support.carriers import Clock, Script, settled, until
 from tests.support.cases import loop_over
@@ -340,15 +340,25 @@ async def test_what_a_server_says_outside_of_any_call_waits_for_the_client() -> 
     assert told == ["vendor/note", protocol.TOOLS_CHANGED, "vendor/ask"]
 
 
-async def test_a_client_of_all_servers_hears_of_merged_lists_and_public_tasks_only() -> None:
+async def test_a_client_of_all_servers_hears_of_merged_lists_and_its_own_tasks_only() -> None:
     session, script = Session("", 0), Script()
     session.sees_all_servers = True
     await linked(session, script)
+    session.note_task("srv", "t", "public")
+    script.last.says(jsonrpc.make_notification("notifications/tasks/status", {"taskId": "other"}))
     script.last.says(jsonrpc.make_notification(protocol.TOOLS_CHANGED))
     script.last.says(jsonrpc.make_notification("notifications/tasks/status", {"taskId": "t"}))
     assert waiting_for(session) == [
-        jsonrpc.make_notification("notifications/tasks/status", {"taskId": "srv:t"})
+        jsonrpc.make_notification("notifications/tasks/status", {"taskId": "public"})
     ]
+
+
+def test_a_session_knows_a_bounded_number_of_tasks() -> None:
+    session = Session("", 0)
+    for number in range(MAX_KNOWN_TASKS + 5):
+        session.note_task("srv", f"t{number}", "public")
+    assert len(session.tasks) == MAX_KNOWN_TASKS
+    assert ("srv", "t4") not in session.tasks
 
 
 async def test_on_a_pipe_of_its_own_the_latest_call_hears_what_is_said_meanwhile() -> None:

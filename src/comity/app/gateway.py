@@ -95,7 +95,6 @@ from comity.live.wiring import run_live
 from comity.mcp import jsonrpc
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
-from comity.mcp.eras import TaskIds
 from comity.mcp.mgp import MgpExtension, offer_extensions
 from comity.policy.shares import PrincipalShares
 from comity.policy.snapshot import GrantSnapshot
@@ -414,7 +413,7 @@ def _build_calls(
         sign_in=accounts.make_gate(pending_calls),
     )
     servers = ServerService(catalog, schemas, server_policies.tool_reviews, base.descriptions.get)
-    sessions, parked_calls = _build_client_state(settings, make_task_names(authenticator), cluster)
+    sessions, parked_calls = _build_client_state(settings, cluster)
     is_only_here = _no_server if cluster is None else cluster.is_run_here
     return CallComponents(
         catalog=catalog,
@@ -644,6 +643,7 @@ def _build_servers(
     auth: AuthMember,
     cluster: LocalClusterNode | None,
 ) -> UpstreamRegistry:
+    task_ids = make_task_names(base.authenticator)
     return UpstreamRegistry(
         base.settings,
         calls.servers,
@@ -652,7 +652,7 @@ def _build_servers(
         http,
         pools,
         lambda server: ServerEndpoint(
-            server, calls.call_gate, calls.active_calls, bridge, subscriptions
+            server, calls.call_gate, calls.active_calls, bridge, subscriptions, task_ids
         ),
         calls.server_policies,
         SandboxComponents(
@@ -812,7 +812,7 @@ def _no_server(_: str) -> bool:
 
 
 def _build_client_state(
-    settings: Settings, task_ids: TaskIds, cluster: LocalClusterNode | None
+    settings: Settings, cluster: LocalClusterNode | None
 ) -> tuple[SessionStore, ParkedCalls]:
     """Build the state that clients have between requests: sessions and parked calls."""
     now = asyncio.get_running_loop().time
@@ -822,7 +822,6 @@ def _build_client_state(
         settings.limits.session_idle_timeout.total_seconds(),
         settings.limits.max_sessions_per_principal,
         max_streams_per_principal=settings.limits.max_streams_per_principal,
-        task_ids=task_ids,
         make_session_id=None if cluster is None else cluster.session_id,
     )
     parked = (

@@ -291,7 +291,8 @@ class TaskPrompt:
         ):
             return False
         name = token_hex(16)
-        id = self._task_ids.public(call.client_stream.actor.party, OWN_TASK_PREFIX, name)
+        party = call.client_stream.actor.party
+        id = self._task_ids.public(party, OWN_TASK_PREFIX, "", name)
         task = self._task_by_id[name] = ApprovalTask(id, pending_call, request, self._clock)
         answer = eras.task_start_result(task.view, modern=task.is_modern)
         pending_call.timeout = None
@@ -300,16 +301,23 @@ class TaskPrompt:
         )
         return True
 
-    def answer_task_request(self, call: Call, frame: Frame) -> bool:
-        """Answer a request about a task of the gateway. Returns False for other requests."""
+    def answer_task_request(
+        self, call: Call, frame: Frame, require_tool: Callable[[Call, str, str], None]
+    ) -> bool:
+        """Answer a request about a task of the gateway. Returns False for other requests.
+
+        Raises MalformedMessage, also as `require_tool` does for the server and the tool.
+        """
         params = frame.parameters
         named = jsonrpc.decode_text(params.get("taskId")) or ""
         if not named.startswith(f"{OWN_TASK_PREFIX}:"):
             return False
         party = call.client_stream.actor.party
-        task = self._task_by_id.get(self._task_ids.decode(party, named)[1])
+        task = self._task_by_id.get(self._task_ids.decode(party, named)[-1])
         if task is None or task.party != party or task.is_modern is not (call.client is None):
             raise MalformedMessage(UNKNOWN_TASK_MESSAGE, INVALID_PARAMS)
+        if task.call.target is not None:
+            require_tool(call, *task.call.target)
         if task.is_modern and not eras.has_task_support(frame):
             raise MalformedMessage("declare support for tasks", MISSING_CAPABILITY)
         self._answer(task, call)

@@ -291,6 +291,16 @@ class CatalogAccess:
         if judged.effect is Effect.DENY:
             raise MalformedMessage(NOT_VISIBLE_TEXT, ACCESS_DENIED)
 
+    def require_tool(self, call: Call, server: str, tool: str) -> None:
+        """Check a request about a task, which needs the grant on the tool that began it.
+
+        Raises MalformedMessage with ACCESS_DENIED.
+        """
+        actor = call.client_stream.actor
+        judged = self._policy_engine.authorize(actor, protocol.CALL_TOOL, server, tool, call.view)
+        if judged.effect is Effect.DENY:
+            raise MalformedMessage(NOT_VISIBLE_TEXT, ACCESS_DENIED)
+
     def may_notify(self, actor: Actor, method: str, server: str) -> bool:
         """Return whether a grant lets an actor send a notification to a server.
 

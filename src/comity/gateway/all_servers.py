@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
-import msgspec
 from msgspec import Raw
 
 from comity.approvals.pending_calls import GoOn
@@ -21,6 +20,8 @@ from comity.gateway.one_server import (
     URI_METHODS,
     await_sent,
     finish_sending,
+    publish_task_ids,
+    task_request,
     tool_name_in,
     track_resource_subscription,
     with_name,
@@ -108,25 +109,6 @@ class GatewayInfo:
         }
 
 
-def publish_task_ids(call: Call, server: str, task_ids: eras.TaskIds) -> None:
-    """Replace task ids by public ones in the answer and in earlier notifications of a call."""
-
-    def public(task: str) -> str:
-        return task_ids.public(call.client_stream.actor.party, server, task)
-
-    def published(frame: Frame) -> Frame:
-        if frame.result is UNSET:
-            return frame
-        return msgspec.structs.replace(frame, result=eras.rename_tasks(frame.result, public))
-
-    def retell(frame: Frame) -> Frame:
-        if frame.params is UNSET or bytes(memoryview(frame.params)[:1]) != b"{":
-            return frame
-        return jsonrpc.with_params(frame, eras.rename_tasks(frame.params, public))
-
-    call.adapt_answer, call.adapt_notification = published, retell
-
-
 async def modern_connection(server: UpstreamServer, actor: Actor) -> UpstreamConnection:
     if Era.MODERN not in server.connections.eras:
         raise MalformedMessage("this server has no tasks of this MCP version", METHOD_NOT_FOUND)
@@ -154,7 +136,7 @@ class AllServersEndpoint:
         *,
         status_methods: ServerStatusMethods | None = None,
         methods: MethodTable | None = None,
-        tasks: eras.TaskIds = eras.PLAIN_NAMES,
+        tasks: eras.TaskIds = eras.UNKEYED_TASK_IDS,
         own_tools: OwnTools | None = None,
     ) -> None:
         self.servers = servers
@@ -346,7 +328,7 @@ class AllServersEndpoint:
         plan = self.call_gate.plan_for(call, "", name)
         entry, renamed = plan.entry, jsonrpc.with_tool_name(frame, plan.entry.name)
         if renamed.tool is None and "task" in frame.parameters:
-            publish_task_ids(call, entry.server, self.tasks)
+            publish_task_ids(call, entry.server, entry.name, self.tasks)
         server = self.server_of(call, entry)
         if self.own_tools is not None:
             self.own_tools.note_use(call, entry)
@@ -525,21 +507,23 @@ class AllServersEndpoint:
         """Send a task request to the server that began the task.
 
         The gateway answers requests about its own tasks itself. Raises MalformedMessage if the task
-        is unknown.
+        is unknown, or if the actor may no longer call its tool.
         """
-        if self.call_gate.pipeline.answers_task(call, frame):
+        if self.call_gate.pipeline.answers_task(call, frame, self._require_tool):
             return
-        params = frame.parameters
-        party = call.client_stream.actor.party
-        name, task = self.tasks.decode(party, jsonrpc.decode_text(params.get("taskId")))
+        name, task, renamed = task_request(call, frame, self.tasks, self._require_tool)
         server = self.servers.get(name)
         if server is None:
-            raise MalformedMessage("unknown task", INVALID_PARAMS)
+            raise MalformedMessage(eras.UNKNOWN_TASK_MESSAGE, INVALID_PARAMS)
         call.counters = self._active_calls.metrics.at(name)
-        publish_task_ids(call, name, self.tasks)
         connection = await connect(server)
-        renamed = jsonrpc.with_params(frame, jsonrpc.to_raw({**params, "taskId": task}))
+        # A grant may have ended while the connection was opened.
+        self._require_tool(call, name, call.tool or "")
         connection.send_call(call, renamed, with_name(headers, task))
+
+    def _require_tool(self, call: Call, server: str, tool: str) -> None:
+        """Check the grant on the tool of a task. Raises MalformedMessage."""
+        self.call_gate.require_tool(call, server, tool)
 
     async def _route_modern(self, call: Call, frame: Frame, headers: Headers) -> None:
         offer, renamed = self._find_entry(call, frame, frame.parameters)
@@ -570,8 +554,13 @@ class AllServersEndpoint:
             # A client at stdio sends no headers, but a server at HTTP requires them.
             headers = self._bridge.headers_for(connections, outgoing)
         connection = connections.modern_connection(call.client_stream.actor)
-        if outgoing.params is not UNSET and eras.EXTENSION in bytes(outgoing.params):
-            publish_task_ids(call, connections.name, self.tasks)
+        params = outgoing.params
+        if (
+            call.method == protocol.CALL_TOOL
+            and params is not UNSET
+            and eras.EXTENSION in bytes(params)
+        ):
+            publish_task_ids(call, connections.name, tool_name_in(outgoing) or "", self.tasks)
         connection.send_call(call, strip_mgp_request(outgoing), headers)
         return None
 

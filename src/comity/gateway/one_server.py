@@ -91,8 +91,10 @@ class ServerEndpoint:
         active_calls: ActiveCalls,
         bridge: EraBridge,
         subscriptions: ListSubscriptions,
+        tasks: eras.TaskIds = eras.UNKEYED_TASK_IDS,
     ) -> None:
         self._server = server
+        self._tasks = tasks
         self._call_gate = call_gate
         self._active_calls = active_calls
         self._counters = active_calls.metrics.at(server.name)
@@ -123,8 +125,10 @@ class ServerEndpoint:
         if await self._call_gate.is_over_limit(call):
             return call
         try:
-            if not self._may_be_sent(call, frame, session):
+            checked = self._check(call, frame, session)
+            if checked is None:
                 return call
+            frame = checked
             self._filter_list_result(call)
             connection = self._open_connection(session, call.method)
             if connection is not None:
@@ -198,8 +202,10 @@ class ServerEndpoint:
         if await self._call_gate.is_over_limit(call):
             return call
         try:
-            if not self._may_be_sent(call, frame, None):
+            checked = self._check(call, frame, None)
+            if checked is None:
                 return call
+            frame = checked
             self._filter_list_result(call)
             if self._server.connections.own_modern_connection is None:
                 await self._send_to_legacy(call, frame, headers)
@@ -328,6 +334,8 @@ class ServerEndpoint:
     ) -> Coroutine[Any, Any, None] | None:
         """Send a tool call at once if its connection is open. Otherwise return what opens it."""
         if isinstance(context, Session):
+            if frame.tool is None and "task" in frame.parameters:
+                self._publish_task_ids(call, frame)
             connection = self._open_connection(context, call.method)
             if connection is None:
                 return self._connect_and_send(context, call, frame)
@@ -335,10 +343,17 @@ class ServerEndpoint:
             return None
         if self._server.connections.own_modern_connection is None:
             return self._send_to_legacy(call, frame, context)
+        if frame.params is not UNSET and eras.EXTENSION in bytes(frame.params):
+            self._publish_task_ids(call, frame)
         self._server.connections.modern_connection(call.client_stream.actor).send_call(
             call, frame, context
         )
         return None
+
+    def _publish_task_ids(self, call: Call, frame: Frame) -> None:
+        if not call.is_remote:
+            # The node of the client does it for its own principals.
+            publish_task_ids(call, self._server.name, tool_name_in(frame) or "", self._tasks)
 
     def is_visible_to(self, actor: Actor) -> bool:
         return self._call_gate.may_know_server(actor, self._server.name)
@@ -356,29 +371,30 @@ class ServerEndpoint:
         reached = self._server.connections
         return initialize_result(reached.initialize_result or reached.discover_result, version)
 
-    def _may_be_sent(self, call: Call, frame: Frame, session: Session | None) -> bool:
-        """Check access for a request that calls no tool, and return whether it may be sent.
+    def _check(self, call: Call, frame: Frame, session: Session | None) -> Frame | None:
+        """Check access for a request that calls no tool.
 
-        Raises MalformedMessage for refusals.
+        Returns the request for the server, or None if the gateway has answered it. Raises
+        MalformedMessage for refusals.
         """
         server, method = self._server.name, call.method
         access = request_access(method)
         here = access.at_server
         if call.is_remote:
             # The node of the client has checked the request, or the gateway there made it.
-            here = Access.CONNECTION if here is not Access.GATEWAY else here
+            here = here if here is Access.GATEWAY else Access.CONNECTION
         else:
             version = Era.MODERN if session is None else Era.HANDSHAKE
             require_method(access, here, version, method)
         if here is Access.ENTRY:
             self._require_entry(call, frame)
         elif here is Access.TASK:
-            if self._call_gate.pipeline.answers_task(call, frame):
-                return False
-            self._call_gate.require_server(call, server)
+            if self._call_gate.pipeline.answers_task(call, frame, self._require_tool):
+                return None
+            return task_request(call, frame, self._tasks, self._require_tool)[-1]
         elif here is Access.GATEWAY:
             self._cancel(call, frame)
-            return False
+            return None
         elif here not in (Access.FILTERED, Access.CONNECTION):
             self._call_gate.require_server(call, server)
             if here is Access.HOST and (
@@ -387,7 +403,13 @@ class ServerEndpoint:
                 raise MalformedMessage(
                     f"only the host of a server sends {method:.80}", METHOD_NOT_FOUND
                 )
-        return True
+        return frame
+
+    def _require_tool(self, call: Call, server: str, tool: str) -> None:
+        """Check the grant on the tool of a task of this server. Raises MalformedMessage."""
+        if server != self._server.name:
+            raise MalformedMessage(eras.UNKNOWN_TASK_MESSAGE, INVALID_PARAMS)
+        self._call_gate.require_tool(call, server, tool)
 
     def _require_entry(self, call: Call, frame: Frame) -> None:
         """Check the grant on the prompt, resource or template that a request names.
@@ -569,6 +591,97 @@ def tool_name_in(frame: Frame) -> str | None:
     if frame.tool is not None:
         return frame.tool.name
     return jsonrpc.decode_text(frame.parameters.get("name"))
+
+
+MAX_HELD_STATUSES: Final = 8
+"""How many notifications about tasks one call keeps until its answer names its own task."""
+
+
+class TaskPublication:
+    """The one task that a call may name to its client, by its public id.
+
+    A call of a tool learns its task from the answer. Until then it keeps the notifications about
+    tasks, because many clients share the server. (attack 7)
+    """
+
+    def __init__(
+        self, call: Call, server: str, tool: str, task_ids: eras.TaskIds, task: str | None
+    ) -> None:
+        self._call = call
+        self._server = server
+        self._tool = tool
+        self._task_ids = task_ids
+        self._task = task
+        self._held: list[Frame] = []
+        if task is not None:
+            self._publish(task)
+
+    def adapt_answer(self, frame: Frame) -> Frame:
+        if frame.result is UNSET:
+            return frame
+        if self._task is not None:
+            return msgspec.structs.replace(
+                frame, result=eras.rename_tasks(frame.result, self._name)
+            )
+        published = eras.rename_tasks(frame.result, self._publish)
+        for status in self._held:
+            self._call.deliver_notification(status)
+        return msgspec.structs.replace(frame, result=published)
+
+    def adapt_notification(self, frame: Frame) -> Frame | None:
+        if frame.params is UNSET or bytes(memoryview(frame.params)[:1]) != b"{":
+            return frame
+        if frame.method == eras.STATUS and self._is_of_other(frame):
+            if self._task is None and len(self._held) < MAX_HELD_STATUSES:
+                self._held.append(frame)
+            return None
+        return jsonrpc.with_params(frame, eras.rename_tasks(frame.params, self._name))
+
+    def _is_of_other(self, frame: Frame) -> bool:
+        return self._task is None or eras.task_named_in(frame) != self._task
+
+    def _publish(self, began: str) -> str:
+        self._task, client = began, self._call.client
+        public = self._name(began)
+        if isinstance(client, Session):
+            client.note_task(self._server, began, public)
+        return public
+
+    def _name(self, task: str) -> str:
+        if task != self._task:
+            return task
+        party = self._call.client_stream.actor.party
+        return self._task_ids.public(party, self._server, self._tool, task)
+
+
+def publish_task_ids(
+    call: Call, server: str, tool: str, task_ids: eras.TaskIds, task: str | None = None
+) -> None:
+    """Replace the ids of one task by its public id, in all that a client receives of a call."""
+    publication = TaskPublication(call, server, tool, task_ids, task)
+    call.adapt_answer = publication.adapt_answer
+    call.adapt_notification = publication.adapt_notification
+
+
+def task_request(
+    call: Call,
+    frame: Frame,
+    task_ids: eras.TaskIds,
+    require_tool: Callable[[Call, str, str], None],
+) -> tuple[str, str, Frame]:
+    """Return the server of a task, its own id of it, and the request with that id.
+
+    Raises MalformedMessage if the task is not of this principal, or if the principal may no longer
+    call the tool of the task.
+    """
+    params, party = frame.parameters, call.client_stream.actor.party
+    named = jsonrpc.decode_text(params.get("taskId"))
+    server, tool, task = task_ids.decode(party, named)
+    require_tool(call, server, tool)
+    call.tool = tool
+    publish_task_ids(call, server, tool, task_ids, task)
+    renamed = jsonrpc.with_params(frame, jsonrpc.to_raw({**params, "taskId": task}))
+    return server, task, renamed
 
 
 def with_name(headers: Headers, name: str | None) -> Headers:

@@ -141,7 +141,9 @@ class PipelineSignIn(Protocol):
 class OwnTasks(Protocol):
     """Answers requests about tasks that the gateway itself holds while they wait for approval."""
 
-    def answer_task_request(self, call: Call, frame: Frame) -> bool: ...
+    def answer_task_request(
+        self, call: Call, frame: Frame, require_tool: Callable[[Call, str, str], None]
+    ) -> bool: ...
 
 
 class CallPlan:
@@ -235,12 +237,16 @@ class CallPipeline:
             return frame
         return self.approvals.without_prompt_reply(call, frame)
 
-    def answers_task(self, call: Call, frame: Frame) -> bool:
+    def answers_task(
+        self, call: Call, frame: Frame, require_tool: Callable[[Call, str, str], None]
+    ) -> bool:
         """Return whether a request is about a task of the gateway, which then answers it.
 
-        Raises MalformedMessage if the request is invalid.
+        Raises MalformedMessage if the request is invalid, or as `require_tool` does for the server
+        and the tool of the task.
         """
-        return self.own_tasks is not None and self.own_tasks.answer_task_request(call, frame)
+        own_tasks = self.own_tasks
+        return own_tasks is not None and own_tasks.answer_task_request(call, frame, require_tool)
 
     def make_plan(self, entry: CatalogEntry, decision: Decision | None) -> CallPlan:
         """Return the plan for calls of a tool that were decided in this way."""

@@ -16,7 +16,7 @@ from comity.errors import EXHAUSTED, INVALID_PARAMS, UPSTREAM_SLOW, MalformedMes
 from comity.events.audit_feed import AuditFeed
 from comity.events.methods import EventMethods
 from comity.events.model import LISTENED
-from comity.mcp import jsonrpc, protocol
+from comity.mcp import eras, jsonrpc, protocol
 from comity.mcp.actors import GROUP_PREFIX, Actor
 from comity.mcp.conversation import Conversation
 from comity.mcp.entries import EntryKind
@@ -575,13 +575,18 @@ class _SubscriptionReader:
             )
 
 
+_TASK_NOTIFICATIONS: Final = "notifications/tasks"
+
+
 def narrow_listen_request(call: Call, frame: Frame, may_read: Callable[[str], bool]) -> Frame:
-    """Remove the resources that the actor may not read from a listen request.
+    """Remove tasks, and the resources that the actor may not read, from a listen request.
 
     The call also drops later updates of resources that the actor may no longer read.
     """
 
     def retell(told: Frame) -> Frame | None:
+        if str(told.method).startswith(_TASK_NOTIFICATIONS):
+            return None
         if told.method != protocol.RESOURCE_UPDATED:
             return told
         uri = jsonrpc.decode_text(told.parameters.get("uri"))
@@ -592,9 +597,12 @@ def narrow_listen_request(call: Call, frame: Frame, may_read: Callable[[str], bo
     wanted = jsonrpc.decode_members(params["notifications"]) if "notifications" in params else {}
     uris = _uris(wanted)
     readable = [uri for uri in uris if may_read(uri)]
-    if len(readable) == len(uris):
+    if len(readable) == len(uris) and "taskIds" not in wanted:
         return frame
-    left = {**wanted, "resourceSubscriptions": readable}
+    # The server knows tasks by ids of its own, which prove nothing about who began them.
+    left = eras.omit_members(wanted, {"taskIds", "resourceSubscriptions"})
+    if "resourceSubscriptions" in wanted:
+        left["resourceSubscriptions"] = jsonrpc.to_raw(readable)
     return jsonrpc.with_params(frame, jsonrpc.to_raw({**params, "notifications": left}))
 
 

@@ -4,16 +4,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from comity.catalog.catalog import page_of
-from comity.errors import RESOURCE_NOT_FOUND, MalformedMessage
+from comity.errors import INVALID_PARAMS, RESOURCE_NOT_FOUND, MalformedMessage
 from comity.gateway.all_servers import (
     AllServersEndpoint,
     Route,
     finish_checks,
-    publish_task_ids,
 )
-from comity.gateway.one_server import URI_METHODS, finish_sending
+from comity.gateway.one_server import URI_METHODS, finish_sending, publish_task_ids
 from comity.gateway.pipeline import may_be_sent
-from comity.mcp import jsonrpc, protocol
+from comity.mcp import eras, jsonrpc, protocol
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import Frame
@@ -63,7 +62,7 @@ class ViewEndpoint(AllServersEndpoint):
         else:
             outgoing = tool.rewrite.apply(frame, entry.name)
         if outgoing.tool is None and "task" in frame.parameters:
-            publish_task_ids(call, entry.server, self.tasks)
+            publish_task_ids(call, entry.server, entry.name, self.tasks)
         server = self.server_of(call, entry)
         if not isinstance(context, Session) and (tool.has_header_arguments or len(context) > 2):
             # The client's headers may repeat arguments. The server gets headers that repeat the
@@ -82,6 +81,12 @@ class ViewEndpoint(AllServersEndpoint):
             return finish_checks(call, outcome, go_on)
         may_be_sent(call, outcome, go_on)
         return None
+
+    def _require_tool(self, call: Call, server: str, tool: str) -> None:
+        call.view = self._view.name
+        if not self._view.serves_tool(server, tool):
+            raise MalformedMessage(eras.UNKNOWN_TASK_MESSAGE, INVALID_PARAMS)
+        super()._require_tool(call, server, tool)
 
     def _page(
         self, actor: Actor, kind: EntryKind, cursor: str | None

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, cast
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Raw
@@ -38,36 +39,37 @@ METHODS: Final = frozenset({GET, RESULT, UPDATE, CANCEL})
 class TaskIds:
     """Makes public task ids that are valid only for the principal that received them. (attack 7)
 
-    Without a key or a principal, the ids are plain: `server:task`.
+    An id names the server and the tool of its task, so that every node can ask the grants again.
     """
 
     key: bytes = b""
 
-    def public(self, party: str, server: str, task: str) -> str:
-        mark = self._mark(party, server, task)
-        return f"{server}:{mark}:{task}" if mark else f"{server}:{task}"
+    def public(self, party: str, server: str, tool: str, task: str) -> str:
+        named = quote(tool, safe="", errors="surrogatepass")
+        return f"{server}:{self._mark(party, server, tool, task)}:{named}:{task}"
 
-    def decode(self, party: str, public: str | None) -> tuple[str, str]:
-        """Return the server and its own id of a public task id. Raises MalformedMessage."""
-        server, colon, task = (public or "").partition(":")
-        if colon and self.key and party:
-            mark, colon, task = task.partition(":")
-            said = mark.encode(errors="surrogatepass")
-            if not hmac.compare_digest(said, self._mark(party, server, task).encode()):
-                colon = ""
-        if not colon or not server or not task:
+    def decode(self, party: str, public: str | None) -> tuple[str, str, str]:
+        """Return the server, the tool and the server's own id of a public task id.
+
+        Raises MalformedMessage.
+        """
+        server, mark, named, task = [*(public or "").split(":", 3), "", "", ""][:4]
+        tool = unquote(named, errors="surrogatepass")
+        said = mark.encode(errors="surrogatepass")
+        if not task or not hmac.compare_digest(
+            said, self._mark(party, server, tool, task).encode()
+        ):
             raise MalformedMessage(UNKNOWN_TASK_MESSAGE, INVALID_PARAMS)
-        return server, task
+        return server, tool, task
 
-    def _mark(self, party: str, server: str, task: str) -> str:
-        if not self.key or not party:
-            return ""
-        said = f"{party}\0{server}\0{task}".encode(errors="surrogatepass")
+    def _mark(self, party: str, server: str, tool: str, task: str) -> str:
+        # A server chooses the names of its tools and tasks. The length keeps them apart.
+        said = f"{party}\0{server}\0{len(tool)}:{tool}{task}".encode(errors="surrogatepass")
         return hmac.digest(self.key, said, hashlib.sha256).hex()[:_MARK_LENGTH]
 
 
 UNKNOWN_TASK_MESSAGE: Final = "unknown task; use an id from this gateway"
-PLAIN_NAMES: Final = TaskIds()
+UNKEYED_TASK_IDS: Final = TaskIds()
 _MARK_LENGTH: Final = 16
 
 
@@ -85,6 +87,14 @@ def rename_tasks(raw: Raw, change: Callable[[str], str]) -> Raw:
         if RELATED in meta and _is_object(meta[RELATED]):
             changed["_meta"] = {**meta, RELATED: rename_tasks(meta[RELATED], change)}
     return jsonrpc.to_raw({**found, **changed}) if changed else raw
+
+
+def task_named_in(frame: Frame) -> str | None:
+    """Return the task that a notification is about, or None if it names none."""
+    try:
+        return jsonrpc.decode_text(frame.parameters.get("taskId"))
+    except MalformedMessage:
+        return None
 
 
 @lru_cache(1024)

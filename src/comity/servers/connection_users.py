@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from comity.errors import EXHAUSTED, MalformedMessage
-from comity.mcp import jsonrpc, mgp
+from comity.mcp import eras, jsonrpc, mgp
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.protocol import LIST_CHANGES, LOG_LEVELS, MESSAGE, RESOURCE_UPDATED
 from comity.sessions.calls import Call, CallClient, ServerRequest
-from comity.sessions.sessions import Session
+from comity.sessions.sessions import Session, offer_task_status
 from comity.sessions.upstream import UpstreamConnection
 from comity.telemetry.metrics import name_in
 
@@ -119,6 +119,11 @@ class ConnectionUsers:
         elif frame.method == RESOURCE_UPDATED:
             for reader in self._subscribers_of(_uri(frame)):
                 reader.send_notification(frame)
+        elif frame.method == eras.STATUS:
+            # The tasks of all clients run here, and each is told only about its own.
+            told = [each.notify_task_status(connection.server, frame) for each in self._sessions]
+            if not any(told):
+                offer_task_status(connection, frame)
         elif frame.method == mgp.CHANGED:
             # Lifecycle notifications go to every session that negotiated them with the server.
             for session in self._sessions:

@@ -20,7 +20,7 @@ from comity.errors import (
     MalformedMessage,
     Unavailable,
 )
-from comity.mcp import jsonrpc, mgp, refusals
+from comity.mcp import eras, jsonrpc, mgp, refusals
 from comity.mcp.conversation import Conversation
 from comity.mcp.jsonrpc import ExtendedFrame, Frame, Id
 from comity.mcp.mgp import METHOD_PREFIX, NOTICE_PREFIX, NegotiatedTerms
@@ -369,6 +369,9 @@ class Call:
             return
         if str(frame.method).startswith(NOTICE_PREFIX) and not self.speaks_mgp_with_server():
             log.debug("No client negotiated %s with a server", frame.method)
+            return
+        if frame.method == eras.STATUS and self.adapt_notification is None and not self.is_remote:
+            # The call began no task, so this task is of another call, perhaps of another client.
             return
         retold = frame if self.adapt_notification is None else self.adapt_notification(frame)
         if retold is None:

@@ -30,6 +30,9 @@ from comity.toolkit.background import SharedOpening
 
 log = logging.getLogger(__name__)
 
+MAX_KNOWN_TASKS = 1000
+"""The number of tasks that a session remembers."""
+
 MAX_KEPT_STREAMS = 16
 """The number of streams of a session that a client can still resume."""
 
@@ -63,7 +66,7 @@ class Session:
         "sees_all_servers",
         "shared_connections",
         "streams",
-        "task_ids",
+        "tasks",
         "used_at",
         "version",
     )
@@ -74,7 +77,8 @@ class Session:
         self.party = party
         # The actor that began the session, with the groups that it had then.
         self.actor: Actor | None = None
-        self.task_ids = eras.PLAIN_NAMES
+        # The public ids of tasks that the client may name, by their server and the server's own id.
+        self.tasks: OrderedDict[tuple[str, str], str] = OrderedDict()
         self.used_at = now
         self.version = LATEST_HANDSHAKE
         self.initialize_params: Raw = jsonrpc.to_raw({})
@@ -207,6 +211,10 @@ class Session:
         return None
 
     def on_notification(self, connection: UpstreamConnection, frame: Frame) -> None:
+        if frame.method == eras.STATUS:
+            if not self.notify_task_status(connection.server, frame):
+                offer_task_status(connection, frame)
+            return
         call = _latest_call(connection)
         if call is not None and frame.method not in SERVER_NOTIFICATIONS:
             call.deliver_notification(frame)
@@ -216,14 +224,25 @@ class Session:
             log.debug("server %r: no client negotiated %s", connection.server, frame.method)
         elif not self.sees_all_servers:
             self.send_notification(frame)
-        elif frame.method == eras.STATUS and frame.params is not jsonrpc.UNSET:
-            named = eras.rename_tasks(
-                frame.params, lambda task: self.task_ids.public(self.party, connection.server, task)
-            )
-            self.send_notification(jsonrpc.with_params(frame, named))
         elif frame.method not in LIST_CHANGES:
             # The gateway announces list changes once the merged catalog has changed.
             self.send_notification(frame)
+
+    def note_task(self, server: str, task: str, public: str) -> None:
+        """Remember a task of the client. The oldest is forgotten, and its changes are not told."""
+        self.tasks[server, task] = public
+        while len(self.tasks) > MAX_KNOWN_TASKS:
+            self.tasks.popitem(last=False)
+
+    def notify_task_status(self, server: str, frame: Frame) -> bool:
+        """Tell the client about a change of its task. Returns False for any other task."""
+        task = eras.task_named_in(frame)
+        public = None if task is None else self.tasks.get((server, task))
+        if public is None or frame.params is jsonrpc.UNSET:
+            return False
+        named = eras.rename_tasks(frame.params, lambda each: public if each == task else each)
+        self.send_notification(jsonrpc.with_params(frame, named))
+        return True
 
     def on_request(
         self, connection: UpstreamConnection, server_request: ServerRequest, frame: Frame
@@ -295,6 +314,15 @@ class Session:
         await asyncio.gather(*ends, *opening, return_exceptions=True)
 
 
+def offer_task_status(connection: UpstreamConnection, frame: Frame) -> None:
+    """Offer the status of a task to the calls that may just have begun it.
+
+    Each of them passes on only what its own answer names.
+    """
+    for call in connection.callers:
+        call.deliver_notification(frame)
+
+
 def _latest_call(connection: UpstreamConnection) -> Call | None:
     """Return the latest open call if the transport does not name streams, or None.
 
@@ -323,7 +351,6 @@ class SessionStore:
         max_per_principal: int | None = None,
         *,
         max_streams_per_principal: int = sys.maxsize,
-        task_ids: eras.TaskIds = eras.PLAIN_NAMES,
         make_session_id: Callable[[], str] | None = None,
     ) -> None:
         self.now = now
@@ -331,7 +358,6 @@ class SessionStore:
         self.streams = PrincipalShares(
             "streams", "max_streams_per_principal", max_streams_per_principal
         )
-        self._task_ids = task_ids
         # Makes session ids that name their node, so that other nodes can find it.
         self._make_session_id = make_session_id
         self._max_sessions = max_sessions
@@ -360,7 +386,6 @@ class SessionStore:
         self._shares.acquire(party)
         session = Session(endpoint_name, self.now(), party)
         session.actor = actor
-        session.task_ids = self._task_ids
         session.id = session.id if self._make_session_id is None else self._make_session_id()
         self._session_by_id[session.id] = session
         self._sessions_by_principal.setdefault(party, OrderedDict())[session.id] = session

@@ -68,6 +68,13 @@ class ServedView:
         """Return the served tool with this name in the view."""
         return self.compiled.by_name.get(name)
 
+    def serves_tool(self, server: str, tool: str) -> bool:
+        """Return whether a tool belongs to the view, by its own name, and can be called there."""
+        return any(
+            (each.entry.server, each.entry.name) == (server, tool) and not each.withheld
+            for each in self.compiled.tools
+        )
+
     def serves_resource(self, server: str, uri: str) -> bool:
         """Return whether a resource of a server belongs to the view."""
         return self.is_whole(server) or (server, uri) in self.compiled.interfaces
