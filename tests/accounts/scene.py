@@ -26,7 +26,7 @@ from tests.interop.processes import Program, answers, http_server, running
 from tests.support.principals import add_principals
 
 ANA, BEN, AGENT, IDLER = "person:ana", "person:ben", "agent:ci", "agent:idler"
-SECONDS = 40.0
+SECONDS = 80.0
 WHOLE_LOG = 1_000_000
 SERVER = "notes"
 COMITY = str(Path(sys.executable).with_name("comity"))

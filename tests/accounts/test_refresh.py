@@ -26,7 +26,7 @@ from comity.accounts.model import (
 )
 from comity.accounts.service import AccountService
 from comity.accounts.sign_in import AccountSelector, ConnectionAccount
-from comity.accounts.tokens import LEASE_MARGIN, AccountTokenSource
+from comity.accounts.tokens import LEASE, LEASE_MARGIN, AccountTokenSource
 from comity.errors import Unavailable
 from comity.policy.grants import GrantSet
 from comity.policy.snapshot import GrantSnapshot
@@ -128,13 +128,14 @@ class Nodes:
         policy: AccountPolicy = POLICY,
         sealer: OpenSealer | None = None,
         on_find: OnFind | None = None,
+        clock: ManualClock[datetime] | None = None,
     ) -> AccountTokenSource:
         node = AccountTokenSource(
             self.store,
             sealer or OpenSealer(),
             cast("AuthorizationServers", Servers(self.issuer, on_find)),
             name,
-            clock=self.clock,
+            clock=clock or self.clock,
         )
         node.policies[policy.server] = policy
         return node
@@ -278,6 +279,29 @@ async def test_a_refresh_is_given_up_before_its_lease_ends(
     account = await nodes.store.get(KEY)
     assert account is not None
     assert await nodes.store.lease_refresh(account, "other", NOW, NOW)
+
+
+@pytest.mark.parametrize("seconds", [-30, 30])
+async def test_a_node_whose_clock_is_tolerated_spends_no_token_of_another(seconds: int) -> None:
+    """The bus takes messages of nodes whose clocks differ by half a minute."""
+    nodes = Nodes()
+    await nodes.add_account()
+    other = ManualClock(NOW + timedelta(seconds=seconds))
+    one, two = nodes.make_node("one"), nodes.make_node("two", clock=other)
+    nodes.issuer.may_answer.clear()
+    waiting = asyncio.create_task(one.token_for(KEY, "access-0"))
+    await nodes.issuer.began.wait()
+    # As long as the first node may wait for its answer.
+    other.now += LEASE - LEASE_MARGIN
+    second = asyncio.create_task(two.token_for(KEY, "access-0"))
+    await asyncio.sleep(0)
+    account = await nodes.store.get(KEY)
+    assert account is not None
+    assert not await nodes.store.lease_refresh(account, "two", other.now, other.now)
+    nodes.issuer.may_answer.set()
+    assert await waiting == "access-1"
+    assert await second == "access-1"
+    assert (nodes.issuer.count, nodes.issuer.is_revoked) == (1, False)
 
 
 async def test_a_client_that_is_refused_for_a_while_keeps_its_accounts() -> None:

@@ -41,11 +41,14 @@ from comity.toolkit.resilience import RetrySchedule
 
 log = logging.getLogger(__name__)
 
-LEASE: Final = timedelta(seconds=25)
+LEASE: Final = timedelta(seconds=50)
 """How long one node alone may refresh a token."""
 
-LEASE_MARGIN: Final = timedelta(seconds=5)
-"""How long before the end of its lease a node gives up a refresh."""
+LEASE_MARGIN: Final = timedelta(seconds=35)
+"""How long before the end of its lease a node gives up a refresh.
+
+The clocks of nodes may differ by 30 seconds. To a node whose clock is ahead, the lease ends sooner.
+"""
 
 MAX_MISSING_LENGTH: Final = 2_000
 """How long the list of missing scopes may be. A server can demand new ones with each answer."""
