@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import errno
 import fcntl
+import importlib
 import json
 import mmap
 import os
@@ -191,6 +192,17 @@ def read_the_scratch_of_another_server() -> object:
 @probe
 def read_the_token_of_the_gateway() -> object:
     return Path(TARGET["token"]).read_bytes()
+
+
+def read_what_lies_beside_its_script() -> None:
+    def read(name: str) -> Callable[[], object]:
+        return lambda: Path(__file__).with_name(name).read_bytes()
+
+    for name in TARGET["beside"]:
+        PROBES[f"read_{name}"] = read(name)
+
+
+read_what_lies_beside_its_script()
 
 
 @probe
@@ -888,6 +900,12 @@ def dump_its_core() -> object:
 @normal
 def import_a_library() -> object:
     return sqlite3.sqlite_version
+
+
+@normal
+def import_a_module_beside_its_script() -> object:
+    sys.path.insert(0, str(Path(__file__).parent))
+    return importlib.import_module("beside").VALUE
 
 
 @normal

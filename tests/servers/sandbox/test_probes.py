@@ -49,6 +49,10 @@ CALLS = {name: numbers[COLUMN] for name, numbers in stage.REFUSED_CALLS.items()}
     "ioprio_set": (251, 30)[COLUMN],
     "utimensat": (280, 88)[COLUMN],
 }
+BESIDE = (
+    *("comity.toml", "comity.lock", ".env", ".mcp.json", "credentials.json", "server.log"),
+    *("id.pem", "notes.db", ".git/config", "secrets/token"),
+)
 SHARED_USER_CALLS = {
     name: numbers[COLUMN]
     for name, numbers in stage.REFUSED_WITHOUT_NAMESPACES.items()
@@ -75,6 +79,10 @@ def attacked(place: Path, python: Path, user: int) -> Generator[Attacked]:
         (place / file).write_text("a secret of somebody else")
     (place / "readable" / "escape").symlink_to(place / "home" / "secret")
     script = shutil.copy(HOSTILE, place / "program")
+    (place / "program" / "beside.py").write_text("VALUE = 7\n")
+    for name in BESIDE:
+        (place / "program" / name).parent.mkdir(exist_ok=True)
+        (place / "program" / name).write_text("a secret beside the script")
     with ExitStack() as opened:
         listeners = [
             opened.enter_context(socket.create_server((host, 0), family=family))
@@ -114,6 +122,7 @@ def attacked(place: Path, python: Path, user: int) -> Generator[Attacked]:
                 "pid": os.getpid(),
                 "calls": CALLS,
                 "namespaces": True,
+                "beside": BESIDE,
                 "shared_user_calls": {},
                 "attribute_requests": stage.ATTRIBUTE_REQUESTS,
                 "script": script,
@@ -275,7 +284,7 @@ def test_no_probe_leaves_the_sandbox_and_normal_work_goes_on(
     opened = {name: why for name, (is_open, why) in found["probes"].items() if is_open}
     broken = {name: why for name, (works, why) in found["normal"].items() if not works}
     assert (opened, broken) == ({}, {})
-    assert (len(found["probes"]) >= 100, len(found["normal"])) == (True, 13)
+    assert (len(found["probes"]) >= 100, len(found["normal"])) == (True, 14)
     assert signals == []
 
 

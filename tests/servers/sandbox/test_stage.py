@@ -154,6 +154,67 @@ def test_a_script_reads_the_modules_beside_it(level: SandboxLevel, tmp_path: Pat
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
+@each_level
+@pytest.mark.parametrize("words", [("server.py",), ("-m", "server")], ids=["script", "module"])
+def test_a_script_finds_its_modules_and_no_other_files(
+    level: SandboxLevel, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    program, own = tmp_path / "program", tmp_path / "own"
+    own.mkdir()
+    for name, text in {
+        "beside.py": "value = 1\n",
+        "package/__init__.py": "value = 2\n",
+        "package/table.json": "3",
+        "src/inner/__init__.py": "value = 4\n",
+        "comity.toml": "secret",
+        ".env": "secret",
+        ".git/hooks/update.py": "secret",
+        "data/notes.json": "secret",
+        "server.log": "secret",
+    }.items():
+        (program / name).parent.mkdir(parents=True, exist_ok=True)
+        (program / name).write_text(text)
+    (program / "linked.py").symlink_to("beside.py")
+    (program / "leak.py").symlink_to(".env")
+    (program / "server.py").write_text(
+        """
+import sys
+from pathlib import Path
+import beside, linked, package
+sys.path.append("src")
+from inner import value
+print(beside.value, linked.value, package.value, Path("package/table.json").read_text(), value)
+for place in ("comity.toml", ".env", ".git/hooks/update.py", "data/notes.json", "server.log",
+              "leak.py"):
+    try:
+        print(place, Path(place).read_text())
+    except OSError:
+        pass
+"""
+    )
+    argv = sandbox_command(
+        SandboxPolicy(level, SandboxAccess(), LIMITS),
+        (sys.executable, *words),
+        os.environ,
+        folder=str(program),
+        scratch=str(own),
+    )
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("1 1 2 3 4\n", "")
+
+
+def test_a_folder_with_too_many_modules_is_not_opened(tmp_path: Path) -> None:
+    for number in range(1025):
+        (tmp_path / f"module_{number}.py").touch()
+    with pytest.raises(Unavailable, match="move the program to a folder of its own"):
+        sandbox_command(
+            SandboxPolicy(SandboxLevel.LANDLOCK),
+            (sys.executable, "module_7.py"),
+            {},
+            folder=str(tmp_path),
+        )
+
+
 def test_a_program_that_is_not_there_is_told() -> None:
     with pytest.raises(Unavailable, match="there is no such program"):
         sandbox_command(

@@ -131,7 +131,7 @@ def _stage_policy(
         "readable": shown,
         "writable": ["/dev/null", *writable, *([own_folder] if own_folder else [])],
         "executable": programs,
-        "listed": listed,
+        "listed": [*listed, *files.listed],
         "identities": {
             place: (policy.folders[place].device, policy.folders[place].inode)
             for place in (*readable, *writable, *([] if is_wrapped else listed))
@@ -144,7 +144,7 @@ def _stage_policy(
         "folder": folder if has_own_files or is_below(folder, reached) else own_folder,
         "user": 0,
         "scratch": scratch,
-        "program_files": [files.program, *files.readable, *files.executable],
+        "program_files": [files.program, *files.readable, *files.executable, *files.listed],
     }
 
 
@@ -159,6 +159,11 @@ def _bubblewrap(
     ]
     words += [*_system_mounts(access.may_execute), "--proc", "/proc", "--dev", "/dev"]
     words += ["--size", size, "--tmpfs", SCRATCH]
+    # The folder of a script is made anew. Below the scratch folder it would be writable.
+    around = (*files.readable, *access.readable, *access.writable)
+    made = [each for each in sorted(files.listed) if is_below(each, (SCRATCH,))]
+    made = [each for each in made if not is_below(each, around)]
+    words += [word for folder in made for word in ("--tmpfs", folder)]
     python = Path(base_python())
     shown = [*files.readable, *files.executable, _STAGE_FILE, str(python)]
     shown += [str(python.parent.parent / "lib")]
@@ -174,6 +179,7 @@ def _bubblewrap(
                 words += [option, policy.folders[place].path, place]
     if door is not None:
         words += ["--ro-bind", door.socket_path, EGRESS_SOCKET]
+    words += [word for folder in made for word in ("--remount-ro", folder)]
     return (*words, "--remount-ro", "/", "--")
 
 

@@ -1,5 +1,6 @@
 """The files that a program needs to run: itself, its interpreter and its libraries."""
 
+import itertools
 import os
 import re
 import shutil
@@ -29,6 +30,14 @@ SYSTEM_PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/opt", "/etc/alternatives")
 """The programs that a server may execute with the permission `shell.execute`."""
 
 SCRIPT_SUFFIXES: Final = (".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".jar")
+# What an interpreter loads beside a script. Configuration, logs and keys have other names.
+_CODE_SUFFIXES: Final = (
+    *SCRIPT_SUFFIXES,
+    *(".pyc", ".pyi", ".so", ".mts", ".cts", ".jsx", ".tsx", ".node", ".wasm", ".class", ".pm"),
+)
+_CODE_NAMES: Final = ("package.json", "py.typed")
+_MAX_MODULES: Final = 1024
+_MAX_SEARCHED: Final = 256
 _LIBRARY_VARIABLES: Final = ("PYTHONPATH", "NODE_PATH", "RUBYLIB", "PERL5LIB")
 _VERSION_MANAGERS: Final = ("pyenv", "rbenv", "nodenv", "asdf", "mise")
 _SHIM_SECONDS: Final = 10.0
@@ -42,14 +51,16 @@ _ELF, _PT_INTERP = b"\x7fELF", 3
 class ProgramFiles:
     """The path to execute, and what this program reads and executes itself.
 
-    `links` maps symbolic links on the way to their targets, as they are written. `data` is a file
-    that the command line names in a folder which the program may write to.
+    `links` maps symbolic links on the way to their targets, as they are written. `listed` are
+    folders of modules: an interpreter looks for names there. `data` is a file that the command
+    line names in a folder which the program may write to.
     """
 
     program: str
     readable: dict[str, None] = field(default_factory=dict[str, None])
     executable: dict[str, None] = field(default_factory=dict[str, None])
     links: dict[str, str] = field(default_factory=dict[str, str])
+    listed: dict[str, None] = field(default_factory=dict[str, None])
     data: str = ""
 
 
@@ -84,7 +95,7 @@ def find_program_files(
         _add_script(files, script)
     if with_script:
         _add_library_folders(files, argv, environment, Path(folder))
-    for place in (*files.readable, *files.executable):
+    for place in (*files.readable, *files.executable, *files.listed):
         problem = program_files_problem(place)
         if problem is not None:
             raise Unavailable(f"cannot confine {argv[0]!r:.200}: {problem}")
@@ -129,7 +140,9 @@ def _add_library_folders(
     for module in argv[argv.index("-m") + 1 :][:1] if "-m" in argv else ():
         package = folder / module.partition(".")[0]
         own = [each for each in (package, package.with_suffix(".py")) if each.exists()]
-        found += own if _is_shared(folder) else own and [folder]
+        found += own
+        if own and not _is_shared(folder):
+            _add_modules(files, folder.resolve())
     for place in found:
         if not _is_shared(place.resolve()):
             files.readable[str(place.resolve())] = None
@@ -276,4 +289,47 @@ def _add_script(files: ProgramFiles, script: Path) -> None:
             files.readable[str(place)] = None
         folder = each.parent
         if each.suffix in SCRIPT_SUFFIXES and not _is_shared(folder):
-            files.readable[str(folder)] = None
+            _add_modules(files, folder)
+
+
+def _add_modules(files: ProgramFiles, folder: Path) -> None:
+    """Add the modules in the folder of a script: files of code, and folders that hold some.
+
+    A project keeps its configuration, its logs and its secrets in the same folder. Raises
+    Unavailable for a folder with too many modules.
+    """
+    files.listed[str(folder)] = None
+    with suppress(PermissionError), os.scandir(folder) as entries:
+        modules = [each for each in entries if _is_module(each)]
+        if len(modules) > _MAX_MODULES:
+            raise Unavailable(
+                f"{folder} holds {len(modules)} modules; move the program to a folder of its own"
+            )
+        for each in modules:
+            if each.is_symlink():
+                files.links[each.path] = str(Path(each.path).readlink())
+            else:
+                files.readable[each.path] = None
+
+
+def _is_module(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith("."):
+        return False
+    if not entry.is_dir():
+        return _is_code(entry.name)
+    return entry.name in ("node_modules", "__pycache__") or _holds_code(entry.path, depth=1)
+
+
+def _is_code(name: str) -> bool:
+    return name.endswith(_CODE_SUFFIXES) or name in _CODE_NAMES
+
+
+def _holds_code(folder: str, depth: int) -> bool:
+    """Whether code is in a folder, or in a folder inside of it."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        first = list(itertools.islice(entries, _MAX_SEARCHED))
+        if any(each.is_file() and _is_code(each.name) for each in first):
+            return True
+        inner = (each.path for each in first if depth and each.is_dir() and each.name[0] != ".")
+        return any(_holds_code(each, depth - 1) for each in inner)
+    return False
