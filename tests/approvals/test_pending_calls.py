@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +21,7 @@ from comity.approvals.settings import ApprovalSettings
 from comity.audit.events import AuditType
 from comity.catalog.definitions import UNLISTED_DEFINITION
 from comity.errors import (
+    APPROVAL_REQUIRED,
     AUDIT_LOG_AWAY,
     POLICY_UNKNOWN,
     TOOL_DISABLED,
@@ -32,6 +34,7 @@ from comity.gateway.retries import RetryService
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.refusals import Refusal
+from comity.policy.grants import Effect, Grant
 from comity.policy.risk import ServerPolicy, ToolPolicy
 from comity.sessions.calls import Call
 from comity.sessions.client_streams import ClientStream
@@ -506,7 +509,22 @@ def _approved(bed: Bed, definition: bytes = b'{"name":"delete"}') -> ApprovedCal
     outbox.actor = AGENT
     call = Call(jsonrpc.make_request(1, protocol.CALL_TOOL, {}), outbox, None, 0)
     offer = CatalogEntry("srv__delete", "srv", "delete", definition)
-    return ApprovedCall(bed.holding, call, offer, bed.tools.review_of(offer), {})
+    return ApprovedCall(bed.holding, call, offer, bed.tools.review_of(offer), {}, None)
+
+
+async def test_who_allowed_how_far_a_call_reaches_has_not_confirmed_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with asking() as bed:
+        whole = _approved(bed)
+        reach = replace(whole, scope="/etc")
+        assert whole.refusal_reason() is None
+        refusal = reach.refusal_reason()
+        assert refusal is not None
+        assert refusal.fault is APPROVAL_REQUIRED
+        grant = Grant("agent:ci", "tools/call", "srv/delete", Effect.ALLOW)
+        monkeypatch.setattr(bed.grants, "standing_answer", Mock(return_value=grant))
+        assert reach.refusal_reason() is None
 
 
 async def test_what_was_listed_and_is_no_more_may_not_but_what_never_was_may() -> None:

@@ -262,6 +262,17 @@ def test_what_reaches_beyond_its_bounds_is_asked_about_once(
     assert seen is None or parts.seen == seen
 
 
+def test_how_far_a_call_reaches_is_asked_about_once_for_all_its_attempts() -> None:
+    parts, reach = Parts(), Reach("beyond")
+    admission = _made(parts)
+    admission.scope_checker = cast("Any", reach)
+    call = _call(level=TargetSpecificity.OFFER)
+    call.approved_scope = "beyond"
+    assert _begun(admission, call) is None
+    reach.found = "further"
+    assert _begun(admission, call) is HELD
+
+
 def test_what_may_not_be_reached_is_refused_before_anybody_is_asked() -> None:
     parts = Parts()
     admission = _made(parts)

@@ -303,7 +303,9 @@ class SignInGate:
         proceed: Proceed,
     ) -> CallHold:
         """Return the hold of a call whose owner must sign in."""
-        action = SignedInCall(self._pending_calls, call, entry, review, frame.arguments, proceed)
+        action = SignedInCall(
+            self._pending_calls, call, entry, review, frame.arguments, None, proceed
+        )
         draft = self._draft(call, entry, key)
         return SignInHold(
             self._pending_calls, call, frame, draft, action, definition=entry.definition

@@ -127,15 +127,27 @@ class ApprovedCall:
     entry: CatalogEntry
     review: ToolReviewStatus
     arguments: object
+    # What is approved if it is not the call as a whole: how far it may reach.
+    scope: object | None
 
     def refusal_reason(self) -> Refusal | None:
-        offer, holding = self.entry, self.pending_calls
-        actor = self.call.client_stream.actor
-        judged = holding.policy_engine.authorize(
-            actor, protocol.CALL_TOOL, offer.server, offer.name, self.call.view
+        judged = self.pending_calls.policy_engine.authorize(
+            self.call.client_stream.actor,
+            protocol.CALL_TOOL,
+            self.entry.server,
+            self.entry.name,
+            self.call.view,
         )
         if judged.effect is Effect.DENY:
             return Refusal(ACCESS_DENIED, "this call is no longer allowed")
+        if judged.effect is Effect.ASK and self.scope is not None and not self._has_answer():
+            reason = "this call needs an approval of its own now; make it again"
+            return Refusal(APPROVAL_REQUIRED, reason)
+        return self._tool_refusal()
+
+    def _tool_refusal(self) -> Refusal | None:
+        """Return why the tool is not the one that people saw, or cannot be called."""
+        offer, holding = self.entry, self.pending_calls
         now = holding.catalog.find_own(offer.server, EntryKind.TOOL, offer.name)
         if now is None and offer.definition != UNLISTED_DEFINITION:
             return Refusal(TOOL_NOT_FOUND, "this tool is not available")
@@ -150,6 +162,12 @@ class ApprovedCall:
                 TOOL_DISABLED, "the definition of the tool changed after the approval request"
             )
         return None
+
+    def _has_answer(self) -> bool:
+        """Return whether a standing grant approves the call."""
+        actor, place = self.call.client_stream.actor, (self.entry.server, self.entry.name)
+        engine, digest = self.pending_calls.policy_engine, self.review.digest
+        return engine.standing_answer(actor, *place, self.arguments, digest) is not None
 
     async def record_intent(self, request: ApprovalRequest) -> Refusal | None:
         self.call.permitted_by = request.id
@@ -172,7 +190,10 @@ class ApprovedCall:
 
     async def run(self, request: ApprovalRequest, go_on: GoOn) -> None:
         call, failure = self.call, None
-        call.confirmed_definition = self.review.digest
+        if self.scope is None:
+            call.confirmed_definition = self.review.digest
+        else:
+            call.approved_scope = self.scope
         self._set_was_sent(True)
         try:
             await go_on()
@@ -363,7 +384,7 @@ class PendingCalls:
     ) -> CallHold | Refusal:
         if call.is_bridged:
             return _FALLBACK_REFUSAL
-        action = ApprovedCall(self, call, entry, review, arguments)
+        action = ApprovedCall(self, call, entry, review, arguments, None)
         return PendingCall(
             self, call, frame, self._draft(action), action, definition=entry.definition
         )

@@ -478,7 +478,7 @@ class CallPipeline:
                 if not self.approvals.is_next_round(call, entry, review, arguments, frame):
                     return self.approvals.hold(call, entry, review, arguments, frame)
                 call.confirmed_definition = review.digest
-        elif beyond is not None and self.scope_checker is not None:
+        elif beyond not in (None, call.approved_scope) and self.scope_checker is not None:
             if review is None:
                 return _NO_APPROVER_REFUSAL
             return self.scope_checker.hold(call, entry, review, beyond, frame)

@@ -265,6 +265,8 @@ class Call:
     permitted_by = ""
     # The digest of the definition with which people have confirmed this very call.
     confirmed_definition = ""
+    # What people allowed this very call to reach beyond its bounds.
+    approved_scope: object | None = None
     record: CallIntentRecord | None = None
     is_recorded = False
     # The share that counts the call, and its principal; or the full share, which causes a refusal.

@@ -167,7 +167,7 @@ class ScopeService:
             own=holding.approvals.may_approve_own(actor),
             trace=call.ensure_trace_id(),
         )
-        action = ApprovedCall(holding, call, entry, review, arguments_of(frame))
+        action = ApprovedCall(holding, call, entry, review, arguments_of(frame), beyond)
         return PendingCall(holding, call, frame, draft, action, definition=entry.definition)
 
     # With a call (`comity.live.host.CallInterceptor`).
