@@ -17,6 +17,8 @@ from comity.mcp import jsonrpc
 from comity.mcp.jsonrpc import FrameLimits
 from comity.mcp.protocol import STANDALONE, UNKNOWN, Era
 from comity.servers.transports.http import (
+    MAX_OPEN_NOTICES,
+    MAX_WAITING_NOTICES,
     HttpTransportFactory,
     IgnoredResponse,
     StandaloneStream,
@@ -251,12 +253,12 @@ async def test_a_stream_that_ended_early_is_taken_up_by_its_last_event(scene: Sc
     async def resume(exchange: Exchange) -> None:
         await exchange.stream()
         await exchange.event(NOTE, named="p-2")
-        await exchange.event({"id": minted[0], "result": {"late": True}}, named="p-3")
+        await exchange.event({"id": minted[0], "result": {"plain": True}}, named="p-3")
         await exchange.left()
 
     scene.ask(2, "polls")
     answer, _ = await scene.hearer.answer(2)
-    assert answer["result"] == {"late": True}
+    assert answer["result"] == {"plain": True}
     assert scene.hearer.suspended == [2]
     (resumed,) = [each for each in scene.server.heard if each.verb == "GET"]
     assert resumed.headers["last-event-id"] == "p-1"
@@ -458,6 +460,96 @@ async def test_a_server_that_takes_no_notification_gets_the_next_all_the_same(
         while len(scene.server.of("notifications/progress")) < 3:
             await asyncio.sleep(0.01)
     free.set()
+
+
+def notify(scene: Scene, count: int) -> None:
+    for number in range(count):
+        told = {"progressToken": 1, "progress": number}
+        scene.carrier.send(jsonrpc.make_notification("notifications/progress", told), STANDALONE)
+
+
+async def test_few_connections_wait_for_a_server_that_answers_no_notification(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comity.servers.transports.http.NOTICE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("comity.servers.transports.http.NOTICE_ANSWER_SECONDS", 1.0)
+    is_open = most = 0
+    is_hanging = True
+
+    @scene.server.act("notifications/progress")
+    async def progress(exchange: Exchange) -> None:
+        nonlocal is_open, most
+        if not is_hanging:
+            await exchange.respond(202)
+            return
+        is_open += 1
+        most = max(most, is_open)
+        await exchange.left()
+        is_open -= 1
+
+    notify(scene, MAX_WAITING_NOTICES)
+    await scene.server.arrival("notifications/progress", MAX_OPEN_NOTICES)
+    async with asyncio.timeout(SECONDS):
+        while is_open:
+            await asyncio.sleep(0.01)
+    assert most == MAX_OPEN_NOTICES
+    is_hanging = False
+    before = len(scene.server.of("notifications/progress"))
+    notify(scene, 1)
+    await scene.server.arrival("notifications/progress", before + 1)
+    scene.ask(2)
+    await scene.hearer.answer(2)
+    assert scene.hearer.closings == []
+
+
+async def test_a_server_that_answers_no_notification_of_very_many_is_left(scene: Scene) -> None:
+    ended = asyncio.Event()
+
+    @scene.server.act("notifications/progress")
+    async def progress(exchange: Exchange) -> None:
+        await exchange.left()
+        ended.set()
+
+    notify(scene, MAX_WAITING_NOTICES + 1)
+    assert scene.hearer.closings == []
+    notify(scene, 10)
+    await scene.hearer.until(lambda: scene.hearer.closings)
+    assert scene.hearer.closings == ["the server takes no messages"]
+    async with asyncio.timeout(SECONDS):
+        await scene.carrier.close()
+        if scene.server.of("notifications/progress"):
+            await ended.wait()
+    assert len(scene.server.of("notifications/progress")) <= 1
+
+
+async def test_two_servers_at_one_origin_share_no_connection() -> None:
+    async with scripted() as server:
+        pool = HttpConnectionPool()
+        honest, hostile = (
+            HttpTransportFactory(pool, server.url, {}).create_transport(Era.HANDSHAKE)
+            for _ in range(2)
+        )
+        hearers = Hearer(), Hearer()
+        await hostile.open(hearers[0])
+        await honest.open(hearers[1])
+
+        try:
+            for carrier, hearer in zip(
+                (hostile, honest, hostile), (*hearers, hearers[0]), strict=True
+            ):
+                number = len(hearer.messages) + 1
+                carrier.send(jsonrpc.make_request(number, "tools/call", {"name": "plain"}), number)
+                await hearer.answer(number)
+            (load,) = pool.loads().values()
+            assert load.idle == 2
+            writers = [each.writer for each in server.of("tools/call")]
+            assert writers[0] is writers[2]
+            assert writers[0] is not writers[1]
+        finally:
+            for carrier in (honest, hostile):
+                await carrier.close()
+            await pool.close()
+        assert all(not any(load) for load in pool.loads().values())
 
 
 async def test_unreachable_server_is_reported_as_failing_in_the_call() -> None:

@@ -35,7 +35,7 @@ HELPING: Final = 4_000
 PIECE_BYTES: Final = 1024
 """How many bytes are decoded at once. They may hold 170 frames, and each costs as much as any."""
 FRAME_COST: Final = 512
-"""What one frame costs in a turn of input, in bytes of HTTP. Measured: 30 us."""
+"""The cost of one frame in a turn of input, in bytes of HTTP. Measured: 30 us."""
 TINY_BYTES: Final = 64
 """A fragment with fewer bytes counts as a frame without a message."""
 FRAMES_WITHOUT_MESSAGE: Final = RateLimit(100, 1.0, 1_000)

@@ -685,7 +685,8 @@ class UpstreamConnection:
             return self._on_notification(found.frame, found.amid)
         if type(found) is Asked:
             self._on_request(found.frame, found.amid)
-            return found.amid is not None
+            # No call needs many questions, so each counts against the budget of its stream.
+            return False
         if type(found) is PeerCancellation:
             found.errand.withdraw(found.reason)
         elif type(found) is UnmatchedMessage:

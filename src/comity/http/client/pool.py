@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import NamedTuple, Self
+from weakref import WeakSet
 
 from comity.errors import EXHAUSTED, UPSTREAM_DOWN, Unavailable
 from comity.http.client.connection import (
@@ -299,6 +300,8 @@ class HttpConnectionPool:
         self._choose_proxy = choose_proxy
         self._find = find
         self._lanes: dict[HttpOrigin, OriginPool] = {}
+        # A timer keeps a pool alive while it has connections.
+        self._parts: WeakSet[HttpConnectionPool] = WeakSet()
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -333,6 +336,13 @@ class HttpConnectionPool:
         """Return a pool with the same limits and proxies, whose connections `find` may refuse."""
         return HttpConnectionPool(self._tls, self._limits, self._choose_proxy, find)
 
+    def separate(self) -> "HttpConnectionPool":
+        """Return a pool with connections of its own, which this pool counts and closes."""
+        part = HttpConnectionPool(self._tls, self._limits, self._choose_proxy, self._find)
+        part._closed = self._closed
+        self._parts.add(part)
+        return part
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -341,16 +351,27 @@ class HttpConnectionPool:
 
     def loads(self) -> dict[HttpOrigin, OriginLoad]:
         """Return the present load of each origin."""
-        return {origin: lane.load for origin, lane in self._lanes.items()}
+        found = {origin: lane.load for origin, lane in self._lanes.items()}
+        for part in self._parts:
+            for origin, load in part.loads().items():
+                before = found.get(origin, OriginLoad(0, 0, 0, 0))
+                found[origin] = OriginLoad(*map(sum, zip(before, load, strict=True)))
+        return found
 
     async def close(self) -> None:
         """Fail all requests and close every connection. Later requests fail too."""
+        leaving = self._begin_closing()
+        if leaving:
+            await asyncio.wait(leaving, timeout=_FAREWELL_SECONDS)
+
+    def _begin_closing(self) -> list[asyncio.Future[None]]:
         self._closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
         leaving = [future for lane in self._lanes.values() for future in lane.close()]
-        if leaving:
-            await asyncio.wait(leaving, timeout=_FAREWELL_SECONDS)
+        for part in self._parts:
+            leaving += part._begin_closing()
+        return leaving
 
     def _new_lane(self, origin: HttpOrigin) -> OriginPool:
         proxy = None if self._choose_proxy is None else self._choose_proxy(origin)

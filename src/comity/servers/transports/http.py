@@ -323,22 +323,42 @@ class IgnoredResponse:
 
 NOTICE_TIMEOUT_SECONDS: Final = 2.0
 """How long a notification or response waits for the one before it."""
+NOTICE_ANSWER_SECONDS: Final = 10.0
+"""How long a server may take to answer a notification or response."""
+MAX_OPEN_NOTICES: Final = 64
+MAX_WAITING_NOTICES: Final = 1024
 
 
 class PostQueue:
     """Posts notifications and responses one after the other, so that they arrive in order.
 
     Each is a request of its own, and requests on two connections can overtake each other. Once a
-    server takes one too slowly, the waiting ones are posted without their order.
+    server takes one too slowly, the waiting ones are posted without their order. A server may ask
+    for any number of responses and take none, so their number and their time are limited.
     """
 
-    def __init__(self, post: Callable[[bytes, bytes, IgnoredResponse], object]) -> None:
+    def __init__(
+        self,
+        post: Callable[[bytes, bytes, IgnoredResponse], HttpClientRequest],
+        on_overrun: Callable[[], None],
+    ) -> None:
         self._post = post
+        self._on_overrun = on_overrun
         self._waiting: deque[tuple[bytes, bytes, IgnoredResponse]] = deque()
         self._blocking: asyncio.Future[None] | None = None
+        self._open: dict[asyncio.Future[None], HttpClientRequest] = {}
         self._unanswered: set[asyncio.Future[None]] = set()
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
 
     def send(self, head: bytes, body: bytes) -> None:
+        if self._is_closed:
+            return
+        if len(self._waiting) >= MAX_WAITING_NOTICES:
+            self.abort()
+            # Scheduled, because the sender may be reading a message of this server.
+            self._loop.call_soon(self._on_overrun)
+            return
         notice = IgnoredResponse()
         self._unanswered.add(notice.done)
         notice.done.add_done_callback(self._on_answered)
@@ -351,29 +371,56 @@ class PostQueue:
         if self._unanswered:
             await asyncio.wait(list(self._unanswered), timeout=timeout)
 
-    def clear(self) -> None:
+    def abort(self) -> None:
+        """Give up all messages, and end the connections on which they were sent."""
+        self._is_closed = True
+        self._drop_waiting()
+        for notice in list(self._open):
+            self._give_up(notice)
+
+    def _drop_waiting(self) -> None:
+        for _, _, notice in self._waiting:
+            notice.done.set_result(None)
         self._waiting.clear()
 
     def _on_answered(self, done: asyncio.Future[None]) -> None:
         self._unanswered.discard(done)
-        if done is self._blocking:
+        self._open.pop(done, None)
+        if done is self._blocking or self._blocking is None:
             self._post_next()
 
     def _post_next(self) -> None:
         self._blocking = None
-        if self._waiting:
-            head, body, notice = self._waiting.popleft()
-            self._blocking = notice.done
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(NOTICE_TIMEOUT_SECONDS, self._post_all, notice.done)
-            notice.done.add_done_callback(lambda _: timer.cancel())
-            self._post(head, body, notice)
+        if self._waiting and len(self._open) < MAX_OPEN_NOTICES:
+            self._blocking = done = self._post_first()
+            timer = self._loop.call_later(NOTICE_TIMEOUT_SECONDS, self._post_all, done)
+            done.add_done_callback(lambda _: timer.cancel())
 
     def _post_all(self, slow: asyncio.Future[None]) -> None:
         if slow is self._blocking:
             self._blocking = None
-            while self._waiting:
-                self._post(*self._waiting.popleft())
+            while self._waiting and len(self._open) < MAX_OPEN_NOTICES:
+                self._post_first()
+
+    def _post_first(self) -> asyncio.Future[None]:
+        head, body, notice = self._waiting.popleft()
+        done = notice.done
+        self._open[done] = self._post(head, body, notice)
+        timer = self._loop.call_later(NOTICE_ANSWER_SECONDS, self._on_timeout, done)
+        done.add_done_callback(lambda _: timer.cancel())
+        return done
+
+    def _on_timeout(self, done: asyncio.Future[None]) -> None:
+        if len(self._open) >= MAX_OPEN_NOTICES:
+            # The server takes none of so many. It would not take those that wait either.
+            log.info("A server takes no messages: %d were dropped", len(self._waiting))
+            self._drop_waiting()
+        self._give_up(done)
+
+    def _give_up(self, done: asyncio.Future[None]) -> None:
+        if not done.done():
+            self._open[done].abort()
+            done.set_result(None)
 
 
 def challenge_in(headers: ResponseHeaders) -> str:
@@ -430,9 +477,10 @@ class HttpTransportFactory:
         limits: FrameLimits = LIMITS,
         stream_pool: HttpConnectionPool | None = None,
     ) -> None:
-        self._pool = pool
+        # A server at the same origin could send a late response that is taken for another server's.
+        self._pool = pool.separate()
         # Streams that stay open have a pool of their own, and take no connection from calls.
-        self.stream_pool = stream_pool or pool
+        self.stream_pool = stream_pool.separate() if stream_pool else self._pool
         self._limits = limits
         self.origin, self.target = HttpOrigin.of(url)
         self._headers = tuple(headers.items())
@@ -478,7 +526,9 @@ class HttpTransport:
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
         self._held_back: list[tuple[Frame, Stream, Headers]] | None = None
-        self._notices = PostQueue(partial(pool.send, transport_factory.origin))
+        self._notices = PostQueue(
+            partial(pool.send, transport_factory.origin), self._on_notices_overrun
+        )
         self.account: TransportAccount | None = None
         self._uses_account = False
         self.listener: TransportListener
@@ -570,6 +620,19 @@ class HttpTransport:
     async def close(self) -> None:
         if self._is_closed:
             return
+        self._end_streams()
+        # A server may fail on notifications for a session that it is ending. It may then close the
+        # connection on the request that uses it next.
+        await self._notices.wait(CLOSE_TIMEOUT_SECONDS)
+        self._notices.abort()
+        if self._session:
+            farewell = IgnoredResponse()
+            head = self._transport_factory.head("DELETE") + self._session_lines()
+            head += _authorization_line(self._authorization())
+            self._pool.send(self._transport_factory.origin, head, b"", farewell)
+            await asyncio.wait([farewell.done], timeout=CLOSE_TIMEOUT_SECONDS)
+
+    def _end_streams(self) -> None:
         self._is_closed = True
         for reply in list(self._response_by_stream.values()):
             reply.abort()
@@ -578,16 +641,11 @@ class HttpTransport:
             self._standalone.abort()
         for task in list(self._tasks):
             task.cancel()
-        # A server may fail on notifications for a session that it is ending. It may then close the
-        # connection on the request that uses it next.
-        await self._notices.wait(CLOSE_TIMEOUT_SECONDS)
-        self._notices.clear()
-        if self._session:
-            farewell = IgnoredResponse()
-            head = self._transport_factory.head("DELETE") + self._session_lines()
-            head += _authorization_line(self._authorization())
-            self._pool.send(self._transport_factory.origin, head, b"", farewell)
-            await asyncio.wait([farewell.done], timeout=CLOSE_TIMEOUT_SECONDS)
+
+    def _on_notices_overrun(self) -> None:
+        if not self._is_closed:
+            self._end_streams()
+            self.listener.on_closed("the server takes no messages")
 
     def stderr_lines(self) -> Sequence[str]:
         return ()

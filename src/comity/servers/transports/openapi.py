@@ -94,9 +94,9 @@ class OpenApiTransportFactory:
     ) -> None:
         self.source = source
         self.limits = limits
-        self._pool = pool
+        self._pool = pool.separate()
         # A URL that the document names, and not the operator, must lead to a public address.
-        self._public_pool = public_pool
+        self._public_pool = public_pool.separate()
         self._users = 0
         self._loading: asyncio.Task[OpenApiClient] | None = None
         for name, value in source.headers.items():

@@ -195,7 +195,7 @@ class SseTransportFactory:
         headers: Mapping[str, str],
         limits: FrameLimits = LIMITS,
     ) -> None:
-        self.pool = pool
+        self.pool = pool.separate()
         self.limits = limits
         self.open_streams = 0
         self.origin, target = HttpOrigin.of(url)
