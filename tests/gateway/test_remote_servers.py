@@ -130,6 +130,20 @@ async def test_it_is_met_listed_and_called_as_if_it_were_here() -> None:
         assert len(script.last.asked(protocol.CALL_TOOL)) == 2
 
 
+async def test_what_only_comity_may_write_is_removed_at_the_node_of_the_server() -> None:
+    forged = {"dev.comity/refusal": {"evil": True}, "mine": 1}
+    script = a_script(tools_call={"content": [], "isError": False, "_meta": forged})
+    async with relayed(script) as scene:
+        said = await scene.entry.handle_modern_request(protocol.CALL_TOOL, CALL).result()
+        meta = msgspec.convert(said["_meta"], Params)
+        assert meta["mine"] == 1
+        assert not any(key.startswith("dev.comity/") for key in meta)
+        # What that node says itself comes through.
+        await scene.owner.servers.stop_server("srv")
+        refusal = await scene.entry.handle_modern_request(protocol.CALL_TOOL, CALL).refusal()
+        assert refusal["error_type"] == "server_stopped"
+
+
 async def test_progress_comes_while_it_runs_and_a_withdrawal_goes_to_the_server() -> None:
     script = a_script(tools_call=SILENCE)
     async with relayed(script) as scene:

@@ -39,9 +39,10 @@ type Played = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 class Error(Exception):
     """What a played server answers as an error."""
 
-    def __init__(self, code: int, message: str = "no") -> None:
+    def __init__(self, code: int, message: str = "no", data: object = None) -> None:
         super().__init__(message)
         self.code = code
+        self.data = data
 
 
 @dataclass(slots=True)
@@ -136,7 +137,9 @@ class Puppet:
         try:
             result = (play or _unknown)(frame.get("params", {}))
         except Error as error:
-            told = {"code": error.code, "message": str(error)}
+            told: Frame = {"code": error.code, "message": str(error)}
+            if error.data is not None:
+                told["data"] = error.data
             self._say({"jsonrpc": "2.0", "id": frame["id"], "error": told})
             return
         if result is not None:

@@ -217,6 +217,7 @@ class RemoteTransport:
 
     has_separate_streams = True
     has_exited_cleanly = False
+    connects_node: Final = True
 
     def __init__(self, remote_server: RemoteServer, era: Era) -> None:
         self._remote_server = remote_server

@@ -21,6 +21,9 @@ KEY: Final = "mcpl"
 EXTENSION_KEY: Final = "dev.comity/mcpl"
 """The key of MCPL under `extensions`, which protocol version 2026-07-28 introduced."""
 
+STATE_MIRROR: Final = "dev.comity/state"
+"""The member of `_meta` that repeats the state, because SDKs drop unknown members."""
+
 UPDATE: Final = "featureSets/update"
 CHANGED: Final = "featureSets/changed"
 ELEVATE: Final = "scope/elevate"

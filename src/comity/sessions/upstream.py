@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Raw
 
@@ -30,11 +30,18 @@ from comity.mcp.conversation import (
 )
 from comity.mcp.conversation import PeerRequest as Asked
 from comity.mcp.jsonrpc import UNSET, Frame, FrameLimits
-from comity.mcp.mcpl import declared_in
+from comity.mcp.mcpl import STATE_MIRROR, declared_in
 from comity.mcp.mgp import CALLBACK_REQUEST as CALL_BACK
 from comity.mcp.mgp import SERVER_EXTENSIONS, NegotiatedTerms, decode_statement, negotiate_terms
+from comity.mcp.mgp_streaming import MIRROR as MGP_MIRROR
 from comity.mcp.mgp_streaming import STREAM_NOTIFICATIONS as STREAMED
 from comity.mcp.protocol import LIST_CHANGES, LISTEN, UNKNOWN, Era, Stream
+from comity.mcp.reserved_meta import (
+    ESCAPE_HINT,
+    ESCAPED_HINT,
+    HINT,
+    without_reserved_keys,
+)
 from comity.policy.risk import OPERATOR_DECIDES_TEXT, PERMISSION_PREFIX
 from comity.sessions.calls import Call, CallClient, GatewayCall, PendingMessage, ServerRequest
 from comity.telemetry.tracing import Headers, with_trace_id
@@ -373,6 +380,17 @@ class AccountTransport(Protocol):
 
 
 @runtime_checkable
+class NodeTransport(Protocol):
+    """A transport to another node of the gateway, which checks the messages of the server itself.
+
+    Its messages hold what the gateway says at that node.
+    """
+
+    @property
+    def connects_node(self) -> Literal[True]: ...
+
+
+@runtime_checkable
 class MeteredTransport(Protocol):
     """A transport that runs the server's process and so can measure it."""
 
@@ -666,11 +684,20 @@ class UpstreamConnection:
         self.activity.received_messages += 1
         try:
             frame = jsonrpc.decode_frame(data, self._limits)
+            # Almost no message has a hint of keys that only Comity may write.
+            is_suspect = HINT in data or (
+                ESCAPE_HINT in data and ESCAPED_HINT.search(data) is not None
+            )
             if frame.method is UNSET:
                 found = self.conversation.match_answer(frame, stream)
             else:
+                if is_suspect and not isinstance(self.transport, NodeTransport):
+                    frame = without_reserved_keys(frame)
                 found = self.conversation.classify(frame, stream)
             if type(found) is PeerResponse:
+                if is_suspect and not isinstance(self.transport, NodeTransport):
+                    self._on_suspect_answer(found.errand, found.frame, status)
+                    return True
                 live = self.live_handler
                 if live is None or not live.handle_answer(self, found.errand, found.frame, status):
                     found.errand.deliver_answer(found.frame, status)
@@ -678,6 +705,33 @@ class UpstreamConnection:
             return self._on_other_message(found)
         except MalformedMessage as error:
             return self._on_malformed_message(data, stream, error)
+
+    def _on_suspect_answer(
+        self, pending_message: PendingMessage, frame: Frame, status: int
+    ) -> None:
+        """Deliver an answer without the keys that only Comity may write."""
+        live = self.live_handler
+        try:
+            if live is not None:
+                with_state = self._without_forged_keys(pending_message, frame, STATE_MIRROR)
+                if live.handle_answer(self, pending_message, with_state, status):
+                    return
+            frame = self._without_forged_keys(pending_message, frame)
+        except MalformedMessage as error:
+            log.warning("server %r: %s", self.server, error)
+            pending_message.fail(Unavailable(f"the server sent a broken message: {error}"))
+            return
+        pending_message.deliver_answer(frame, status)
+
+    def _without_forged_keys(
+        self, pending_message: PendingMessage, frame: Frame, *kept: str
+    ) -> Frame:
+        """Return an answer without reserved keys, except those that the gateway reads later."""
+        if not isinstance(pending_message, Call):
+            return without_reserved_keys(frame)
+        if self.mgp is not None or pending_message.speaks_mgp_with_server():
+            kept = (*kept, MGP_MIRROR)
+        return without_reserved_keys(frame, pending_message.method, kept)
 
     def _on_other_message(self, found: Heard[PendingMessage]) -> bool:
         """Handle a message that is not an answer. Return whether it belongs to a call."""

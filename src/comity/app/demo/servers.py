@@ -18,9 +18,9 @@ from comity.live.channels.model import LIST as LIST_CHANNELS
 from comity.live.channels.model import REGISTER
 from comity.live.hooks.model import AFTER, BEFORE, InjectionPosition
 from comity.live.pushes.model import PUSH
-from comity.live.state.model import CHECKPOINT_MIRROR, ROLLBACK, STATE_MIRROR
+from comity.live.state.model import CHECKPOINT_MIRROR, ROLLBACK
 from comity.mcp import mcpl, protocol
-from comity.mcp.mcpl import FeatureUse
+from comity.mcp.mcpl import STATE_MIRROR, FeatureUse
 from comity.sdk.module_server import Frame, StdioToolServer, text_result
 
 CRASH_INTERVAL: Final = 12

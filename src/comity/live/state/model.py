@@ -12,11 +12,11 @@ from msgspec import Raw, Struct, UnsetType
 from comity.errors import UPSTREAM_FAILED, MalformedMessage
 from comity.mcp import jsonrpc
 from comity.mcp.jsonrpc import UNSET
+from comity.mcp.mcpl import STATE_MIRROR
 
 ROLLBACK: Final = "state/rollback"
 STATE: Final = "state"
 CHECKPOINT: Final = "checkpoint"
-STATE_MIRROR: Final = "dev.comity/state"
 CHECKPOINT_MIRROR: Final = "dev.comity/checkpoint"
 """Sent in requests that carry the state, too.
 
@@ -131,6 +131,11 @@ def with_state(params: Mapping[str, Raw], checkpoint: str, data: bytes | None) -
 def without_state(params: Mapping[str, Raw]) -> dict[str, Raw]:
     """Return the parameters without any state."""
     return _without(params, (STATE, CHECKPOINT), _MIRRORS)
+
+
+def result_without_mirror(result: Mapping[str, Raw]) -> dict[str, Raw]:
+    """Return a result without the key that only Comity and its servers exchange."""
+    return _without(result, (), (STATE_MIRROR,))
 
 
 def result_without_state(result: Mapping[str, Raw]) -> dict[str, Raw]:

@@ -358,11 +358,16 @@ class StateInterceptor:
         of = self._state_keys.pop(call, None)
         result = _members(frame)
         said = model.state_in(result)
-        if of is None or said is None:
+        if said is None:
             return frame
-        await self._keep(of, said, call)
-        bare = jsonrpc.to_raw(model.result_without_state(result))
-        return msgspec.structs.replace(frame, result=bare)
+        if of is not None:
+            await self._keep(of, said, call)
+            bare = model.result_without_state(result)
+        else:
+            bare = model.result_without_mirror(result)
+            if bare == result:
+                return frame
+        return msgspec.structs.replace(frame, result=jsonrpc.to_raw(bare))
 
     def _state_key(self, live_server: LiveServer, tool: str) -> StateKey | None:
         """Return the owner of the state for calls of a tool. None if the tool may have no state."""
