@@ -74,6 +74,8 @@ class ControlGroups:
 
     def __init__(self, root: Path = _ROOT) -> None:
         self._parents = _find_parents(root)
+        for parent in self._parents.values():
+            _remove_left_groups(parent)
 
     @property
     def version(self) -> int:
@@ -97,6 +99,19 @@ class ControlGroups:
                 return None
             folders.append(folder)
         return ControlGroup(tuple(folders), limits) if folders else None
+
+
+def _remove_left_groups(parent: Path) -> None:
+    """Remove the empty groups of gateways that were killed. Their names begin with a process id.
+
+    The kernel removes no group that holds a process, so a running server keeps its group.
+    """
+    with suppress(OSError):
+        for folder in parent.iterdir():
+            owner, _, number = folder.name.partition("-")
+            if owner.isdecimal() and number.isdecimal() and not Path("/proc", owner).exists():
+                with suppress(OSError):
+                    folder.rmdir()
 
 
 def _limit_files(controller: str, limits: SandboxLimits) -> Mapping[str, str]:
