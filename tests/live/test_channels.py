@@ -43,6 +43,20 @@ async def test_channels_are_registered_and_changed_and_listed_for_their_connecti
         assert await stage.shown() == {("chat", "general"): "open", ("chat", "new"): "open"}
 
 
+@pytest.mark.requirement("MCPL-14.3-list")
+async def test_a_listed_channel_is_the_one_that_was_registered(tmp_path: Path) -> None:
+    server = Puppet("chat")
+    address = {"guild": "acme", "channel": "#general"}
+    metadata = {"serverId": "discord-connector"}
+    described = [
+        channel(f"discord:{each}", direction=each, address=address, metadata=metadata)
+        for each in ("outbound", "inbound", "bidirectional")
+    ]
+    async with scene(tmp_path, server):
+        await server.asked("channels/register", {"channels": described})
+        assert (await server.asked("channels/list", {}))["channels"] == described
+
+
 @pytest.mark.requirement("MCPL-14.1-caps")
 async def test_the_host_says_that_it_knows_channels(tmp_path: Path) -> None:
     server = Puppet("chat", channels={"register": True, "publish": True, "observe": True})

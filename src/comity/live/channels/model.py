@@ -190,7 +190,12 @@ def published_in(result: Raw) -> PublishResult:
 
 
 def build_channel_list(channels: Iterable[ChannelDescriptor]) -> dict[str, object]:
-    return {"channels": [msgspec.to_builtins(each) for each in channels]}
+    # A descriptor always has a direction, also the default one. (§14.2)
+    return {
+        "channels": [
+            {**msgspec.to_builtins(each), "direction": each.direction.value} for each in channels
+        ]
+    }
 
 
 def build_open_params(
