@@ -23,6 +23,7 @@ from comity.mcp import jsonrpc, protocol
 from comity.mcp.framing import SseEvent, SseParser
 from comity.mcp.jsonrpc import LIMITS, Frame, FrameLimits
 from comity.mcp.protocol import SESSION_HEADER, STANDALONE, Era, Stream
+from comity.servers.transports.sse import ENCODED, is_encoded
 from comity.sessions.upstream import TransportAccount, TransportListener, UpstreamTransport
 from comity.telemetry.tracing import Headers
 from comity.toolkit.resilience import ByteBudget, Jitter, RetrySchedule
@@ -95,6 +96,10 @@ class UpstreamResponse:
                 self._owner.on_session_started(value)
             elif name == b"content-type" and status == 200 and value.startswith(_STREAM_TYPE):
                 self._parser = SseParser(self._owner.limits.frame_bytes + 1024)
+            elif name == b"content-encoding" and status == 200 and value.lower() != b"identity":
+                # The transport decodes nothing, so it would misread the bytes as the answer.
+                self._fail(Unavailable(ENCODED))
+                return
         if status in (401, 403):
             self._challenge = challenge_in(headers)
         elif self._challenge:
@@ -242,7 +247,7 @@ class StandaloneStream:
         streams = any(
             name == b"content-type" and value.startswith(_STREAM_TYPE) for name, value in headers
         )
-        usable = status == 200 and streams
+        usable = status == 200 and streams and not is_encoded(headers)
         self._parser = SseParser(self._owner.limits.frame_bytes + 1024) if usable else None
         self._failures = 0 if usable else self._failures + 1
 

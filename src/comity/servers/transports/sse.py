@@ -164,6 +164,16 @@ class SsePostQueue:
         self.drop(post)
 
 
+ENCODED: Final = "the server encoded its answer, which no request allowed: switch compression off"
+
+
+def is_encoded(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Return whether a response has a content encoding. Comity offers none."""
+    return any(
+        name == b"content-encoding" and value.lower() != b"identity" for name, value in headers
+    )
+
+
 def explain_status(status: int) -> str:
     """Return what an unexpected HTTP status means, and what the operator should check."""
     if status in (401, 403):
@@ -246,6 +256,8 @@ class SseMessageStream:
         kinds = [value for name, value in headers if name == b"content-type"]
         if status != 200:
             self._end(explain_status(status))
+        elif is_encoded(headers):
+            self._end(ENCODED)
         elif not any(kind.lower().startswith(b"text/event-stream") for kind in kinds):
             self._end("the server answered with something else than a stream: check its URL")
 
