@@ -24,7 +24,7 @@ from tests.support.api_calls import call_route
 from tests.support.cases import loop_over
 from tests.support.commands import by_command
 from tests.support.upstream import Exchange, Upstream, hello, scripted
-from tests.support.visitor import SECONDS, Frame, Visitor, at, visiting
+from tests.support.visitor import ENVELOPE, LATEST, SECONDS, Frame, Visitor, at, visiting
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -56,6 +56,55 @@ async def test_one_door_for_all_servers_and_one_for_each() -> None:
             await alone.greet()
             await alone.call("look")
             assert first.of("tools/call")[0].frame["params"]["name"] == "look"
+
+
+JSON_BODY = (("content-type", "application/json"),)
+
+
+async def test_a_call_while_its_server_starts_is_told_to_come_again() -> None:
+    may_start = asyncio.Event()
+    async with scripted() as server:
+
+        @server.act("initialize")
+        async def greet(exchange: Exchange) -> None:
+            await may_start.wait()
+            await exchange.result(hello(LATEST))
+
+        @server.act("tools/list")
+        async def tools(exchange: Exchange) -> None:
+            await exchange.result({"tools": [{"name": "look", "inputSchema": {"type": "object"}}]})
+
+        async with visiting(at(server.url, "slow"), waits=False) as visitor:
+            merged = visitor.other("/mcp")
+            for tool in ("slow__look", "look", "nowhere__look"):
+                error = (await (await merged.call_modern(tool)).json())["error"]
+                assert error["data"]["error_type"] == "server_not_ready", error
+                reply = await visitor.send("POST", JSON_BODY, b"{}", path=f"/tools/{tool}")
+                assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+            read = {"uri": "note://one", "_meta": ENVELOPE}
+            reply = await merged.ask_modern("resources/read", read, **{"mcp-name": "note://one"})
+            assert "is starting" in str(await reply.json())
+            may_start.set()
+            await visitor.parts.servers.wait_for_first_starts(timedelta(seconds=SECONDS))
+            reply = await visitor.send("POST", JSON_BODY, b"{}", path="/tools/slow__look")
+            assert reply.status == 200
+            for tool in ("slow__gone", "nowhere__look"):
+                reply = await visitor.send("POST", JSON_BODY, b"{}", path=f"/tools/{tool}")
+                assert reply.status == 404
+
+
+async def test_a_call_of_a_stopped_server_is_not_told_to_come_again() -> None:
+    async with scripted() as server:
+
+        @server.act("initialize")
+        async def greet(exchange: Exchange) -> None:
+            await exchange.left()
+
+        async with visiting(at(server.url, "up"), waits=False) as visitor:
+            await server.arrival("initialize")
+            await visitor.parts.servers.stop_server("up")
+            reply = await visitor.send("POST", JSON_BODY, b"{}", path="/tools/up__look")
+            assert reply.status == 404
 
 
 def _frame(method: str) -> dict[str, object]:

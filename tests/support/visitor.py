@@ -217,15 +217,20 @@ async def visiting(
     *servers: ServerSettings,
     limits: ListenerLimits | None = None,
     register: IdentityDirectory | None = None,
+    waits: bool = True,
     **chosen: Any,
 ) -> AsyncGenerator[Visitor]:
-    """A gateway before these servers, on a real socket, once each of them was tried."""
+    """A gateway before these servers, on a real socket.
+
+    With `waits`, each of the servers was tried before.
+    """
     settings = settings_with(servers=servers, **chosen)
     async with (
         assemble_gateway(settings, register, OPERATOR_TOKEN) as parts,
         listening(cast("Application", parts.http_app), limits) as place,
     ):
-        await parts.servers.wait_for_first_starts(timedelta(seconds=SECONDS))
+        if waits:
+            await parts.servers.wait_for_first_starts(timedelta(seconds=SECONDS))
         token = OPERATOR_TOKEN if settings.identity.mode == "local" else ""
         yield Visitor(place, parts, token=token)
 

@@ -1,6 +1,7 @@
 """Access to the catalog: which entries an actor sees, and which entry a name means to it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from itertools import chain
 from typing import Final, Protocol
 
@@ -12,6 +13,7 @@ from comity.errors import (
     ACCESS_DENIED,
     INVALID_PARAMS,
     RESOURCE_NOT_FOUND,
+    SERVER_NOT_READY,
     TOOL_NOT_FOUND,
     MalformedMessage,
     Unavailable,
@@ -98,6 +100,9 @@ class _ActorEntryView:
             return self._actor_view.is_visible(entry)
         return outlook.is_visible_by_default and self._actor_view.is_usable(entry)
 
+
+START_RETRY_AFTER: Final = timedelta(seconds=1)
+"""The delay after which a server that starts may have listed its entries."""
 
 VERB_BY_KIND: Final[Mapping[EntryKind, str]] = {
     EntryKind.TOOL: protocol.CALL_TOOL,
@@ -325,7 +330,12 @@ class CatalogAccess:
         if offer is not None and self._may_use(call, kind, offer, offer.name):
             return offer
         # From here on the answer must not depend on which entries exist, or it would reveal them.
-        self._authorize(call, kind, *self.catalog.split_public_name(key))
+        server, name = self.catalog.split_public_name(key)
+        if not self.catalog.has_server(server) and server not in self.catalog.starting_servers:
+            self._refuse_while_starting(call.client_stream.actor)
+        self._authorize(call, kind, server, name)
+        if server in self.catalog.starting_servers:
+            raise _not_ready(server)
         said = without_secrets(key[:1000])
         raise MalformedMessage(f"no such name in {kind}: {said!r:.200}", FAULT_BY_KIND[kind])
 
@@ -338,6 +348,8 @@ class CatalogAccess:
         """
         if entry is not None and self._may_use(call, kind, entry, entry.name):
             return entry
+        if entry is None:
+            self._refuse_while_starting(call.client_stream.actor)
         said = without_secrets((name or "")[:1000])
         raise MalformedMessage(f"no such name in {kind}: {said!r:.200}", FAULT_BY_KIND[kind])
 
@@ -350,6 +362,7 @@ class CatalogAccess:
         for offer in self.catalog.find_resources(uri):
             if self._may_use(call, EntryKind.RESOURCE, offer, uri):
                 return offer
+        self._refuse_while_starting(call.client_stream.actor)
         self._authorize(call, EntryKind.RESOURCE, "", uri)
         said = without_secrets(uri[:1000])
         raise MalformedMessage(f"no such resource: {said!r:.200}", RESOURCE_NOT_FOUND)
@@ -443,6 +456,15 @@ class CatalogAccess:
             )
         return seen[0] if seen else None
 
+    def _refuse_while_starting(self, actor: Actor) -> None:
+        """Raise Unavailable while a server that the actor may know of has listed nothing yet.
+
+        The wanted entry may be one of it.
+        """
+        for server in self.catalog.starting_servers:
+            if self._policy_engine.may_know_server(actor, server):
+                raise _not_ready(server)
+
     def _may_use(self, call: Call, kind: EntryKind, entry: CatalogEntry, name: str) -> bool:
         """Return whether a call may go to an entry, and note the decision on the call if so."""
         judged = self._policy_engine.authorize(
@@ -461,6 +483,11 @@ class CatalogAccess:
             raise MalformedMessage(NOT_VISIBLE_TEXT, ACCESS_DENIED)
         call.decision = judged
         return judged
+
+
+def _not_ready(server: str) -> Unavailable:
+    reason = f"server {server!r} is starting, so its entries are not known yet"
+    return Unavailable(reason, SERVER_NOT_READY, START_RETRY_AFTER)
 
 
 def _require_name(name: str | None) -> str:

@@ -199,6 +199,8 @@ class Catalog:
         self._entry_by_public_name: dict[tuple[EntryKind, str], CatalogEntry] = {}
         self._entries_by_bare_name: dict[tuple[EntryKind, str], dict[str, CatalogEntry]] = {}
         self._server_by_prefix: dict[str, str] = {}
+        self.starting_servers: set[str] = set()
+        """The servers that start and whose entries are not known yet."""
         self._templates: UriTemplateIndex[CatalogEntry] = UriTemplateIndex()
         self._watchers: list[Callable[[str, EntryKind], None]] = []
 
@@ -246,6 +248,16 @@ class Catalog:
         for kind in EntryKind:
             if self._entries_by_server.get((server, kind), ServerEntries()).entries:
                 self.put(server, kind, ())
+
+    def expect(self, server: str) -> None:
+        """Note that a server starts, unless its entries are known from before."""
+        if not any(self._has_entries(server, kind) for kind in EntryKind):
+            self.starting_servers.add(server)
+            self._server_by_prefix[public_prefix(server)] = server
+
+    def has_server(self, server: str) -> bool:
+        """Return whether a server has put its entries here, if only an empty list."""
+        return any((server, kind) in self._entries_by_server for kind in EntryKind)
 
     def find(self, kind: EntryKind, key: str) -> CatalogEntry | None:
         """Return the entry of a public name, or of a bare name that only one server has."""

@@ -47,6 +47,9 @@ _SETTLED_STATES: Final = frozenset(
     {ServerLifecycleState.CONNECTED, ServerLifecycleState.DISCONNECTED, ServerLifecycleState.ERROR}
 )
 
+_STARTING_STATES: Final = frozenset(
+    {ServerLifecycleState.CONNECTING, ServerLifecycleState.RESTARTING}
+)
 _ENDED_STATES: Final = frozenset(
     {ServerLifecycleState.ERROR, ServerLifecycleState.DISCONNECTED, ServerLifecycleState.RESTARTING}
 )
@@ -152,6 +155,7 @@ class ServerService:
         server = self._server_by_name[name] = UpstreamServer(
             name, transport_factory, self._catalog_reader, options, self._notify_watchers
         )
+        self._catalog.expect(name)
         if self._is_started:
             server.start()
         return server
@@ -162,6 +166,7 @@ class ServerService:
         """Let active calls finish, end the server, and remove it with its catalog entries."""
         await self.require(name).stop(reason)
         self._catalog.clear(name)
+        self._catalog.starting_servers.discard(name)
         self._server_by_name.pop(name, None)
         self._connected_before.discard(name)
 
@@ -249,6 +254,10 @@ class ServerService:
         await server.stop(ShutdownReason.KERNEL_SHUTDOWN, FINAL_CALLS_TIMEOUT)
 
     def _notify_watchers(self, transition: ServerTransition) -> None:
+        if transition.state in _STARTING_STATES:
+            self._catalog.expect(transition.server)
+        elif transition.state in _SETTLED_STATES:
+            self._catalog.starting_servers.discard(transition.server)
         if transition.state is ServerLifecycleState.CONNECTED:
             self._announce_lists(transition.server)
         step = replace(transition, by=self._actor_by_server.get(transition.server, ""))
