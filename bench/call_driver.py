@@ -382,7 +382,7 @@ async def driver(path: CallPath, folder: Path) -> AsyncGenerator[CallDriver]:
         config = folder / "comity.toml"
         config.write_text(path.config(store), encoding="utf-8")
         memory = {"DATABASE_URL": "memory"}
-        settings = ConfigSource(folder, folder, memory, config).load().settings
+        settings = ConfigSource(folder, folder, memory, config, needs_trust=False).load().settings
         upstreams = stack.enter_context(_stub_upstreams(path))
         # A busy machine makes fewer calls in that time than a warm sender would.
         stack.enter_context(patch("comity.app.http.KNOWN_SECONDS", SECONDS))

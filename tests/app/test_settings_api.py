@@ -40,7 +40,9 @@ def _learn_nothing(_: Settings) -> None: ...
 
 def state_of(folder: Path, **environ: str) -> ConfigState:
     (folder / "comity.toml").write_text(FILE, encoding="utf-8")
-    source = ConfigSource(folder, folder, environ, overrides={"host": "127.0.0.9"})
+    source = ConfigSource(
+        folder, folder, environ, overrides={"host": "127.0.0.9"}, needs_trust=False
+    )
     return ConfigState(source.load().settings, _learn_nothing, source)
 
 

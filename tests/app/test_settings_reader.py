@@ -699,7 +699,7 @@ def test_the_first_file_that_is_there_is_taken_and_the_others_are_named(places: 
         taken = len(found.files)
         assert taken == (2 if file.name == "mgp.toml" else 1)
         assert found.skipped_files == tuple(files[number + taken :])
-        watched = ConfigSource(places.cwd, places.home, {}).watched_paths
+        watched = ConfigSource(places.cwd, places.home, {}, needs_trust=False).watched_paths
         assert watched == (*files, places.own, Path("/etc/comity/comity.toml"))
         file.unlink()
     assert places.find().files == (places.user,)
@@ -789,7 +789,9 @@ def test_a_file_that_is_named_is_the_only_one(places: Places) -> None:
     named = places.write_client("other.json")
     found = find_config(places.cwd, places.home, {}, named)
     assert (found.files, found.skipped_files) == ((named,), ())
-    assert ConfigSource(places.cwd, places.home, {}, named).watched_paths == (named,)
+    assert ConfigSource(places.cwd, places.home, {}, named, needs_trust=False).watched_paths == (
+        named,
+    )
     with pytest.raises(Misconfigured, match="there is no such file"):
         find_config(places.cwd, places.home, {}, places.cwd / "gone.json")
 

@@ -1,5 +1,6 @@
 """`comity servers` and `comity status`: how each server is, what it said, and whether it runs."""
 
+import socket
 from collections.abc import Generator
 from typing import Any
 
@@ -190,3 +191,22 @@ def test_an_address_that_cannot_be_is_the_operators_mistake(desk: Desk) -> None:
         ran = desk.run("status", "--url", url)
         assert (ran.status, ran.out) == (2, "")
         assert "http://127.0.0.1:2664" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["servers search files", "servers add io.example/files", "servers add-api shop http://HOST/x"],
+)
+def test_a_project_file_that_nobody_approved_sends_no_command_anywhere(
+    desk: Desk, words: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        stranger.settimeout(0)
+        host = f"127.0.0.1:{stranger.getsockname()[1]}"
+        # A cloned repository brings such a file.
+        (desk.folder / "comity.toml").write_text(f'[registry]\nsource_url = "http://{host}"\n')
+        ran = desk.run(*words.replace("HOST", host).split())
+        assert ran.status == 2, ran
+        assert "you have not approved its content" in " ".join(ran.err.split())
+        with pytest.raises(BlockingIOError):
+            stranger.accept()

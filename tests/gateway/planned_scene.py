@@ -344,7 +344,7 @@ def _settings(folder: Path, *, is_planned: bool, has_store: bool) -> Settings:
         text = f'[store]\nurl = "sqlite:///{folder}/comity.db"\n{durable}{text}'
     config.write_text(text, encoding="utf-8")
     memory = {"DATABASE_URL": "memory"}
-    return ConfigSource(folder, folder, memory, config).load().settings
+    return ConfigSource(folder, folder, memory, config, needs_trust=False).load().settings
 
 
 @contextlib.asynccontextmanager

@@ -180,7 +180,7 @@ def test_commands_show_no_secret_of_the_configuration(
 def test_the_files_of_a_configuration_are_known_without_a_secret(config: Path) -> None:
     """The console asks for them, and must not wait for Vault each time."""
     write(config, "vault:secret/comity")
-    source = ConfigSource(config.parent, config.parent, {}, config)
+    source = ConfigSource(config.parent, config.parent, {}, config, needs_trust=False)
     assert source.existing_paths == (config,)
 
 
@@ -191,7 +191,7 @@ async def test_a_secret_of_a_changed_configuration_is_hidden_before_it_is_used(
     folder.mkdir()
     put(folder / "ROTATED", SECRET)
     put(config, "port = 0\n")
-    source = ConfigSource(config.parent, config.parent, {}, config)
+    source = ConfigSource(config.parent, config.parent, {}, config, needs_trust=False)
     async with visiting() as visitor:
         parts, redactor = visitor.parts, visitor.parts.audit_log_components.redactor
         assert SECRET in redactor.redact_text(f"the value is {SECRET}")

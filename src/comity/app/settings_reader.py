@@ -401,7 +401,7 @@ class ConfigSource:
     # Options of the command line, by the full names of settings. They override every file.
     overrides: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # Whether a file of the current folder counts only after a person approved its content.
-    needs_trust: bool = False
+    needs_trust: bool = field(kw_only=True)
 
     @property
     def watched_paths(self) -> tuple[Path, ...]:
@@ -517,7 +517,7 @@ def _read_lock(config: Path, check_digest: DigestCheck | None) -> dict[str, Lock
 def find_config(
     cwd: Path, home: Path, environ: Mapping[str, str], config_path: Path | None = None
 ) -> LoadedConfig:
-    return ConfigSource(cwd, home, environ, config_path).load()
+    return ConfigSource(cwd, home, environ, config_path, needs_trust=False).load()
 
 
 def _loaded_files(

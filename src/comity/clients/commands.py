@@ -241,7 +241,8 @@ def _kept_key(file: ClientFile, entry_with: Callable[[str], dict[str, Any]]) -> 
 
 def _config_to_extend() -> Path:
     config = current_options().config
-    found = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load().files[0]
+    source = ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True)
+    found = source.load().files[0]
     if file_format_of(found) == "mgp":
         raise Misconfigured(f"{found} is shared by MGP programs, and Comity does not change it")
     return found
@@ -281,7 +282,8 @@ def _show_key_hint(said: Mapping[str, Any], key: str) -> None:
 
 def _needs_key(config: Path | None) -> bool:
     try:
-        found = ConfigSource(Path.cwd(), Path.home(), os.environ, config).load()
+        source = ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True)
+        found = source.load()
     except Misconfigured:
         return False
     return found.settings.identity.mode == "required"

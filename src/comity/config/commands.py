@@ -122,7 +122,7 @@ def trust_config(file: Path | None, *, yes: bool) -> None:
       comity config trust
       comity config trust ./mcp.json
     """
-    source = ConfigSource(Path.cwd(), Path.home(), os.environ)
+    source = ConfigSource(Path.cwd(), Path.home(), os.environ, needs_trust=False)
     paths = [file] if file is not None else list(source.project_files)
     if not paths:
         raise Misconfigured("this folder has no configuration file")

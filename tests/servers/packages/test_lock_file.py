@@ -87,7 +87,7 @@ def loaded(folder: Path, text: str = CONFIG, **environ: str) -> ConfigSource:
     (folder / "comity.toml").write_text(text)
     (folder / "secrets").mkdir(exist_ok=True)
     known = {"ZONE": "S3CRET", "TOKEN": "S3CRET", "KEY": "S3CRET", **environ}
-    return ConfigSource(folder, folder, known, folder / "comity.toml")
+    return ConfigSource(folder, folder, known, folder / "comity.toml", needs_trust=False)
 
 
 def test_the_values_of_variables_and_secrets_are_in_no_lock_file(tmp_path: Path) -> None:

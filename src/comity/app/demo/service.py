@@ -73,7 +73,7 @@ def run_demo(options: DemoOptions, echo: Print) -> None:
         _log_into(folder / "gateway.log")
         # The variables of the user's own gateway mean another one.
         port = free_port() if options.port is None else options.port
-        source = ConfigSource(folder, folder, {}, config, {"port": port})
+        source = ConfigSource(folder, folder, {}, config, {"port": port}, needs_trust=False)
         with asyncio.Runner(loop_factory=event_loop) as runner:
             runner.run(DemoGateway(source, config, options, echo).run())
 

@@ -183,7 +183,8 @@ def _settings_or_defaults() -> Settings:
 
 
 def _config_source(environ: Mapping[str, str]) -> ConfigSource:
-    return ConfigSource(Path.cwd(), Path.home(), environ, current_options().config)
+    config = current_options().config
+    return ConfigSource(Path.cwd(), Path.home(), environ, config, needs_trust=True)
 
 
 def _environ_for(path: Path) -> dict[str, str]:

@@ -71,7 +71,8 @@ def add_api_command(
       comity servers add-api github github.json --operation "GET /repos/*"
       comity servers add-api pay pay.json --auth key='${PAY_KEY}'
     """
-    loaded = ConfigSource(Path.cwd(), Path.home(), os.environ, current_options().config).load()
+    config = current_options().config
+    loaded = ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True).load()
     target = loaded.files[0]
     if file_format_of(target) == "mgp":
         raise Misconfigured(f"{target} is shared by MGP programs, and Comity does not change it")
