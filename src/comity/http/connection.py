@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import re
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -210,6 +211,7 @@ DISCARDED_AT_MOST = 4 * 1024 * 1024
 _OF_UPGRADES: Final = frozenset({b"upgrade", b"http2-settings"})
 """Header fields, and options of `Connection`, that concern only a change of protocol."""
 _BAD_URL: Final = (ValueError, httptools.HttpParserError)
+_AUTHORITY_END: Final = re.compile(rb"[/?#]")
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 
 
@@ -524,6 +526,7 @@ class HttpServerConnection(asyncio.Protocol):
         if version not in _VERSIONS:
             self._refusal = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
             raise ValueError("unknown version of HTTP")
+        self._check_framing_and_host()
         upgrading = parser.should_upgrade()
         if upgrading and _offers_another_protocol(self._headers):
             self._declined = self._head_without_offer(parser)
@@ -537,6 +540,19 @@ class HttpServerConnection(asyncio.Protocol):
             or not self._begin_fast_path(fresh)
         ):
             self._begin_asgi(upgrading=upgrading)
+
+    def _check_framing_and_host(self) -> None:
+        """Refuse what a proxy before this server may read otherwise. (RFC 9112, 3.2.2 and 6.1)"""
+        codings = [value for name, value in self._headers if name == b"transfer-encoding"]
+        if codings and [coding.strip().lower() for coding in codings] != [b"chunked"]:
+            self._refusal = HTTPStatus.NOT_IMPLEMENTED
+            raise ValueError("a transfer coding other than chunked")
+        if self._url.startswith(b"/") or b"://" not in self._url:
+            return
+        authority = _AUTHORITY_END.split(self._url.partition(b"://")[2], maxsplit=1)[0].lower()
+        hosts = [value.strip().lower() for name, value in self._headers if name == b"host"]
+        if hosts != [authority]:
+            raise ValueError("a target whose host is not that of the Host header")
 
     def on_body(self, body: bytes) -> None:
         self._saw_body = True
