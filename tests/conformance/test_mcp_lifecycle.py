@@ -234,7 +234,7 @@ async def test_a_cancellation_touches_no_call_of_another_client(house: House, se
 
         async def cancel_theirs(_: Frame) -> None:
             await theirs.client.notify("notifications/cancelled", taken_back)
-            await mine.client.notify("notifications/talker.go")
+            await mine.client.notify(words.GO)
 
         waited = await mine.call("wait", named="same", meanwhile=cancel_theirs)
     assert waited.result["content"][0]["text"] == "went"

@@ -16,6 +16,7 @@ from mcp.client.sse import sse_client
 
 from comity.cli.api_client import find_gateway_by_url
 from tests.conformance.conftest import standing
+from tests.conformance.servers.talker_words import GO
 from tests.conformance.ways import COMITY, Entry, Frame, House, Talk, Way, on_pipes, on_port
 from tests.interop.hand_client import NOTHING, SECONDS, HttpClient, frames_of
 from tests.interop.processes import http_server
@@ -479,7 +480,7 @@ async def test_a_call_whose_stream_broke_is_taken_up_and_its_answer_comes(
         async with asyncio.timeout(SECONDS), talk.client.post(call) as reply:
             last, said = await _one_event(reply)
             assert said["method"] == "notifications/talker.waiting"
-        await talk.client.notify("notifications/talker.go")
+        await talk.client.notify(GO)
         async with _stream(talk, house.door(server), last) as reply:
             _, answered = await _one_event(reply)
     assert answered["id"] == "broken"

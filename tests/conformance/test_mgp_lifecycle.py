@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.realm import PLAIN
+from tests.conformance.servers.talker_words import GO
 from tests.conformance.supervised import LIFECYCLE, gateway, mortal, refusal_in, steps
 from tests.conformance.ways import Entry, Frame, Talk, on_pipes
 from tests.interop.hand_client import SECONDS, Exchange
 
 BEGUN = "notifications/talker.waiting"
-GO = "notifications/talker.go"
 
 
 class Held:

@@ -542,12 +542,9 @@ def test_a_server_is_found_and_added_with_its_secrets_as_variables(
     assert text.startswith(before)
     assert f"# {NAME} 1.2.0 of {registry.url.removeprefix('http://')} sha256:{DIGEST}" in text
     (server,) = tomllib.loads(text)["servers"]
-    assert server == {
-        "id": "notes",
-        "command": "npx",
-        "args": ["-y", "@owner/notes@1.2.0"],
-        "env": {"LOG_LEVEL": "a text", "NOTES_TOKEN": "${NOTES_TOKEN}"},
-    }
+    environment = {"LOG_LEVEL": "a text", "NOTES_TOKEN": "${NOTES_TOKEN}"}
+    arguments = ["-y", "@owner/notes@1.2.0"]
+    assert server == {"id": "notes", "command": "npx", "args": arguments, "env": environment}
     # The same once more changes nothing, and another version is another server.
     assert "has this server already" in desk.run("servers", "add", *allowed).out
     other = desk.run("servers", "add", f"{NAME}@1.1.0", "--id", "old", "-o", "json")

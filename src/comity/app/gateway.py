@@ -873,8 +873,8 @@ def _build_active_calls(
         cap,
         question_timeout,
         tallies,
-        requests,
-        sessions.streams,
+        request_shares=requests,
+        stream_shares=sessions.streams,
         tracer=tracer,
         outcome_recorder=with_access_log(call_audit),
     )

@@ -56,7 +56,13 @@ async def follow_settings(
     `loaded` is what the gateway was started with. The files of the certificate are watched too.
     """
     reload = SettingsReloader(
-        source, loaded, state, upstream_registry, report, apply_policy, certificate
+        source,
+        loaded,
+        state,
+        upstream_registry,
+        report,
+        apply_policy=apply_policy,
+        certificate=certificate,
     )
     running = asyncio.ensure_future(reload.run())
     try:
@@ -77,6 +83,7 @@ class SettingsReloader:
         state: ConfigState,
         upstream_registry: UpstreamRegistry,
         report: Callable[[str], None],
+        *,
         apply_policy: Callable[[Settings], Awaitable[None]] | None = None,
         certificate: ListenerCertificate | None = None,
     ) -> None:

@@ -312,7 +312,7 @@ class CallPipeline:
 
         A wait may last from a moment to hours, and a grant may end meanwhile. So nothing that was
         decided before a wait is used after it, and nothing is awaited between the last decision and
-        the sending. Whoever adds a wait adds it in a stage.
+        the sending. A new wait belongs in a stage.
         """
         for _ in range(MAX_WAITS):
             outcome = await waiting
@@ -375,7 +375,7 @@ class CallPipeline:
     async def may_repeat(self, call: Call, plan: CallPlan, frame: Frame) -> bool:
         """Return whether a call that failed may be sent once more, by what is valid now.
 
-        Nobody is asked about it: whoever wants an answer makes the call again.
+        No person is asked about it. A caller that wants one to be asked makes the call again.
         """
         try:
             found = self.judge_again(call, plan, frame)

@@ -612,9 +612,9 @@ class ActiveCalls:
         cap: float,
         question_timeout: float,
         metrics: CallMetrics | None = None,
+        *,
         request_shares: PrincipalShares | None = None,
         stream_shares: PrincipalShares | None = None,
-        *,
         tracer: Tracer | None = None,
         outcome_recorder: CallOutcomeRecorder | None = None,
     ) -> None:

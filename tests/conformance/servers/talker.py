@@ -28,7 +28,7 @@ async def received(talk: Conversation, frame: Frame) -> None:
         return
     if method == "tools/call":
         await _call(talk, frame)
-    elif method in ("notifications/talker.go", "notifications/cancelled"):
+    elif method in (words.GO, "notifications/cancelled"):
         # A call that was cancelled is answered all the same, and too late.
         talk.memory.setdefault("go", asyncio.Event()).set()
     elif method in _ANSWERS:
@@ -216,7 +216,7 @@ async def _log(talk: Conversation, frame: Frame, arguments: Frame) -> None:
 
 
 async def _wait(talk: Conversation, frame: Frame, _: Frame) -> None:
-    """Say that the call has begun, and answer it when a notification lets it go."""
+    """Say that the call has begun, and answer it after the notification GO."""
     opened = talk.memory["go"] = asyncio.Event()
     talk.tell("notifications/talker.waiting", {}, during=frame["id"])
     await opened.wait()

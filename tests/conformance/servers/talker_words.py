@@ -10,6 +10,9 @@ from typing import Any
 type Frame = dict[str, Any]
 
 NAME = os.environ.get("TALKER_NAME", "talker")
+# Ends the call of the tool `wait`. A client may send this notification also on a connection that it
+# shares with other principals, where Comity passes none of an extension.
+GO = "notifications/roots/list_changed"
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 PAGE = 7
 

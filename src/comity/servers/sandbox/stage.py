@@ -57,27 +57,23 @@ def landlock_version() -> int:
     return _call(_CREATE, None, 0, _ONLY_VERSION)
 
 
-class FolderMismatch(Exception):
-    """A granted folder is no longer the one that the gateway opened and checked."""
-
-
 def open_place(place: str, identities: Mapping[str, Sequence[int]]) -> int:
-    """Open a place. Raise FolderMismatch unless it has the device and inode of its grant."""
+    """Open a place. Raise OSError (ESTALE) unless it has the device and inode of its grant."""
     opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
     status, identity = os.fstat(opened), identities.get(place)
     if identity is not None and [status.st_dev, status.st_ino] != list(identity):
         os.close(opened)
-        raise FolderMismatch(place)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), place)
     return opened
 
 
 def check_mounts(identities: Mapping[str, Sequence[int]]) -> None:
-    """Raise FolderMismatch unless each place shows its granted folder."""
+    """Raise OSError (ESTALE) unless each place shows its granted folder."""
     for place in identities:
         try:
             os.close(open_place(place, identities))
         except OSError:
-            raise FolderMismatch(place) from None
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), place) from None
 
 
 def restrict_files(
@@ -90,7 +86,7 @@ def restrict_files(
 ) -> None:
     """Restrict this process to these files, folders and TCP ports to connect to.
 
-    Paths that do not exist are skipped. Raise FolderMismatch for one without its identity.
+    Paths that do not exist are skipped. Raise OSError (ESTALE) for one without its identity.
     """
     known = landlock_version()
     rights = (1 << _RIGHTS.get(known, _RIGHTS_SINCE_5)) - 1
@@ -607,7 +603,7 @@ class StagePolicy:
 def apply_sandbox(policy: StagePolicy) -> None:
     """Give up all other access, irrevocably. Raise OSError if that is not possible.
 
-    Raises FolderMismatch if a granted folder is not the one that the gateway checked.
+    Raises OSError (ESTALE) if a granted folder is not the one that the gateway checked.
     """
     user = choose_user(policy.user, policy.scratch, policy.program_files)
     if policy.egress:
@@ -646,12 +642,11 @@ def main(words: Sequence[str]) -> int:
         apply_sandbox(policy)
     except OSError as refused:
         sys.stderr.write(
-            f"this machine cannot confine a program ({refused.strerror}); see its levels with "
+            f"{refused.filename} was exchanged for another folder during the start\n"
+            if refused.errno == errno.ESTALE
+            else f"this machine cannot confine a program ({refused.strerror}); see its levels with "
             "`comity doctor`\n"
         )
-        return STAGE_FAILED_STATUS
-    except FolderMismatch as exchanged:
-        sys.stderr.write(f"{exchanged} was exchanged for another folder during the start\n")
         return STAGE_FAILED_STATUS
     # Bubblewrap ignores these, so that a signal to the group ends the server and not its cage.
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):

@@ -168,7 +168,7 @@ ENCODED: Final = "the server encoded its answer, which no request allowed: switc
 
 
 def is_encoded(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Return whether a response has a content encoding. Comity offers none."""
+    """Return whether a response has a content encoding. Comity accepts none."""
     return any(
         name == b"content-encoding" and value.lower() != b"identity" for name, value in headers
     )
