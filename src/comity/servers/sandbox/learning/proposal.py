@@ -97,10 +97,18 @@ def propose_files(
         each
         for path in access.written
         for each in _names_of(path)
-        if not is_below(each, (*_OF_MACHINE, *bounds.scratch)) and not _is_bytecode(each, own)
+        if not is_below(each, (*_OF_MACHINE, *bounds.scratch))
+        and not _is_bytecode(each, (*own, *bounds.files.listed))
     }
-    read = {each for path in access.read for each in _names_of(path) if not is_below(each, own)}
-    used = {*read, *written, *own, bounds.folder}
+    # An interpreter lists the folder of its script. The sandbox shows the modules in it without a
+    # permission, and a permission would open what lies beside them.
+    read = {
+        each
+        for path in access.read
+        for each in _names_of(path)
+        if not is_below(each, own) and each not in bounds.files.listed
+    }
+    used = {*read, *written, *own, *bounds.files.listed, bounds.folder}
     read |= {
         each
         for each in access.seen_folders
