@@ -348,6 +348,29 @@ CASES = (
         (),
         501,
     ),
+    *(
+        RawCase(
+            f"content encoding {name}",
+            post(b"content-encoding: " + name.encode(), b"content-length: 1", body=b"x"),
+            (),
+            415,
+            "h11 leaves contents to its user",
+        )
+        for name in ("br", "zstd", "gzip", "GZIP", "identity, br", "")
+    ),
+    RawCase(
+        "content encoding on the fast path",
+        post(b"content-encoding: br", b"content-length: 1", body=b"x").replace(b"/p", b"/fast"),
+        (),
+        415,
+        "h11 leaves contents to its user",
+    ),
+    RawCase(
+        "content encoding identity",
+        post(b"content-encoding: Identity", b"content-length: 1", body=b"x"),
+        ("POST /p x",),
+        "open",
+    ),
     RawCase(
         "coding chunked, chunked",
         post(b"transfer-encoding: chunked, chunked", body=b"1\r\nx\r\n0\r\n\r\n"),

@@ -542,11 +542,19 @@ class HttpServerConnection(asyncio.Protocol):
             self._begin_asgi(upgrading=upgrading)
 
     def _check_framing_and_host(self) -> None:
-        """Refuse what a proxy before this server may read otherwise. (RFC 9112, 3.2.2 and 6.1)"""
+        """Refuse what a proxy before this server may read otherwise.
+
+        (RFC 9112, 3.2.2 and 6.1; RFC 9110, 8.4)
+        """
         codings = [value for name, value in self._headers if name == b"transfer-encoding"]
         if codings and [coding.strip().lower() for coding in codings] != [b"chunked"]:
             self._refusal = HTTPStatus.NOT_IMPLEMENTED
             raise ValueError("a transfer coding other than chunked")
+        encodings = [value for name, value in self._headers if name == b"content-encoding"]
+        if any(encoding.strip().lower() != b"identity" for encoding in encodings):
+            # Nothing here decodes a body, and read as it is, it is another one.
+            self._refusal = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+            raise ValueError("a body with a content encoding")
         if self._url.startswith(b"/") or b"://" not in self._url:
             return
         authority = _AUTHORITY_END.split(self._url.partition(b"://")[2], maxsplit=1)[0].lower()
