@@ -1,6 +1,7 @@
 """The old SSE transport towards a server: where it posts, in what order, and how it ends."""
 
 import asyncio
+import time
 from unittest.mock import patch
 
 import pytest
@@ -11,8 +12,16 @@ from comity.mcp.jsonrpc import FrameLimits
 from comity.mcp.protocol import UNKNOWN, Era
 from comity.servers.transports import sse
 from comity.servers.transports import sse as posts
-from comity.servers.transports.sse import SseTransportFactory
-from tests.servers.old_server import ENDPOINT, STREAM_HEAD, TOKEN, Listener, old_server
+from comity.servers.transports.sse import SseMessageStream, SseTransportFactory
+from comity.toolkit.resilience import BURST, EACH_SECOND
+from tests.servers.old_server import (
+    ENDPOINT,
+    STREAM_HEAD,
+    TOKEN,
+    Listener,
+    OldServer,
+    old_server,
+)
 from tests.support.http_script import on_both_loops, pooled
 
 pytestmark = pytest.mark.integration
@@ -20,6 +29,7 @@ pytestmark = pytest.mark.integration
 QUESTION = jsonrpc.make_request(1, "tools/list")
 NOTICE = jsonrpc.make_notification("notifications/initialized")
 ANSWER = jsonrpc.make_result("theirs", {})
+READ_AT_ONCE = 1024 * 1024
 
 
 def _endpoint(data: bytes) -> bytes:
@@ -203,6 +213,63 @@ async def test_a_message_over_the_limit_ends_the_link() -> None:
         await listener.gone.wait()
         assert "larger than" in listener.reasons[0]
         await server.left.wait()
+
+
+@on_both_loops
+async def test_an_event_without_end_ends_the_link() -> None:
+    for line in (b"data: a\n", b"event: a\n", b"other: a\n"):
+        async with (
+            old_server(limits=FrameLimits(frame_bytes=1000)) as server,
+            server.opened() as (_, listener),
+        ):
+            await server.say(line * 1000)
+            await listener.gone.wait()
+            assert "larger than" in listener.reasons[0]
+            await server.left.wait()
+
+
+@pytest.mark.parametrize(
+    ("opening", "line"),
+    [
+        (STREAM_HEAD, b"event: other\n"),
+        (STREAM_HEAD, b"event: message\n"),
+        (STREAM_HEAD + ENDPOINT, b"event: other\n"),
+        (STREAM_HEAD + ENDPOINT, b"event: endpoint\n"),
+    ],
+)
+@on_both_loops
+async def test_a_flood_of_events_that_nobody_awaits_is_read_at_a_limited_rate(
+    opening: bytes, line: bytes
+) -> None:
+    read = 0
+    inner = SseMessageStream.data
+
+    def count(self: SseMessageStream, chunk: bytes) -> None:
+        nonlocal read
+        read += len(chunk)
+        inner(self, chunk)
+
+    began = time.monotonic()
+    with patch.object(SseMessageStream, "data", count):
+        async with old_server(opening) as server:
+            opens = asyncio.ensure_future(server.carrier().open(Listener()))
+            await server.asked(1)
+            pours = asyncio.ensure_future(_pour(server, line + b"data: " + b"a" * 1000 + b"\n\n"))
+            while read < BURST / 2:
+                await asyncio.sleep(0.01)
+            while time.monotonic() < began + 1:
+                await asyncio.sleep(0.05)
+            # An event costs some two times its size. A read may bring more than is left.
+            earned = BURST + EACH_SECOND * (time.monotonic() - began)
+            assert read <= earned * 2 / 3 + READ_AT_ONCE
+            for task in (opens, pours):
+                task.cancel()
+            await asyncio.gather(opens, pours, return_exceptions=True)
+
+
+async def _pour(server: OldServer, event: bytes) -> None:
+    while True:
+        await server.say(event * 500)
 
 
 @on_both_loops

@@ -12,7 +12,7 @@ from comity.http.client.connection import HttpClientRequest
 from comity.http.client.dial import HttpOrigin, request_head
 from comity.http.client.pool import HttpConnectionPool
 from comity.mcp import jsonrpc
-from comity.mcp.framing import SseParser
+from comity.mcp.framing import SseEvent, SseParser
 from comity.mcp.jsonrpc import LIMITS, UNSET, Frame, FrameLimits
 from comity.mcp.protocol import UNKNOWN, Era, Stream
 from comity.sessions.upstream import TransportListener, UpstreamTransport
@@ -270,13 +270,17 @@ class SseMessageStream:
         for event in events:
             if self._ended:
                 return
-            if not self.endpoint.done():
-                if event.event == "endpoint":
-                    self.endpoint.set_result(event.data)
-            elif event.event == "message" and event.data and not self._on_message(event.data):
+            if event.event == "endpoint" and not self.endpoint.done():
+                self.endpoint.set_result(event.data)
+            elif not self._is_for_a_call(event):
+                # Events that mean nothing here cost as much as messages that nobody awaits.
                 self._byte_budget.spend_on_noise(len(event.data))
         if self.sending is not None:
             self.sending.pause_if_over_budget(self._byte_budget)
+
+    def _is_for_a_call(self, event: SseEvent) -> bool:
+        is_message = self.endpoint.done() and event.event == "message" and event.data != b""
+        return is_message and self._on_message(event.data)
 
     def ended(self) -> None:
         self._end("the server ended its stream")
