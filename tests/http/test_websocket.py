@@ -8,16 +8,19 @@ from collections.abc import Callable
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.frames import Frame, Opcode
+from websockets.server import ServerProtocol
 
-from comity.http.request_turns import TURN_BYTES
+from comity.http.request_turns import PORTION_BYTES, TURN_BYTES
 from comity.http.server import event_loop
 from comity.http.websocket import (
     CLOSING_SECONDS,
     FRAME_COST,
     FRAMES_WITHOUT_MESSAGE,
     PIECE_BYTES,
+    TINY_BYTES,
     TOO_SLOW,
     WebSocketConnection,
+    WebSocketLimits,
     encode_text_frame,
 )
 from tests.http.socket_shell import SECONDS, SMALL, Heard, closed, masked, raw, shell
@@ -123,7 +126,7 @@ FLOODS = {
     "pongs": masked(Opcode.PONG),
     "texts": masked(Opcode.TEXT, b"{}"),
 }
-WORST_TURN = 2 * (TURN_BYTES // FRAME_COST + PIECE_BYTES // 6)
+WORST_TURN = 2 * ((TURN_BYTES + PORTION_BYTES) // FRAME_COST + PIECE_BYTES // 6)
 """The frames of two turns: one may end, and the next begin, between two ticks of the test."""
 
 
@@ -164,6 +167,54 @@ def test_a_flood_of_frames_costs_little_in_a_turn_and_ends_where_it_says_nothing
     for new_loop in (asyncio.new_event_loop, event_loop):
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(asyncio.wait_for(floods(kind), SECONDS))
+
+
+MEMBERS = 10
+WORST_TURN_BYTES = 2 * (TURN_BYTES + PORTION_BYTES)
+
+
+async def long_messages(size: int, fragments: int) -> None:
+    """Many clients send one long message each, in fragments that are not tiny."""
+    decoded, seen = Ticks(), Ticks()
+    receive_data = ServerProtocol.receive_data
+    see: Callable[..., None] = vars(WebSocketConnection)["_see"]
+
+    def count_bytes(self: ServerProtocol, data: bytes) -> None:
+        decoded.count(len(data))
+        receive_data(self, data)
+
+    def count_frames(self: WebSocketConnection, event: object) -> None:
+        seen.count()
+        see(self, event)
+
+    part = b"a" * size
+    long = WebSocketLimits(message_bytes=(fragments + 1) * size)
+    begin, middle = (masked(opcode, part, is_last=False) for opcode in (Opcode.TEXT, Opcode.CONT))
+    whole = begin + middle * (fragments - 1) + masked(Opcode.CONT)
+    with pytest.MonkeyPatch.context() as patch:
+        async with shell(long) as scene:
+            members = [await scene.connects(ping_interval=None) for _ in range(MEMBERS)]
+            patch.setattr(ServerProtocol, "receive_data", count_bytes)
+            patch.setattr(WebSocketConnection, "_see", count_frames)
+            async with decoded.running(), seen.running():
+                for client, _, _ in members:
+                    client.transport.write(whole)
+                for _, _, heard in members:
+                    await heard.until(lambda h: h.messages)
+                    assert heard.messages == [part * fragments]
+            assert decoded.total == MEMBERS * len(whole)
+            assert seen.total == MEMBERS * (fragments + 1)
+    assert decoded.worst <= WORST_TURN_BYTES
+    assert seen.worst <= WORST_TURN
+
+
+@loop_over(("size", "fragments"), [(TINY_BYTES, 2_000), (16_384, 64), (262_144, 4)])
+def test_long_messages_in_fragments_arrive_whole_and_cost_little_in_a_turn(
+    size: int, fragments: int
+) -> None:
+    for new_loop in (asyncio.new_event_loop, event_loop):
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(long_messages(size, fragments), SECONDS))
 
 
 @loop_over(("code", "is_clean"), [(1000, True), (1001, True), (4000, False)])

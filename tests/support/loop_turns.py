@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 
 
 class Ticks:
-    """Counts calls in each turn of the event loop."""
+    """Counts calls, or bytes, in each turn of the event loop."""
 
     def __init__(self) -> None:
         self.worst = self.total = self.turns = 0
         self._now = 0
 
-    def count(self) -> None:
-        self._now += 1
-        self.total += 1
+    def count(self, amount: int = 1) -> None:
+        self._now += amount
+        self.total += amount
 
     def _tick(self) -> None:
         self.worst = max(self.worst, self._now)
