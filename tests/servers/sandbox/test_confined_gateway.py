@@ -325,9 +325,14 @@ def test_an_approval_that_expires_ends_the_access(tmp_path: Path) -> None:
     file.write_text("the file")
     with confined(tmp_path, "auto", {}) as gateway:
         body = {"server": "confined", "permission": "filesystem.read"}
-        limited = {**body, "reach": [str(file.parent)], "expires_in_seconds": 8}
-        assert "error" not in gateway.ask("/api/permissions/approve", limited)
-        assert within(lambda: "the file" in gateway.call("read", path=str(file)))
+        limited = {**body, "reach": [str(file.parent)], "expires_in_seconds": 10}
+
+        def reads_once_approved() -> bool:
+            # On a busy machine, the restart may take longer than one approval lasts.
+            assert "error" not in gateway.ask("/api/permissions/approve", limited)
+            return "the file" in gateway.call("read", path=str(file))
+
+        assert within(reads_once_approved, 60)
         assert within(lambda: "the file" not in gateway.call("read", path=str(file)))
 
 
