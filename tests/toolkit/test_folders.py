@@ -1,9 +1,9 @@
-"""Folders that a hostile program filled are removed, and nothing else."""
+"""Folders that a hostile program filled are measured and removed, and nothing else."""
 
 import os
 from pathlib import Path
 
-from comity.toolkit.folders import remove_folder
+from comity.toolkit.folders import holds_more, remove_folder
 
 
 def test_folders_of_any_depth_are_removed(tmp_path: Path) -> None:
@@ -58,3 +58,51 @@ def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
     remove_folder(place)
     assert (place.exists(), (kept / "inner").is_dir()) == (False, True)
     remove_folder(tmp_path / "not there")
+
+
+def test_a_folder_is_measured_with_its_folders_and_empty_files(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    for number in range(8):
+        (tmp_path / "inner" / str(number)).touch()
+    (tmp_path / "inner" / "large").write_bytes(bytes(1024 * 1024))
+    # Nothing behind a link counts, and no more than the disk holds.
+    (tmp_path / "link").symlink_to("/usr")
+    with (tmp_path / "sparse").open("wb") as sparse:
+        sparse.truncate(1024**3)
+    small = 11 * 16 * 1024
+    assert holds_more(tmp_path, 1024 * 1024 + small - 4096)
+    assert not holds_more(tmp_path, 1024 * 1024 + small + 64 * 1024)
+    assert holds_more(tmp_path / "inner", 8 * 16 * 1024)
+    assert not holds_more(tmp_path / "absent", 0)
+    assert not holds_more(tmp_path / "link", 0)
+
+
+def test_a_folder_with_a_path_too_long_to_open_counts_as_full(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(300):
+        os.mkdir("x" * 50, dir_fd=here)
+        inner = os.open("x" * 50, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    assert holds_more(tmp_path, 1024**3)
+    remove_folder(tmp_path / ("x" * 50))
+
+
+def test_a_folder_that_nobody_may_enter_counts_as_full(tmp_path: Path) -> None:
+    closed = tmp_path / "scratch" / "closed"
+    closed.mkdir(parents=True)
+    assert not holds_more(closed.parent, 1024**3)
+    closed.chmod(0)
+    if os.geteuid():
+        assert holds_more(closed.parent, 1024**3)
+    else:
+        # Root may enter every folder, so another user has to try.
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o711)
+        pid = os.fork()
+        if pid == 0:
+            os.setresuid(65534, 65534, 65534)
+            os._exit(int(holds_more(closed.parent, 1024**3)))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    closed.chmod(0o700)

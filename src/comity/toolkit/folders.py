@@ -1,12 +1,56 @@
-"""Removes folders that programs filled which Comity does not trust."""
+"""Measures and removes folders that programs filled which Comity does not trust."""
 
+import errno
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK_BYTES: Final = 512
+_LEAST_BYTES: Final = 16 * 1024
+"""The least that an entry counts for, so that a size bounds the number of entries too."""
+_UNREADABLE: Final = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+
+
+def holds_more(folder: Path, most: int) -> bool:
+    """Whether the files of a folder take more bytes than `most` on the disk.
+
+    A folder inside that cannot be read, or whose path is too long to open, counts as more: it may
+    hold anything. Entries that disappear meanwhile do not count. This follows no link it finds.
+    """
+    waiting, left = [str(folder)], most
+    while waiting and left >= 0:
+        try:
+            size, inner = _measure_folder(waiting.pop(), left)
+        except OSError as refused:
+            if refused.errno in _UNREADABLE:
+                return True
+            continue
+        left -= size
+        waiting += inner
+    return left < 0
+
+
+def _measure_folder(place: str, most: int) -> tuple[int, list[str]]:
+    """Return the bytes of the entries of a folder, and its folders. Stop above `most` bytes."""
+    size, inner = 0, list[str]()
+    opened = os.open(place, _FOLDER)
+    try:
+        with os.scandir(opened) as listed:
+            for entry in listed:
+                with suppress(FileNotFoundError):
+                    held = entry.stat(follow_symlinks=False)
+                    size += max(held.st_blocks * _BLOCK_BYTES, _LEAST_BYTES)
+                    if stat.S_ISDIR(held.st_mode):
+                        inner.append(f"{place}/{entry.name}")
+                if size > most:
+                    break
+    finally:
+        os.close(opened)
+    return size, inner
 
 
 def remove_folder(folder: Path) -> None:

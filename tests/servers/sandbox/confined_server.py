@@ -94,6 +94,17 @@ def fill_the_disk() -> str:
 
 
 @server.tool()
+def fill_scratch(megabytes: int) -> str:
+    """Write files of a megabyte each to its scratch folder."""
+    for number in range(megabytes):
+        try:
+            Path(os.environ["HOME"], f"part-{number}").write_bytes(bytes(1024 * 1024))
+        except OSError as refused:
+            return f"{number} {refused.strerror}"
+    return f"{megabytes} all"
+
+
+@server.tool()
 def open_files() -> str:
     held: list[int] = []
     try:

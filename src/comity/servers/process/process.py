@@ -346,9 +346,9 @@ class ServerProcess:
         finally:
             self._child.signal(signal.SIGKILL)
 
-    def kill(self) -> None:
-        """End the process now, because it lost rights. Its exit is reported as usual."""
-        self._fault = "was ended, because a permission of it was revoked"
+    def kill(self, fault: str) -> None:
+        """End the process now. Its exit is reported as usual, with this fault."""
+        self._fault = fault
         self._child.signal(signal.SIGKILL)
 
     def _on_stdout(self, data: bytes) -> None:

@@ -62,6 +62,11 @@ class SandboxLimits:
     scratch_bytes: int = 64 * MEGABYTE
     cpu_percent: int = 0
 
+    @property
+    def counted_scratch_bytes(self) -> int:
+        """The size of a scratch folder that no file system bounds: four files of the largest."""
+        return 4 * self.file_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class FolderHandle:

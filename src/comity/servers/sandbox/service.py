@@ -21,12 +21,18 @@ from comity.servers.process.process import ServerCommand, environment_for
 from comity.servers.sandbox.cgroups import ControlGroup, ControlGroups
 from comity.servers.sandbox.launch import SCRATCH, EgressDoor, proxy_variables, sandbox_command
 from comity.servers.sandbox.levels import MachineSandbox, detect_levels
-from comity.servers.sandbox.model import SandboxAccess, SandboxLevel, SandboxLimits, SandboxPolicy
+from comity.servers.sandbox.model import (
+    MEGABYTE,
+    SandboxAccess,
+    SandboxLevel,
+    SandboxLimits,
+    SandboxPolicy,
+)
 from comity.servers.sandbox.oci import Container, EngineChoice, find_engine
 from comity.servers.sandbox.programs import data_words
 from comity.servers.sandbox.reach import FolderHandles
 from comity.servers.sandbox.refusals import RefusalHints
-from comity.toolkit.folders import remove_folder
+from comity.toolkit.folders import holds_more, remove_folder
 
 _SOCKET: Final = "egress"
 _HANDOVER_SECONDS = 30.0
@@ -202,7 +208,14 @@ class SandboxService:
         """End every process of a server at once, because it lost rights."""
         for run in tuple(self._runs):
             if run.server == server:
-                run.end_at_once()
+                run.end_at_once("was ended, because a permission of it was revoked")
+
+    async def end_filled_runs(self) -> None:
+        """End the servers whose scratch folder is too large, where no file system bounds it."""
+        runs = tuple(self._runs)
+        for run in await asyncio.to_thread(_filled_runs, runs):
+            most = run.policy.limits.counted_scratch_bytes // MEGABYTE
+            run.end_at_once(f"was ended, because its scratch folder held more than {most} MB")
 
     async def close(self) -> None:
         if self._folder is not None:
@@ -240,6 +253,10 @@ def _bind(door: socket.socket, folder: Path) -> None:
         os.close(descriptor)
 
 
+def _filled_runs(runs: Iterable["SandboxRun"]) -> list["SandboxRun"]:
+    return [run for run in runs if run.fills_scratch()]
+
+
 class SandboxRun:
     """One run of a confined server, with its control group, scratch folder and network."""
 
@@ -264,32 +281,42 @@ class SandboxRun:
         self._handover: asyncio.Future[None] | None = None
         self.hints: RefusalHints | None = None
         self._container: Container | None = None
-        self._kill: Callable[[], None] | None = None
-        self._is_ended = False
+        self._kill: Callable[[str], None] | None = None
+        # Why it was ended, if it was.
+        self._fault = ""
 
     def enter_container(self, container: Container) -> None:
         """Run the image that the command names. Raise Unavailable if that is not possible."""
         self.command = container.wrap(self.command, self.policy)
         self._container = container
 
-    def on_started(self, kill: Callable[[], None]) -> None:
-        """Note how to end the process. It ends now if its rights are already gone."""
+    def on_started(self, kill: Callable[[str], None]) -> None:
+        """Note how to end the process for a fault. It ends now if its rights are already gone."""
         self._kill = kill
-        if self._is_ended:
-            kill()
+        if self._fault:
+            kill(self._fault)
 
-    def end_at_once(self) -> None:
-        """End the process and its connections, without a grace period."""
-        self._is_ended = True
+    def end_at_once(self, fault: str) -> None:
+        """End the process and its connections for a fault, without a grace period."""
+        self._fault = fault
         if self._proxy is not None:
             self._proxy.end_connections()
         if self._kill is not None:
-            self._kill()
+            self._kill(fault)
 
     @property
     def scratch(self) -> Path | None:
         """The folder that the server may write to; None if it is not confined."""
         return self._scratch
+
+    def fills_scratch(self) -> bool:
+        """Whether the scratch folder holds too much by now. This reads folders.
+
+        With namespaces, the server sees a file system of limited size instead of the folder.
+        """
+        if self._fault or self._scratch is None or self.policy.level >= SandboxLevel.BUBBLEWRAP:
+            return False
+        return holds_more(self._scratch, self.policy.limits.counted_scratch_bytes)
 
     def prepare_folders(
         self, parent: Path, create_group: Callable[[SandboxLimits], ControlGroup | None]

@@ -1,5 +1,6 @@
 """Wiring of the sandbox: each server is confined to the permissions that it has."""
 
+import asyncio
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -47,6 +48,7 @@ from comity.storage.changes import RecordKind
 from comity.storage.stores import file_of
 from comity.toolkit.background import BackgroundTasks
 
+_SCRATCH_SECONDS: Final = 5.0
 _REVOKED: Final = "a permission of it was revoked"
 _RESULT_BY_OUTCOME: Final = {
     "allowed": AuditResult.SUCCESS,
@@ -96,6 +98,7 @@ class SandboxComponents:
         # The servers whose restart has begun.
         self._restarting: set[str] = set()
         self._background_tasks = BackgroundTasks("the sandboxes")
+        self._scratch_tasks = BackgroundTasks("the scratch folders")
         permissions = server_policies.tool_reviews.permission_service
         permissions.watch(lambda _: self._apply_changes())
         snapshot.watch(RecordKind.GRANTS, lambda _: self._apply_changes())
@@ -127,8 +130,17 @@ class SandboxComponents:
         return self._access_of(server, self._server_policies.policy_of(server))
 
     def check(self, keep_alive_seconds: float) -> None:
-        """Apply changes that no event reports, such as the end of an approval."""
+        """Apply changes that no event reports, and end servers that filled their scratch folder.
+
+        Such a change is the end of an approval.
+        """
         self._apply_changes()
+        if not self._scratch_tasks:
+            self._scratch_tasks.start(self._bound_scratch_folders())
+
+    async def _bound_scratch_folders(self) -> None:
+        await self.service.end_filled_runs()
+        await asyncio.sleep(_SCRATCH_SECONDS)
 
     def forget(self, server: str) -> None:
         self._request_by_server.pop(server, None)
@@ -137,6 +149,7 @@ class SandboxComponents:
 
     async def close(self) -> None:
         self._background_tasks.cancel()
+        self._scratch_tasks.cancel()
         await self.service.close()
 
     def _configured_request(self, server: ServerSettings) -> SandboxRequest:
