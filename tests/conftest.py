@@ -21,6 +21,7 @@ FULL = (
     "interop/test_matrix.py",
     "interop/test_soak",
     "live/test_hooks_stress",
+    "security/test_input_floods",
 )
 """Soaks, chaos, sizes and whole matrices: only `scripts/test --full` runs them."""
 
