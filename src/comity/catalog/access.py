@@ -349,9 +349,25 @@ class CatalogAccess:
         if entry is not None and self._may_use(call, kind, entry, entry.name):
             return entry
         if entry is None:
-            self._refuse_while_starting(call.client_stream.actor)
+            self._refuse_unless_known(call.client_stream.actor)
         said = without_secrets((name or "")[:1000])
         raise MalformedMessage(f"no such name in {kind}: {said!r:.200}", FAULT_BY_KIND[kind])
+
+    def find_resource_in_view(
+        self, call: Call, uri: str | None, serves: Callable[[str, str], bool]
+    ) -> CatalogEntry:
+        """Return the resource or the template at a URI, if its server `serves` the URI in a view.
+
+        Raises MalformedMessage if there is none that the actor may read there.
+        """
+        uri = _require_name(uri)
+        templates = self.catalog.find_by_name(EntryKind.TEMPLATE, uri)
+        for offer in chain(templates, self.catalog.find_resources(uri)):
+            if serves(offer.server, uri) and self._may_use(call, EntryKind.RESOURCE, offer, uri):
+                return offer
+        self._refuse_unless_known(call.client_stream.actor)
+        said = without_secrets(uri[:1000])
+        raise MalformedMessage(f"no such resource: {said!r:.200}", RESOURCE_NOT_FOUND)
 
     def find_resource(self, call: Call, uri: str | None) -> CatalogEntry:
         """Return the resource at this URI, or the template that it fits, if the actor may read it.
@@ -464,6 +480,14 @@ class CatalogAccess:
         for server in self.catalog.starting_servers:
             if self._policy_engine.may_know_server(actor, server):
                 raise _not_ready(server)
+
+    def _refuse_unless_known(self, actor: Actor) -> None:
+        """Raise Unavailable while it is unknown what a view has, or what the actor may use of it.
+
+        A name that the view lacks must not be told from one whose grant is unknown.
+        """
+        self._policy_engine.require_fresh()
+        self._refuse_while_starting(actor)
 
     def _may_use(self, call: Call, kind: EntryKind, entry: CatalogEntry, name: str) -> bool:
         """Return whether a call may go to an entry, and note the decision on the call if so."""

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from comity.catalog.catalog import page_of
-from comity.errors import INVALID_PARAMS, RESOURCE_NOT_FOUND, MalformedMessage
+from comity.errors import INVALID_PARAMS, MalformedMessage
 from comity.gateway.all_servers import (
     AllServersEndpoint,
     Route,
@@ -16,7 +16,6 @@ from comity.mcp import eras, jsonrpc, protocol
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import Frame
-from comity.redaction.secrets import without_secrets
 from comity.sessions.calls import Call
 from comity.sessions.sessions import Session
 from comity.telemetry.tracing import Headers
@@ -152,15 +151,7 @@ class ViewEndpoint(AllServersEndpoint):
 
         Raises MalformedMessage if the actor may not read it here.
         """
-        catalog, actor = self.call_gate.catalog, call.client_stream.actor
-        for entry in catalog.find_by_name(EntryKind.TEMPLATE, uri or ""):
-            if self._may_read(actor, entry.server, uri or ""):
-                return entry
-        for entry in catalog.find_resources(uri or ""):
-            if self._may_read(actor, entry.server, uri or ""):
-                return entry
-        said = without_secrets((uri or "")[:1000])
-        raise MalformedMessage(f"no such resource: {said!r:.200}", RESOURCE_NOT_FOUND)
+        return self.call_gate.find_resource_in_view(call, uri, self._view.serves_resource)
 
     def _may_read(self, actor: Actor, server: str, uri: str) -> bool:
         is_served = self._view.serves_resource(server, uri)
