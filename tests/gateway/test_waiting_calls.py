@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
 from typing import Any, cast
 
 from comity.approvals.pending_calls import GoOn
@@ -127,6 +129,8 @@ class DemandedSignIn:
 
     def __init__(self, proceed: Callable[[GoOn], Coroutine[Any, Any, None]], gate: asyncio.Event):
         self.go_on: GoOn | None = None
+        self.on_hold: Callable[[], None] | None = None
+        self.client_wait: timedelta | None = None
         self._proceed = proceed
         self._gate = gate
 
@@ -135,6 +139,8 @@ class DemandedSignIn:
         if go_on is None or not isinstance(error, Unavailable) or not error.challenge:
             return False
         call.connection = None
+        if self.on_hold is not None:
+            self.on_hold()
         self.task = asyncio.ensure_future(self._wait(call, go_on))
         return True
 
@@ -198,11 +204,16 @@ class Scene:
         head = ((protocol.METHOD_HEADER, b"tools/call"), (protocol.NAME_HEADER, name.encode()))
         return self.front.handle_modern_request(protocol.CALL_TOOL, params, head)
 
-    async def _ask_registry(self, frame: Frame, outbox: ClientStream) -> Call:
+    @cached_property
+    def registry(self) -> RegistryService:
+        """The registry, with one place at each server."""
         gate, desk = self.front.call_gate, cast("Any", self.front.desk)
         exports = CatalogExport(gate, self.front.servers)
-        registry = RegistryService(desk, gate, self.front.underway, exports, RegistryTimeouts())
-        async with registry.run_request(frame, outbox) as call:
+        options = RegistryTimeouts(calls_per_server=1)
+        return RegistryService(desk, gate, self.front.underway, exports, options)
+
+    async def _ask_registry(self, frame: Frame, outbox: ClientStream) -> Call:
+        async with self.registry.run_request(frame, outbox) as call:
             await outbox.wait_until_final()
             return call
 
@@ -317,21 +328,27 @@ def is_done(answer: Frame) -> bool:
     return refusal_in(answer) is None
 
 
-@loop_over("door", [door for door in DOORS if door != "registry"])
+async def demanded_sign_in(house: Scene) -> Asked:
+    """Make a call for which the server demands a sign-in. It answers all later calls."""
+    house.script.replies[protocol.CALL_TOOL] = SILENCE
+    asked = house.call()
+    await until(lambda: house.sent == 1)
+    (carrier,) = (each for each in house.script.carriers if each.asked(protocol.CALL_TOOL))
+    demand = Unavailable("sign in", SIGN_IN_REQUIRED, challenge="Bearer")
+    sent = carrier.asked(protocol.CALL_TOOL)[-1].id
+    cast("Any", carrier.receiver).on_stream_ended(sent, demand)
+    await settled()
+    house.script.replies[protocol.CALL_TOOL] = DONE
+    return asked
+
+
+@loop_over("door", DOORS)
 @loop_over("change", ["deny", "ask", "set aside", ""])
 async def test_what_changes_while_a_demanded_sign_in_is_awaited_counts_after_it(
     door: str, change: str
 ) -> None:
     async with scene(door, "demand") as house:
-        house.script.replies[protocol.CALL_TOOL] = SILENCE
-        asked = house.call()
-        await until(lambda: house.sent == 1)
-        (carrier,) = (each for each in house.script.carriers if each.asked(protocol.CALL_TOOL))
-        demand = Unavailable("sign in", SIGN_IN_REQUIRED, challenge="Bearer")
-        sent = carrier.asked(protocol.CALL_TOOL)[-1].id
-        cast("Any", carrier.receiver).on_stream_ended(sent, demand)
-        await settled()
-        house.script.replies[protocol.CALL_TOOL] = DONE
+        asked = await demanded_sign_in(house)
         if change:
             house.change(change)
         house.stages.gate.set()
@@ -342,6 +359,16 @@ async def test_what_changes_while_a_demanded_sign_in_is_awaited_counts_after_it(
         else:
             answer = await asked.answer()
             assert (house.sent, is_done(answer)) == ((1, False) if change else (2, True))
+
+
+async def test_a_call_of_the_registry_that_awaits_a_sign_in_holds_no_place() -> None:
+    async with scene("registry", "demand") as house:
+        first = await demanded_sign_in(house)
+        second = house.call()
+        assert is_done(await second.answer())
+        house.stages.gate.set()
+        assert is_done(await first.answer())
+        assert house.sent == 3
 
 
 class Retryable:

@@ -15,7 +15,9 @@ from comity.gateway.pipeline import CallGate
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.actors import LOCAL
 from comity.mcp.entries import CatalogEntry
+from comity.mcp.jsonrpc import Frame
 from comity.mcp.refusals import Refusal
+from comity.policy.grants import Effect
 from comity.registry.export import CatalogExport
 from comity.registry.service import (
     CATALOGUE,
@@ -26,8 +28,18 @@ from comity.registry.service import (
     RegistryTimeouts,
 )
 from comity.sessions.client_streams import ClientStream
-from tests.support.carriers import SILENCE, Params, Reply, Script, discovered, hello, until
+from tests.support.carriers import (
+    SILENCE,
+    Params,
+    Reply,
+    Script,
+    discovered,
+    hello,
+    settled,
+    until,
+)
 from tests.support.cases import loop_over
+from tests.support.changing_policy import ChangingPolicy
 from tests.support.desks import Front, all_servers
 
 TOOL = {
@@ -83,9 +95,15 @@ class Inspector:
 class Desk:
     """The registry before some servers, and a client of it."""
 
-    def __init__(self, front: Front, inspector: Inspector, options: RegistryTimeouts) -> None:
+    def __init__(
+        self,
+        front: Front,
+        inspector: Inspector,
+        options: RegistryTimeouts,
+        policy: ChangingPolicy | None = None,
+    ) -> None:
         self.front = front
-        gate = CallGate(front.catalog, argument_checker=inspector)
+        gate = CallGate(front.catalog, policy, argument_checker=inspector)
         desk = AllServersEndpoint(
             front.servers, gate, front.underway, front.bridge, front.subscriptions, front.info
         )
@@ -319,6 +337,32 @@ async def test_a_resource_is_read_again_when_its_time_has_passed(ttl: int, asked
         await desk.result(protocol.READ_RESOURCE, uri="u:1")
         seen = [frame for carrier in carriers for frame in carrier.asked(protocol.READ_RESOURCE)]
         assert len(seen) == asked + 1
+
+
+@loop_over(("change", "status"), [("denied", 403), ("unknown", 503), ("", 200)])
+async def test_what_changes_while_a_read_waits_for_its_place_counts(
+    change: str, status: int
+) -> None:
+    policy, options = ChangingPolicy(), RegistryTimeouts(calls_per_server=1, lock=30.0)
+    script = offering(GIVEN, SILENCE, modern=True)
+    async with all_servers({"a": script}) as front:
+        desk = Desk(front, Inspector(), options, policy)
+
+        def reads() -> list[Frame]:
+            return [each for one in script.carriers for each in one.asked(protocol.READ_RESOURCE)]
+
+        first = asyncio.ensure_future(desk.ask(protocol.READ_RESOURCE, uri="u:1"))
+        await until(lambda: len(reads()) == 1)
+        second = asyncio.ensure_future(desk.ask(protocol.READ_RESOURCE, uri="u:1"))
+        await settled()
+        script.replies[protocol.READ_RESOURCE] = reading(0)
+        policy.is_known = change != "unknown"
+        policy.effects = {"u:1": Effect.DENY} if change == "denied" else {}
+        (carrier,) = (each for each in script.carriers if each.asked(protocol.READ_RESOURCE))
+        carrier.answers(reads()[0], reading(0))
+        await first
+        assert (await second).status == status
+        assert len(reads()) == (1 if change else 2)
 
 
 async def test_resources_are_listed_and_what_is_nowhere_is_not_read() -> None:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from comity.accounts import messages
@@ -397,6 +398,8 @@ class CallSignInRetry:
         proceed: Proceed,
     ) -> None:
         self.go_on: GoOn | None = None
+        self.on_hold: Callable[[], None] | None = None
+        self.client_wait: timedelta | None = None
         self._proceed = proceed
         self._refusals = 0
         self._gate = gate
@@ -419,5 +422,7 @@ class CallSignInRetry:
 
         call.connection = None
         hold = self._gate.hold(call, self._entry, self._review, self._frame, key, self._proceed)
-        hold.start(go_on)
+        if self.on_hold is not None:
+            self.on_hold()
+        hold.start(go_on, self.client_wait)
         return True

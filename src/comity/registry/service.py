@@ -6,18 +6,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, cast
+from functools import partial
+from typing import Any, Final, NamedTuple, Self, cast
 
 import msgspec
 from msgspec import Raw
 
-from comity.approvals.pending_calls import CallHold
+from comity.approvals.pending_calls import GoOn
 from comity.catalog import catalog
 from comity.errors import (
     EXHAUSTED,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    RESOURCE_NOT_FOUND,
     TIMEOUT,
     TOOL_DISABLED,
     UPSTREAM_FAILED,
@@ -142,6 +142,42 @@ class ConcurrencyLimit:
             raise Unavailable(
                 f"all {self.each} places at server {server!r} are taken", EXHAUSTED
             ) from None
+
+
+class Visit:
+    """The place of one call at its server, and its time limit there."""
+
+    def __init__(self, places: ConcurrencyLimit, server: str) -> None:
+        self._places = places
+        self._server = server
+        self._held = AsyncExitStack()
+        self._timer: asyncio.TimerHandle | None = None
+        self._leaving: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def begin(self) -> None:
+        """Take a place, after the one from before is given back. Raises Unavailable."""
+        await self.end()
+        await self._held.enter_async_context(self._places.acquire(self._server))
+
+    def expect_answer(self, until: float, on_late: Callable[[], None]) -> None:
+        """Call `on_late` at a moment of the loop, unless the visit is over then."""
+        self._timer = asyncio.get_running_loop().call_at(until, on_late)
+
+    def leave(self) -> None:
+        """End the visit, from where nothing can be awaited."""
+        self._leaving = asyncio.ensure_future(self.end())
+
+    async def end(self) -> None:
+        """Give the place back, and lift the time limit."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._held.aclose()
 
 
 VALIDATE: Final = "tools/validate"
@@ -331,64 +367,64 @@ class RegistryService:
         A call of a tool has a plan.
         """
         reached = self._endpoint.server_of(call, entry).connections
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._options.tool
-        place = await stack.enter_async_context(AsyncExitStack())
+        until = asyncio.get_running_loop().time() + self._options.tool
+        visit = await stack.enter_async_context(Visit(self._concurrency, entry.server))
         try:
             async with asyncio.timeout_at(until):
-                await place.enter_async_context(self._concurrency.acquire(entry.server))
+                await visit.begin()
                 # The wait for the place may have been long, so access is decided again.
                 if plan is None:
-                    self._require_readable(call, entry, frame)
+                    uri = _text(frame.parameters, "uri")
+                    self._gate.require_entry(call, EntryKind.RESOURCE, entry.server, uri)
                 else:
                     plan = self._gate.renew(call, plan)
                     outcome = await self._within(self._gate.pipeline.run(call, plan, frame))
+                    go_on = partial(self._go_on, call, plan, frame, visit)
                     if isinstance(outcome, Refusal):
                         call.refuse_with(outcome)
                         return
                     if outcome is not None:
-                        await self._wait(outcome, call, plan, frame, place)
+                        await visit.end()
+                        outcome.start(go_on, timedelta(seconds=self._options.tool))
                         return
+                    self._prepare_sign_in(call, visit, go_on)
                     self._endpoint.register_retries(call, plan, frame, ())
+                visit.expect_answer(until, partial(self._late, call))
                 await self._endpoint.forward_modern(call, reached, frame, ())
         except TimeoutError:
-            self._expire(call)
-            return
-        stack.callback(loop.call_at(until, self._late, call).cancel)
+            if not call.client_stream.is_final:
+                self._expire(call)
 
-    def _require_readable(self, call: Call, entry: CatalogEntry, frame: Frame) -> None:
-        uri = _text(frame.parameters, "uri") or ""
-        if not self._gate.may_read(call.client_stream.actor, entry.server, uri):
-            raise MalformedMessage("this resource is not available", RESOURCE_NOT_FOUND)
+    def _prepare_sign_in(self, call: Call, visit: Visit, go_on: GoOn) -> None:
+        """Let a call wait for a person if its server demands a sign-in when it gets the call."""
+        if call.sign_in is not None:
+            call.sign_in.go_on = go_on
+            call.sign_in.on_hold = visit.leave
+            call.sign_in.client_wait = timedelta(seconds=self._options.tool)
 
-    async def _wait(
-        self, hold: CallHold, call: Call, plan: CallPlan, frame: Frame, place: AsyncExitStack
-    ) -> None:
-        """Hold the call until a person decides. After that it has its whole time again.
+    async def _go_on(self, call: Call, plan: CallPlan, frame: Frame, visit: Visit) -> None:
+        """Send a call that waited for a person. It has its whole time again.
 
-        A call that waits for a person gives back its place at the server.
+        While it waited it had no place at the server.
         """
-        await place.aclose()
-        entry = plan.entry
-
-        async def go_on() -> None:
-            await place.enter_async_context(self._concurrency.acquire(entry.server))
-            if call.client_stream.is_final or call.is_recorded:
-                # The client has gone, so nothing else would give the place back.
-                await place.aclose()
-                return
-            outcome = await self._gate.pipeline.check_again(call, plan, frame)
-            if outcome is not None:
-                await place.aclose()
-            if not may_be_sent(call, outcome, go_on):
-                return
-            asyncio.get_running_loop().call_later(self._options.tool, self._late, call)
-            self._endpoint.register_retries(call, plan, frame, ())
-            await self._endpoint.forward_modern(
-                call, self._endpoint.server_of(call, entry).connections, frame, ()
-            )
-
-        hold.start(go_on, timedelta(seconds=self._options.tool))
+        go_on = partial(self._go_on, call, plan, frame, visit)
+        await visit.begin()
+        if call.client_stream.is_final or call.is_recorded:
+            # The client has gone, so nothing else would give the place back.
+            await visit.end()
+            return
+        outcome = await self._gate.pipeline.check_again(call, plan, frame)
+        if outcome is not None:
+            await visit.end()
+        if not may_be_sent(call, outcome, go_on):
+            return
+        self._prepare_sign_in(call, visit, go_on)
+        until = asyncio.get_running_loop().time() + self._options.tool
+        visit.expect_answer(until, partial(self._late, call))
+        self._endpoint.register_retries(call, plan, frame, ())
+        await self._endpoint.forward_modern(
+            call, self._endpoint.server_of(call, plan.entry).connections, frame, ()
+        )
 
     def _late(self, call: Call) -> None:
         if call.client_stream.is_final:

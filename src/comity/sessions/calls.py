@@ -237,6 +237,9 @@ class CallSignIn(Protocol):
     """Lets a call wait for a sign-in that its server demanded."""
 
     go_on: Callable[[], Coroutine[Any, Any, None]] | None
+    # Run when the call begins to wait, and how long its client waits at most.
+    on_hold: Callable[[], None] | None
+    client_wait: timedelta | None
 
     def survives_refusal(self, call: "Call", error: Unavailable | MalformedMessage) -> bool: ...
 
