@@ -227,14 +227,15 @@ async def test_deadline_of_a_call_runs_only_after_its_approval() -> None:
         assert (refusal["error_type"], refusal["retryable"]) == ("timeout", False)
 
 
-async def test_a_call_that_waits_for_longer_than_any_may_is_known_not_to_have_run() -> None:
+async def test_no_limit_of_a_call_runs_while_a_person_is_asked() -> None:
     async with asking(options=ApprovalSettings(client_wait=timedelta(hours=9))) as bed:
         _, call = await waiting_call(bed)
         bed.front.clock.passes(301)
         bed.front.underway.check(10_000)
-        refusal = await call.refusal()
-        assert (refusal["error_type"], refusal["retryable"]) == ("timeout", True)
-        assert "TOOL_EXECUTED" not in await bed.told()
+        assert not call.outbox.is_final
+        await bed.answer()
+        assert await call.result() == DONE
+        assert bed.runs == 1
 
 
 async def test_who_gave_a_token_hears_at_once_and_is_kept_for_as_long_as_it_takes() -> None:
