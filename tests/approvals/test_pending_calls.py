@@ -10,13 +10,20 @@ from unittest.mock import Mock
 import pytest
 
 from comity.approvals import pending_calls
-from comity.approvals.model import ApprovalDecision, ApprovalRequest, ApprovalState
+from comity.approvals.model import (
+    ApprovalDecision,
+    ApprovalKind,
+    ApprovalRequest,
+    ApprovalState,
+)
 from comity.approvals.pending_calls import (
     MAX_POLICY_CHECKS,
     ApprovedCall,
     ApprovedRounds,
     check_with_retries,
 )
+from comity.approvals.presentation import describe_request, detail_rows
+from comity.approvals.prompt_messages import prompt_text
 from comity.approvals.settings import ApprovalSettings
 from comity.audit.events import AuditType
 from comity.catalog.definitions import UNLISTED_DEFINITION
@@ -78,6 +85,42 @@ async def test_a_call_that_is_approved_runs_once() -> None:
         intent = next(event for event in bed.events if event.type is AuditType.CALL_INTENDED)
         assert intent.details["answered_by"] == ask.id
         assert len({event.trace for event in bed.events[1:]}) == 1
+
+
+class Scopes:
+    """Every call reaches beyond its scope."""
+
+    def applies_to(self, entry: CatalogEntry) -> bool:
+        return True
+
+    def check_scope(self, call: Call, entry: CatalogEntry, arguments: object) -> str:
+        return "/etc"
+
+    def describe(self, beyond: str) -> dict[str, object]:
+        return {"feature_set": "files", "label": beyond, "payload": {}}
+
+    def hold(self, *_: object) -> Refusal:
+        raise AssertionError("one question is enough")
+
+
+async def test_a_confirmation_names_the_scope_that_it_approves_too() -> None:
+    async with asking() as bed:
+        bed.admission.scope_checker = cast("Any", Scopes())
+        call = bed.call(await bed.front.client())
+        ask = await bed.open_ask()
+        assert (ask.kind, ask.about["scope"]) == (
+            ApprovalKind.CONFIRM,
+            {"feature_set": "files", "label": "/etc", "payload": {}},
+        )
+        # Every way to tell people says it: forms, pages, messages and commands.
+        assert describe_request(ask).endswith(" beyond its scope")
+        assert "beyond its scope" in prompt_text(ask)
+        rows = {row.name: row.text for row in detail_rows(ask, bed.time())}
+        assert '"/etc"' in rows["Beyond its scope"]
+        assert bed.runs == 0
+        await bed.answer()
+        assert await call.result() == DONE
+        assert bed.runs == 1
 
 
 async def test_a_call_that_is_declined_never_runs_nor_asks_again_for_a_while() -> None:

@@ -234,6 +234,9 @@ class Reach:
     def check_scope(self, *_: object) -> Any:
         return self.found
 
+    def describe(self, beyond: object) -> dict[str, object]:
+        return {"label": beyond}
+
     def hold(self, *_: object) -> Any:
         self.held += 1
         return HELD

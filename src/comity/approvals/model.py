@@ -40,6 +40,9 @@ SIGN_IN_PATH: Final = "/accounts/connect/"
 OWNER: Final = "owner"
 """The member of `about` that names the person whose account a `sign_in` request needs."""
 
+SCOPE: Final = "scope"
+"""The member of `about` with the scope that a `confirm` request also approves, if it needs one."""
+
 
 class ApprovalKind(StrEnum):
     """The subject of a request. `comity.approvals.kinds.KINDS` has the rules for each kind."""

@@ -381,15 +381,18 @@ class PendingCalls:
         review: ToolReviewStatus,
         arguments: object,
         frame: Frame,
+        reach: Mapping[str, object] | None = None,
     ) -> CallHold | Refusal:
         if call.is_bridged:
             return _FALLBACK_REFUSAL
         action = ApprovedCall(self, call, entry, review, arguments, None)
         return PendingCall(
-            self, call, frame, self._draft(action), action, definition=entry.definition
+            self, call, frame, self._draft(action, reach), action, definition=entry.definition
         )
 
-    def _draft(self, approved_call: ApprovedCall) -> ApprovalDraft:
+    def _draft(
+        self, approved_call: ApprovedCall, reach: Mapping[str, object] | None
+    ) -> ApprovalDraft:
         offer, standing, arguments = (
             approved_call.entry,
             approved_call.review,
@@ -405,13 +408,16 @@ class PendingCalls:
         }
         if client := client_label(approved_call.call):
             about = {**about, "client": client}
+        beyond = ""
+        if reach is not None:
+            about, beyond = {**about, model.SCOPE: reach}, presentation.BEYOND_SCOPE_TEXT
         return ApprovalDraft(
             kind=ApprovalKind.CONFIRM,
             asker=actor.party,
             server=offer.server,
             tool=offer.name,
             digest=self._digest(actor.party, offer, standing, arguments),
-            message=f"{actor.party} wants to call {offer.key}",
+            message=f"{actor.party} wants to call {offer.key}{beyond}",
             about=about,
             quorum=standing.quorum,
             # Whether this person may answer is checked when it answers, because that may change.

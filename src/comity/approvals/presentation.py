@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypedDict, cast
 
 from comity.approvals.model import (
+    SCOPE,
     ApprovalAnswer,
     ApprovalDecision,
     ApprovalKind,
@@ -26,6 +27,7 @@ DEFAULT_ORIGIN: Final = "http://127.0.0.1:2664"
 """The address at which commands look for a gateway by default."""
 
 ARGUMENTS_NOT_KEPT_TEXT: Final = "not stored; the digest is below"
+BEYOND_SCOPE_TEXT: Final = " beyond its scope"
 _RISK_ORDER: Final = tuple(Risk)
 _TEXT_BY_DECISION: Final[Mapping[ApprovalDecision, str]] = {
     ApprovalDecision.ACCEPT: "approved it",
@@ -102,7 +104,8 @@ def sort_by_urgency(requests: Iterable[ApprovalRequest]) -> list[ApprovalRequest
 def describe_request(request: ApprovalRequest) -> str:
     """Describe a request in one sentence, without a full stop."""
     if request.kind is ApprovalKind.CONFIRM and not request.options:
-        return f"{one_line(request.asker)} wants to call {public_tool_name(request)}"
+        reach = BEYOND_SCOPE_TEXT if SCOPE in request.about else ""
+        return f"{one_line(request.asker)} wants to call {public_tool_name(request)}{reach}"
     return one_line(request.message) or f"{one_line(request.asker)} asks for {request.kind}"
 
 
@@ -137,6 +140,7 @@ def detail_rows(request: ApprovalRequest, now: datetime, similar_text: str = "")
         DetailRow("Risk", request_risk(request)),
         DetailRow("History", one_line(similar_text)),
         _action_row(request),
+        _scope_row(request),
         DetailRow("Needs", "" if request.quorum == 1 else f"{request.quorum} people who approve"),
         DetailRow("Expires", describe_deadline(request, now)),
         DetailRow(
@@ -166,6 +170,12 @@ def _action_row(request: ApprovalRequest) -> DetailRow:
     if arguments is None:
         return DetailRow("Arguments", ARGUMENTS_NOT_KEPT_TEXT)
     return DetailRow("Arguments", whole_json(arguments), is_code=True)
+
+
+def _scope_row(request: ApprovalRequest) -> DetailRow:
+    """Return the scope beyond the allowed ones that an approved call would reach, never cut."""
+    reach = request.about.get(SCOPE) if "arguments_digest" in request.about else None
+    return DetailRow("Beyond its scope", whole_json(reach) if reach else "", is_code=True)
 
 
 def describe_deadline(request: ApprovalRequest, now: datetime) -> str:

@@ -1,6 +1,6 @@
 """The call pipeline: the checks that every tool call passes before the gateway sends it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -70,7 +70,10 @@ class PipelineApprovals(Protocol):
         review: ToolReviewStatus,
         arguments: object,
         frame: Frame,
-    ) -> CallHold | Refusal: ...
+        reach: Mapping[str, object] | None = None,
+    ) -> CallHold | Refusal:
+        """Hold a call until a person confirms it, and with it a scope that it would reach."""
+        ...
 
     def is_next_round(
         self,
@@ -98,6 +101,10 @@ class CallScopeChecker[Beyond](Protocol):
     def check_scope(
         self, call: Call, entry: CatalogEntry, arguments: object
     ) -> Refusal | Beyond | None: ...
+    def describe(self, beyond: Beyond) -> Mapping[str, object]:
+        """Return what an approver reads about a scope."""
+        ...
+
     def hold(
         self,
         call: Call,
@@ -476,7 +483,10 @@ class CallPipeline:
             # People may have confirmed this very call, which waited since or is sent once more.
             if call.confirmed_definition != review.digest:
                 if not self.approvals.is_next_round(call, entry, review, arguments, frame):
-                    return self.approvals.hold(call, entry, review, arguments, frame)
+                    # The one question is also about the scope, so it names the scope.
+                    scopes = None if beyond is None else self.scope_checker
+                    reach = None if scopes is None else scopes.describe(beyond)
+                    return self.approvals.hold(call, entry, review, arguments, frame, reach)
                 call.confirmed_definition = review.digest
         elif beyond not in (None, call.approved_scope) and self.scope_checker is not None:
             if review is None:

@@ -68,8 +68,9 @@ class InTopics:
         review: ToolReviewStatus,
         arguments: object,
         frame: Frame,
+        reach: Mapping[str, object] | None = None,
     ) -> CallHold | Refusal:
-        return self._approvals.hold(call, entry, review, arguments, frame)
+        return self._approvals.hold(call, entry, review, arguments, frame, reach)
 
     def is_next_round(
         self,

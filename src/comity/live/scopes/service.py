@@ -143,6 +143,10 @@ class ScopeService:
             return None
         return OutOfScope(feature, scope)
 
+    def describe(self, beyond: OutOfScope) -> Mapping[str, object]:
+        """Return what an approver reads about a scope."""
+        return describe_scope(beyond, self._pending_calls.redact)
+
     def hold(
         self,
         call: Call,
@@ -229,6 +233,9 @@ class ScopeDenyList:
     def check_scope(self, call: Call, entry: CatalogEntry, arguments: object) -> Refusal | None:
         found = self.scopes.check_scope(call, entry, arguments)
         return found if isinstance(found, Refusal) else None
+
+    def describe(self, beyond: object) -> Mapping[str, object]:
+        return {}
 
     def hold(
         self,
