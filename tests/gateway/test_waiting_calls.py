@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -19,11 +19,15 @@ from comity.errors import (
     Unavailable,
 )
 from comity.gateway.all_servers import AllServersEndpoint
+from comity.gateway.call_jobs import CallJobs
 from comity.gateway.pipeline import CallGate, PlanCache
 from comity.gateway.retries import RetryService
 from comity.gateway.view_endpoint import ViewEndpoint
+from comity.inference.model import ToolUse
+from comity.live.settings import TurnSettings
+from comity.live.turns.runner import OfferedTools, TurnTools
 from comity.mcp import jsonrpc, protocol
-from comity.mcp.actors import Actor
+from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import Frame
 from comity.policy.grants import Effect
@@ -171,6 +175,28 @@ class Holds:
         return frame
 
 
+class Errand(Asked):
+    """A call that the gateway makes for an actor that has no connection here."""
+
+    def __init__(self, making: Coroutine[Any, Any, Frame]) -> None:
+        self._making = asyncio.ensure_future(making)
+        super().__init__(ClientStream(), cast("Any", self._making))
+
+    async def answer(self) -> Frame:
+        async with asyncio.timeout(10):
+            return await self._making
+
+
+class Toolbelts:
+    """The tool sets of models, which do not matter here."""
+
+    def toolbelt_of_client(self, *_: object) -> None:
+        return None
+
+    def load(self, *_: object) -> None:
+        return None
+
+
 @dataclass
 class Scene:
     """One server behind one way in, and everything that judges its calls."""
@@ -196,6 +222,9 @@ class Scene:
             frame, outbox = jsonrpc.make_request(1, protocol.CALL_TOOL, params), ClientStream()
             self.asked = Asked(outbox, asyncio.ensure_future(self._ask_registry(frame, outbox)))
             return self.asked
+        if self.door in ("job", "turn"):
+            self.asked = Errand(self._run_job(name) if self.door == "job" else self._use(name))
+            return self.asked
         if self.door == "meta tool":
             name = "call_tool"
             params = {"name": name, "arguments": params}
@@ -203,6 +232,29 @@ class Scene:
             return self.front.ask(self.session, protocol.CALL_TOOL, params)
         head = ((protocol.METHOD_HEADER, b"tools/call"), (protocol.NAME_HEADER, name.encode()))
         return self.front.handle_modern_request(protocol.CALL_TOOL, params, head)
+
+    async def _run_job(self, name: str) -> Frame:
+        """Call the tool as a job of the console."""
+        jobs = CallJobs(cast("AllServersEndpoint", self.front.desk))
+        job = jobs.start(ANONYMOUS, name, {})
+        try:
+            while not job.state.is_over:
+                await job.changed.wait()
+        finally:
+            jobs.stop()
+        if job.error is not None:
+            error = jsonrpc.ErrorBody(job.error["code"], job.error["message"], job.error["data"])
+            return Frame("2.0", 1, error=jsonrpc.to_raw(error))
+        return jsonrpc.make_result(1, job.result)
+
+    async def _use(self, name: str) -> Frame:
+        """Call the tool for the model of a turn."""
+        tools = TurnTools(cast("Any", self.front.desk), cast("Any", Toolbelts()), TurnSettings())
+        use = ToolUse("use", name, {})
+        found = await tools.use(ANONYMOUS, OfferedTools((), {}), use, lambda _: nullcontext())
+        if found.is_error:
+            return jsonrpc.make_error(1, ACCESS_DENIED, str(found.content))
+        return jsonrpc.make_result(1, DONE)
 
     @cached_property
     def registry(self) -> RegistryService:
@@ -290,8 +342,10 @@ DOORS = [
     *(f"{door} {era}" for door in ("one", "all", "view") for era in ("modern", "legacy")),
     "meta tool",
     "registry",
+    "job",
+    "turn",
 ]
-"""All ways in. Topics call at the door of one server; jobs and turns call at the door of all."""
+"""All ways in. Topics call at the door of one server."""
 WAITS = ("count", "validate", "sign_in", "record")
 FAULT_BY_CHANGE: dict[str, Fault] = {"deny": ACCESS_DENIED, "set aside": TOOL_NOT_FOUND}
 
@@ -316,7 +370,7 @@ async def test_what_changes_while_a_call_waits_counts_when_it_goes_on(
             assert len(house.stages.unsent) == (waits == "record")
         elif change:
             refusal = await asked.refusal()
-            if door != "registry":
+            if door not in ("registry", "turn"):
                 assert refusal["error_type"] == FAULT_BY_CHANGE[change].error_type
             assert (house.sent, house.people.held) == (0, [])
         else:
