@@ -414,6 +414,7 @@ class World:
             retrier=None,
             is_recorded=False,
             is_bridged=False,
+            is_detached=False,
             connection=None,
             on_cancel=None,
             record=None,
