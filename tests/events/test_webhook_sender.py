@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from comity.events.webhooks.model import DeliveryProblem, HttpReply, WebhookTarget
+from comity.errors import Unavailable
+from comity.events.webhooks.model import AllowedHosts, DeliveryProblem, HttpReply, WebhookTarget
+from comity.events.webhooks.notifier_posts import NotifierPosts
 from comity.events.webhooks.sender import HttpWebhookSender, WebhookTimeouts
 from tests.events.certificates import a_certificate
+from tests.support.rebinding import PRIVATE, PUBLIC, rebindings
 
 BODY = b'{"a":1}'
 QUICK = WebhookTimeouts(0.3, 0.6)
@@ -191,6 +194,39 @@ async def test_attack_9_a_name_that_changes_its_mind_is_asked_once_each_time() -
     assert listener.heard == []
     assert await post(listener, place, 0, names) == HttpReply(200)
     assert names.asked == ["hooks.internal"] * 2
+
+
+@pytest.mark.parametrize("private", PRIVATE)
+async def test_attack_9_a_name_that_turns_inside_is_never_dialled(
+    private: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Posts to a subscriber and to the push service of a browser, by turns."""
+    for rebinding in rebindings(private):
+        with monkeypatch.context() as patched:
+            loop = asyncio.get_running_loop()
+            patched.setattr(loop, "create_connection", rebinding.dial)
+            sender = HttpWebhookSender(rebinding.resolve, PATIENT)
+            notifiers = NotifierPosts(sender, AllowedHosts())
+            for _ in range(3):
+                place = WebhookTarget("https", "hooks.example.org", 443, "/x", False)
+                found = await sender.post(place, {}, BODY)
+                assert found in (DeliveryProblem.FORBIDDEN, DeliveryProblem.REFUSED)
+                with pytest.raises(Unavailable):
+                    await notifiers.post_public("https://push.example.org/x", {}, BODY)
+        assert len(rebinding.asked) == 6
+        assert set(rebinding.dialled) <= {PUBLIC}
+
+
+async def test_attack_9_a_name_that_was_dialled_once_is_checked_again_the_next_time() -> None:
+    """No connection and no address of an earlier post is used for a later one."""
+    listener = await Listener(b"HTTP/1.1 200 OK\r\nconnection: keep-alive\r\n\r\n").open()
+    names = Names(["127.0.0.1"], ["169.254.169.254"], ["127.0.0.1"])
+    sender = HttpWebhookSender(names, PATIENT)
+    named, unnamed = (listener.place("hooks.internal", named=each) for each in (True, False))
+    assert await sender.post(named, {}, BODY) == HttpReply(200)
+    assert await sender.post(unnamed, {}, BODY) is DeliveryProblem.FORBIDDEN
+    assert await sender.post(unnamed, {}, BODY) is DeliveryProblem.FORBIDDEN
+    assert len(listener.heard) == 1
 
 
 async def test_attack_9_a_certificate_for_another_name_is_refused(tmp_path: Path) -> None:
