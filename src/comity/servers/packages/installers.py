@@ -30,6 +30,10 @@ class PackageInstaller(Protocol):
     async def resolve(self, request: PackageRequest, folder: Path) -> LockedPackage: ...
     async def install(self, package: LockedPackage, folder: Path) -> None: ...
     def programs(self, folder: Path) -> Path: ...
+    def version(self, package: LockedPackage) -> str:
+        """Return the version of a package in its resolution; empty if it is not there."""
+        ...
+
     def default_program(self, package: LockedPackage) -> str: ...
     def interpreter(self, program: Path) -> tuple[str, ...]: ...
 
@@ -67,11 +71,15 @@ class NpmInstaller:
     def programs(self, folder: Path) -> Path:
         return folder / "node_modules" / ".bin"
 
+    def version(self, package: LockedPackage) -> str:
+        return str(_npm_entry(package).get("version", ""))
+
     def default_program(self, package: LockedPackage) -> str:
         """Return the program that `npx` would run: the only one, or the one with this name."""
-        programs = npm_entries(package.resolution)[f"node_modules/{package.name}"].get("bin", {})
+        programs: object = _npm_entry(package).get("bin", {})
         short = package.name.rpartition("/")[2]
-        names = [short] if isinstance(programs, str) else list(cast("dict[str, str]", programs))
+        named = cast("dict[str, object]", programs) if isinstance(programs, dict) else ()
+        names = [short] if isinstance(programs, str) else list(named)
         if len(names) == 1:
             return names[0]
         if short in names:
@@ -83,6 +91,10 @@ class NpmInstaller:
     def interpreter(self, program: Path) -> tuple[str, ...]:
         """Return nothing: the first line of the program names it."""
         return ()
+
+
+def _npm_entry(package: LockedPackage) -> Mapping[str, Any]:
+    return npm_entries(package.resolution).get(f"node_modules/{package.name}", {})
 
 
 def npm_entries(resolution: str) -> Mapping[str, Mapping[str, Any]]:
@@ -152,6 +164,9 @@ class UvInstaller:
 
     def programs(self, folder: Path) -> Path:
         return folder / "venv" / "bin"
+
+    def version(self, package: LockedPackage) -> str:
+        return python_versions(package.resolution).get(package.name, "")
 
     def default_program(self, package: LockedPackage) -> str:
         return package.name

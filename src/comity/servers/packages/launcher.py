@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from comity.errors import Misconfigured, Unavailable
+from comity.servers.packages.installers import INSTALLERS
 from comity.servers.packages.model import LockedServer, WrittenEntry
 from comity.servers.packages.package_store import PackageStore, user_package_store
 from comity.servers.packages.rules import read_command, start_problem
@@ -64,6 +65,12 @@ class ServerLauncher:
             raise Misconfigured(
                 f"comity.lock has the package {package.name} for it, but it runs {request.name}; "
                 f"accept it with `comity servers update {self.id}`"
+            )
+        if INSTALLERS[package.index].version(package) != package.version:
+            # Somebody gave the entry the resolution of another package.
+            raise Misconfigured(
+                f"{package.name} {package.version} is not in its resolution; "
+                f"resolve it again with `comity servers update {self.id}`"
             )
         if not store.has(package):
             log.info("server %r: installing %s", self.id, package)

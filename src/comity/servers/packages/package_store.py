@@ -22,7 +22,7 @@ from comity.config.secret_files import write_secret
 from comity.errors import Misconfigured, Unavailable
 from comity.servers.packages.installers import INSTALLERS
 from comity.servers.packages.model import LockedPackage, PackageRequest
-from comity.servers.packages.rules import resolution_digest
+from comity.servers.packages.rules import is_program_name, resolution_digest
 from comity.toolkit.folders import remove_folder
 
 MAX_FILES: Final = 200_000
@@ -111,7 +111,8 @@ class PackageStore:
         installer = INSTALLERS[package.index]
         name = request.program or installer.default_program(package)
         found = installer.programs(self._home(package) / _FILES) / name
-        if not found.is_file():
+        # The names of default programs are part of a resolution. A path would lead elsewhere.
+        if not is_program_name(name) or not found.is_file():
             raise Misconfigured(f"{package.name} {package.version} has no program {name}")
         return (*installer.interpreter(found), str(found), *request.args)
 

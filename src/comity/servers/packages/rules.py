@@ -106,6 +106,10 @@ def _python_requirement(text: str) -> str:
     return f"{name}{extras}{specifier}"
 
 
+def is_program_name(text: str) -> bool:
+    return _PROGRAM.fullmatch(text) is not None
+
+
 def normalized_name(name: str) -> str:
     """Return the name of a Python package as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
