@@ -157,6 +157,25 @@ async def test_a_backup_holds_no_token_and_opens_with_its_own_key_only(
     assert await tokens_of(restored, policy, OLD) == [True, True]
 
 
+async def test_a_backup_from_before_a_rotation_needs_the_key_of_that_time(
+    in_file: Store, hostile: HostilePort, tmp_path: Path
+) -> None:
+    policy = policy_of(hostile["live"])
+    async with a_node(in_file, OLD) as node:
+        node.configure(policy)
+        for person in PEOPLE:
+            await node.connect("live", person)
+        copies = sqlite.back_up(in_file.url, (), tmp_path / "backup")
+    async with a_node(in_file, NEW, OLD) as node:
+        assert await rotate(node) == (3, 0)  # two accounts, and the client of the gateway
+    restored = Store(f"sqlite:///{copies[-1]}", in_file.product, in_file.opened)
+    assert await tokens_of(restored, policy, NEW) == [False, False]
+    # Nothing was lost by the attempt: with the old key beside the new one, all are resealed.
+    async with a_node(restored, NEW, OLD) as node:
+        assert await rotate(node) == (3, 0)
+    assert await tokens_of(restored, policy, NEW) == [True, True]
+
+
 async def test_an_older_value_of_a_row_ends_the_account_and_tells_nobody(
     store: Store, hostile: HostilePort
 ) -> None:
