@@ -245,9 +245,9 @@ def test_a_live_server_pushes_takes_part_in_turns_and_keeps_state(
         assert (asked["injected"], asked["rewrote"]) == (["orders"], ["orders"])
         assert "[address removed]" in asked["reply"]
         assert "@" not in asked["reply"]
-        # A server has no hooks in the turns that it causes.
+        # A server has its hooks in the turns that it causes, too.
         pushed = eventually(a_turn("returns"))
-        assert (pushed["cause"]["origin"], pushed["injected"]) == ("push", [])
+        assert (pushed["cause"]["origin"], pushed["injected"]) == ("push", ["orders"])
         assert {each["state"] for each in client.get("pushes")["pushes"]} <= {"done", "waiting"}
         (state,) = eventually(lambda: client.get("state")["state"])
         assert (state["server"], state["feature_set"]) == ("orders", "orders.plan")

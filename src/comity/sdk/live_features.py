@@ -533,6 +533,10 @@ class FeatureHookRunner:
                     if not waited_for:
                         await self._heard(each.name, hook, turn)
                     elif not blocking:
+                        if turn.is_requested:
+                            # Who only observes may ask a model about what it observed. It would ask
+                            # about the answer to that too, without end.
+                            continue
                         self.afterwards(self._heard, each.name, hook, turn)
                     elif found := await self._looked(each.name, hook, turn):
                         # The next one looks at what this one left.

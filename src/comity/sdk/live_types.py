@@ -52,6 +52,11 @@ class Turn:
     # Where it came from and where an answer may go. (§14.4)
     channels: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def is_requested(self) -> bool:
+        """Whether a server requested this inference. Comity names it `server:ID/NAME`."""
+        return self.conversation.startswith("server:")
+
 
 @dataclass(frozen=True, slots=True)
 class HostPushResult:

@@ -242,12 +242,15 @@ class AfterInferenceHooks:
     ) -> None:
         """Send the output to the servers that only observe. Delivery is not guaranteed.
 
-        The server that gets the output as the answer to its own request is not notified. It would
-        otherwise observe each inference that it requests about what it observed, without end.
+        A recipient that has a hook for output may ask a model about what it observed. Nobody
+        observes the answer: two such servers would ask about each other's answers without end.
         """
+        hooked = self._hooked_servers()
+        if any(hosted.server == recipient for hosted in hooked):
+            return
         told = context.after_params(text, usage)
-        for hosted in self._hooked_servers():
-            if not _may_rewrite(hosted) and hosted.server != recipient:
+        for hosted in hooked:
+            if not _may_rewrite(hosted):
                 self._background_tasks.start(
                     self._notify_observer(hosted, context, told), at_once=True
                 )
