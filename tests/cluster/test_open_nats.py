@@ -241,7 +241,7 @@ def forgeries(scene: Scene) -> list[Callable[[], bytes]]:
     """What somebody could say who knows how nodes speak, but not their secret."""
     chance = random.Random(7)  # noqa: S311  # chance, no secret
     ids = sorted({each.subject.split(".")[2] for each in scene.heard if ".to." in each.subject})
-    head = streams.encode_message(RemoteCallHeader("fenced", (), AGENT, "agent", (), None, ()))
+    head = streams.encode_message(RemoteCallHeader("fenced", (), AGENT, "agent", "", (), None, ()))
     frame = (
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"write","arguments":'
         b'{"n":"forged"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}'

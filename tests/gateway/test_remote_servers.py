@@ -188,7 +188,7 @@ async def test_a_server_that_cannot_be_used_there_is_refused_here_in_the_same_wo
 
 async def test_nothing_is_asked_of_a_node_that_does_not_run_it() -> None:
     async with relayed(a_script()) as scene:
-        head = RemoteCallHeader("other", (), "", "nonsense", (), None, ())
+        head = RemoteCallHeader("other", (), "", "nonsense", "", (), None, ())
         answers = await scene.a.carrying.open(
             scene.b.id, STREAM_SUBJECT, streams.encode_message(head), b"{}"
         )

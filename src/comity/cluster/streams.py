@@ -100,7 +100,9 @@ class RemoteCallHeader(msgspec.Struct, array_like=True, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...]
     party: str
     kind: str
-    # By these the node of the server chooses the account of the call.
+    # By these the node of the server chooses the account of the call, and who may answer what the
+    # server asks during it.
+    credential: str
     groups: tuple[str, ...]
     permissions: tuple[tuple[str, str], ...] | None
     excluded: tuple[str, ...]

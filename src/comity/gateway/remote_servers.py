@@ -306,6 +306,7 @@ class RemoteTransport:
                 headers,
                 actor.party,
                 actor.kind,
+                actor.credential,
                 actor.groups,
                 actor.permissions,
                 actor.excluded,
@@ -415,6 +416,7 @@ class RemoteCallHandler:
         client_stream.actor = Actor(
             asked.party,
             _principal_kind(asked.kind),
+            asked.credential,
             permissions=asked.permissions,
             excluded=asked.excluded,
             groups=asked.groups,
