@@ -41,6 +41,9 @@ TINY_BYTES: Final = 64
 FRAMES_WITHOUT_MESSAGE: Final = RateLimit(100, 1.0, 1_000)
 """The control frames and tiny fragments of one client. No client needs more than a few."""
 
+DISCARDED_BYTES: Final = 16 * 1024 * 1024
+"""The bytes that a client may still send after the close frame, whose reason it can read so."""
+
 GATHERED: Final = 32 * 1024
 """The most bytes for one reader that wait for the end of a turn."""
 
@@ -150,6 +153,7 @@ class WebSocketConnection(UpgradedProtocol):
         self._is_clean = False
         # A copy of the protocol's state, updated when it may change and not for each frame.
         self._is_ending = False
+        self._discarded_bytes = 0
         self._heard_at = self._pinged_at = sockets.now()
         self._full_since = 0.0
         self._unread = 0
@@ -226,6 +230,11 @@ class WebSocketConnection(UpgradedProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._sockets.now()
+        if self._is_ending:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > DISCARDED_BYTES:
+                self.abort()
+                return
         self._undecoded = self._undecoded + data if self._undecoded else data
         if self._sockets.turns.has_room and not self._awaits_turn and not self._is_busy:
             self._read_portion()
