@@ -47,9 +47,6 @@ _SETTLED_STATES: Final = frozenset(
     {ServerLifecycleState.CONNECTED, ServerLifecycleState.DISCONNECTED, ServerLifecycleState.ERROR}
 )
 
-_STARTING_STATES: Final = frozenset(
-    {ServerLifecycleState.CONNECTING, ServerLifecycleState.RESTARTING}
-)
 _ENDED_STATES: Final = frozenset(
     {ServerLifecycleState.ERROR, ServerLifecycleState.DISCONNECTED, ServerLifecycleState.RESTARTING}
 )
@@ -254,7 +251,12 @@ class ServerService:
         await server.stop(ShutdownReason.KERNEL_SHUTDOWN, FINAL_CALLS_TIMEOUT)
 
     def _notify_watchers(self, transition: ServerTransition) -> None:
-        if transition.state in _STARTING_STATES:
+        server = self._server_by_name.get(transition.server)
+        if (
+            server is not None
+            and not server.first_start_tried.is_set()
+            and (transition.state is ServerLifecycleState.CONNECTING)
+        ):
             self._catalog.expect(transition.server)
         elif transition.state in _SETTLED_STATES:
             self._catalog.starting_servers.discard(transition.server)
