@@ -1195,7 +1195,10 @@ UPDATE comity_accounts SET sealed = (
 ) WHERE server = 'notes' AND owner = 'person:ana'
 """
 CUT = """
-UPDATE comity_accounts SET sealed = CAST(substr(sealed, 1, length(sealed) - 1) || x'00' AS BLOB)
+UPDATE comity_accounts SET sealed = CAST(
+    substr(sealed, 1, length(sealed) - 1)
+    || CASE substr(sealed, -1) WHEN x'00' THEN x'01' ELSE x'00' END AS BLOB
+)
 """
 
 add_table(
