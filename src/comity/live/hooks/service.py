@@ -242,7 +242,7 @@ class AfterInferenceHooks:
     ) -> None:
         """Send the output to the servers that only observe. Delivery is not guaranteed.
 
-        A recipient that has a hook for output may ask a model about what it observed. Nobody
+        A recipient that has a hook for output may ask a model about what it observed. No server
         observes the answer: two such servers would ask about each other's answers without end.
         """
         hooked = self._hooked_servers()
