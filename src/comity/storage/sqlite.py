@@ -5,6 +5,7 @@ a limit. Only the owner can read the file.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -157,10 +158,18 @@ def product(url: str) -> SqliteBackend:
 
 def _create(path: Path) -> None:
     prepare_state_file(path)
+    # A file that exists is not opened here: its closing would end the locks that SQLite holds on it
+    # for other connections of this process, and the next one to close would delete their log.
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        problem = 0
+    except FileExistsError:
+        is_writable = os.access(path, os.R_OK | os.W_OK)
+        problem = errno.EISDIR if path.is_dir() else 0 if is_writable else errno.EACCES
     except OSError as error:
-        raise Misconfigured(f"the store {path} cannot be written: {error.strerror}") from None
+        problem = error.errno or errno.EIO
+    if problem:
+        raise Misconfigured(f"the store {path} cannot be written: {os.strerror(problem)}")
 
 
 def refuse_damage(path: Path) -> None:
