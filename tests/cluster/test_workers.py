@@ -53,6 +53,17 @@ target = "fenced/steps"
 rate = "6/d"
 """
 
+VIEW = """
+[[views]]
+name = "small"
+select = ["fenced/write"]
+"""
+WRITE_RATE = """
+[[limits.rates]]
+target = "fenced/write"
+rate = "2/d"
+"""
+
 
 @dataclass
 class Workers:
@@ -424,6 +435,36 @@ async def test_each_worker_learns_the_settings_and_the_secrets_of_a_reload(tmp_p
                 await until(partial(knows, http))
         await asyncio.to_thread(workers.program.wait_for_line, "late.*(not started|nowhere)")
     assert ROTATED not in workers.program.said
+
+
+async def test_each_worker_forgets_its_plans_when_views_and_limits_change(tmp_path: Path) -> None:
+    with some_workers(tmp_path, LIMITS + VIEW) as workers:
+        origin, view = workers.origin, f"{workers.origin}/views/small"
+        async with lines_to_both(origin) as lines:
+            for node, http in lines.items():
+                # The first call makes the plan that the others use.
+                for number in range(3):
+                    assert await called(http, view, "write", f"{node}-{number}")
+                    assert await called(http, origin, "fenced__write", f"{node}-{number}")
+            config = tmp_path / "comity.toml"
+            other = VIEW.replace("write", "steps")
+            config.write_text(config.read_text().replace(VIEW, other) + WRITE_RATE)
+            os.kill(workers.program.pid, signal.SIGHUP)
+            passed = 0
+
+            async def is_gone(http: aiohttp.ClientSession) -> bool:
+                return not (await call(http, view, "write", "late")).text
+
+            async def is_limited(http: aiohttp.ClientSession) -> bool:
+                nonlocal passed
+                said = await call(http, origin, "fenced__write", "late")
+                passed += bool(said.text)
+                return said.refusal.get("error_type") in ("rate_limited", "quota_exceeded")
+
+            for http in lines.values():
+                await until(partial(is_gone, http))
+                await until(partial(is_limited, http))
+            assert passed <= 2
 
 
 async def test_workers_join_a_bus_that_the_configuration_names(
