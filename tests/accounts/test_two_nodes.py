@@ -56,3 +56,23 @@ async def test_both_nodes_use_the_right_account_and_a_killed_refresh_leaves_one(
     assert await scene.call(ANA, node=1) == "ana"
     valid = [each for each in scene.realm.refreshing.values() if each.user == "ana"]
     assert len(valid) == 1
+
+
+async def test_no_node_uses_an_account_that_was_disconnected_at_another(
+    scene: AccountScene,
+) -> None:
+    scene.realm.person = "ben"
+    await scene.connect(BEN)
+    scene.wait_for_server()
+    # Each node has the token at hand, and a plan of the call.
+    for node in (0, 0, 1, 1):
+        assert await scene.call(BEN, node=node) == "ben"
+    (account,) = (await scene.api("GET", "/api/accounts", BEN))["accounts"]
+    granted = dict(scene.realm.access)
+    await scene.api("POST", f"/api/accounts/{account['id']}/disconnect", BEN)
+    # An authorization server may answer that a token is revoked, and accept it all the same.
+    scene.realm.access |= granted
+    for node in (0, 1):
+        async with asyncio.timeout(SECONDS):
+            while await scene.call(BEN, node=node) == "ben":
+                await asyncio.sleep(0.05)
