@@ -34,6 +34,7 @@ from comity.gateway.subscriptions import ListSubscriptions
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.actors import Actor
 from comity.mcp.entries import EntryKind
+from comity.mcp.eras import UNKEYED_TASK_IDS
 from comity.mcp.jsonrpc import LIMITS, Frame
 from comity.mcp.mgp import ServerLifecycleState
 from comity.mcp.protocol import UNKNOWN, Era, Stream
@@ -87,7 +88,7 @@ async def relayed(script: Script) -> AsyncGenerator[Scene]:
         gate, server = CallGate(owner.catalog), owner.servers.require("srv")
         subscriptions = ListSubscriptions(owner.servers, gate)
         underway = RemoteCalls(clock)
-        desk = ServerEndpoint(server, gate, underway, owner.bridge, subscriptions)
+        desk = ServerEndpoint(server, gate, underway, owner.bridge, subscriptions, UNKEYED_TASK_IDS)
         at_owner = RemoteCallHandler(lambda name: desk if name == "srv" else None, LIMITS)
         b.carrying.answer(STREAM_SUBJECT, at_owner.answer)
         place = ServerLocation("srv", 12.0, clock)
@@ -96,7 +97,12 @@ async def relayed(script: Script) -> AsyncGenerator[Scene]:
         entry = Front({})
         here = entry.servers.add("srv", relay, options())
         entry.desk = ServerEndpoint(
-            here, entry.call_gate, entry.underway, entry.bridge, entry.subscriptions
+            here,
+            entry.call_gate,
+            entry.underway,
+            entry.bridge,
+            entry.subscriptions,
+            UNKEYED_TASK_IDS,
         )
         try:
             await entry.ready()

@@ -15,6 +15,7 @@ from comity.gateway.pipeline import CallGate
 from comity.gateway.subscriptions import ListSubscriptions
 from comity.mcp import jsonrpc, protocol
 from comity.mcp.actors import ANONYMOUS, Actor
+from comity.mcp.eras import UNKEYED_TASK_IDS
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.mgp import ServerLifecycleState
 from comity.servers.service import ServerService
@@ -140,7 +141,12 @@ async def one_server(
     server = front.servers.get("srv")
     assert server is not None
     front.desk = ServerEndpoint(
-        server, front.call_gate, front.underway, front.bridge, front.subscriptions
+        server,
+        front.call_gate,
+        front.underway,
+        front.bridge,
+        front.subscriptions,
+        UNKEYED_TASK_IDS,
     )
     async with _started(front):
         assert server.state is ServerLifecycleState.CONNECTED

@@ -47,6 +47,7 @@ from comity.gateway.subscriptions import ListSubscriptions
 from comity.identity.http_auth import AuthMember
 from comity.identity.keys import mac_of_key
 from comity.live.scopes.service import ScopeDenyList, ScopeService
+from comity.mcp.eras import UNKEYED_TASK_IDS
 from comity.mcp.mgp import RestartPolicy, ShutdownReason
 from comity.policy.snapshot import sleepless_clock
 from comity.servers.connections import BOTH_ERAS
@@ -158,7 +159,10 @@ class LocalClusterNode:
             if way is None or server is None or not way.location.is_here:
                 return None
             if name not in desks:
-                desks[name] = ServerEndpoint(server, gate, active_calls, bridge, subscriptions)
+                # The node of the client gives tasks their public ids, so none is made here.
+                desks[name] = ServerEndpoint(
+                    server, gate, active_calls, bridge, subscriptions, UNKEYED_TASK_IDS
+                )
             desks[name].replace_server(server)
             return desks[name]
 

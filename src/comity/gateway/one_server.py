@@ -91,7 +91,7 @@ class ServerEndpoint:
         active_calls: ActiveCalls,
         bridge: EraBridge,
         subscriptions: ListSubscriptions,
-        tasks: eras.TaskIds = eras.UNKEYED_TASK_IDS,
+        tasks: eras.TaskIds,
     ) -> None:
         self._server = server
         self._tasks = tasks

@@ -255,7 +255,7 @@ class ServerService:
         if (
             server is not None
             and not server.first_start_tried.is_set()
-            and (transition.state is ServerLifecycleState.CONNECTING)
+            and transition.state is ServerLifecycleState.CONNECTING
         ):
             self._catalog.expect(transition.server)
         elif transition.state in _SETTLED_STATES:
