@@ -239,7 +239,7 @@ def test_two_nodes_share_the_first_key_and_answer_calls(
 
 def _sees_the_other(origin: str) -> bool:
     with urllib.request.urlopen(f"{origin}/ready", timeout=30) as ready:  # noqa: S310 - loopback
-        return json.load(ready)["cluster"]["nodes"] == 1
+        return json.load(ready)["cluster"]["nodes"] == 2
 
 
 def _send(origin: str, key: str, method: str, params: Table, session: str = "") -> tuple[str, str]:

@@ -75,8 +75,10 @@ def sandbox(environment: Path, config: Path, state: Path, port: int) -> list[str
     return [
         *(BWRAP, "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc"),
         *("--uid", user, "--gid", group, "--clearenv", "--dev", "/dev", "--proc", "/proc"),
+        # Before the Python of these tests, which may itself be below /tmp.
+        *("--tmpfs", "/tmp"),
         *(word for path in system for word in ("--ro-bind-try", path, path)),
-        *("--ro-bind", str(environment), "/opt/comity", "--tmpfs", "/tmp"),
+        *("--ro-bind", str(environment), "/opt/comity"),
         *("--tmpfs", "/usr/local/bin"),
         *("--ro-bind", str(DEPLOY / "image" / "health-check"), "/usr/local/bin/health-check"),
         *("--ro-bind", str(config), "/etc/comity/comity.toml", "--bind", str(state), STATE),
