@@ -364,7 +364,8 @@ async def test_a_request_that_meets_a_hook_on_its_way_is_asked_again() -> None:
 
         async def hooked(method: str, params: Any, id: Any) -> Any:
             tries.append(method)
-            if len(tries) < 3:
+            # Other servers that ask at the same time bring one hook after another.
+            if len(tries) < 8:
                 raise MalformedMessage("hook_loop: a hook is pending", INVALID_REQUEST)
             return await answer(method, params, id)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from comity.inference.messages import ChatMessage
 from comity.mcp import jsonrpc
 from comity.sdk.live_hosts import HostRefusal, HostRequestFailure, McplHost, new_id
 from comity.sdk.live_types import Reply, Saying, blocks_of, reply_in
+from comity.toolkit.background import draw_delay
+from comity.toolkit.resilience import RetrySchedule
 
 type OnPiece = Callable[[str], Awaitable[None] | None]
 type Messages = str | Sequence[str | ChatMessage | Mapping[str, Any]]
@@ -22,7 +25,7 @@ LONGEST: Final = timedelta(minutes=5)
 HOOK_SECONDS: Final = 15.0
 """How long a hook of the same host is waited for: it waits ten seconds itself at the most."""
 
-MOST_TRIES: Final = 3
+_BETWEEN_TRIES: Final = RetrySchedule(timedelta(milliseconds=5), timedelta(milliseconds=250))
 MOST_PIECES: Final = 100_000
 
 
@@ -152,7 +155,8 @@ class HostInferenceClient:
     async def _outside_hooks(
         self, host: McplHost, params: Mapping[str, Any], id: str
     ) -> Mapping[str, Any]:
-        for again in range(MOST_TRIES):
+        """Ask while no hook of this server runs: the host refuses requests amid one. (D-69)"""
+        for attempt in itertools.count(1):
             try:
                 async with asyncio.timeout(HOOK_SECONDS):
                     await host.quiet.wait()
@@ -161,12 +165,13 @@ class HostInferenceClient:
             try:
                 return await host.ask(inference.REQUEST, params, LONGEST.total_seconds(), id)
             except HostRefusal as refused:
-                # A hook was on its way here when this left: it is worth another try, once that
-                # hook is over.
-                if again == MOST_TRIES - 1 or not _is_loop(refused):
+                if not _is_loop(refused):
                     raise
-                await asyncio.sleep(0)
-        raise HostRequestFailure("unreachable")
+            # A hook was on its way here when the request left. Where several servers ask models
+            # at once, each request brings hooks to all others, so many tries may meet one. The
+            # caller's own limit ends them.
+            await asyncio.sleep(draw_delay(_BETWEEN_TRIES, attempt).total_seconds())
+        raise AssertionError("unreachable")
 
 
 def _is_loop(refused: HostRefusal) -> bool:
