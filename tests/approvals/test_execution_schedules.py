@@ -394,6 +394,9 @@ class World:
     def review_of(self, entry: CatalogEntry) -> Standing:
         return Standing(entry.definition.decode(), self.quorum)
 
+    def risk_reasons_of(self, entry: CatalogEntry) -> list[str]:
+        return []
+
     async def record_intent(self, call: Any, *_: object) -> None:
         await self.store.pause()
         call.record = SimpleNamespace(id=call.id, has_left=False)
