@@ -5,11 +5,12 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Final, cast
 
 from comity.catalog.search.tool_index import Embedder
 from comity.errors import Misconfigured, Unavailable
+from comity.toolkit.plugins import installed_entry_points
 from comity.validation.arguments import ToolDefinition
 from comity.validation.rules import (
     NONE,
@@ -33,7 +34,9 @@ _NO_SETTINGS: Final[Mapping[str, object]] = {}
 def load_plugin_validators(plugin_points: Iterable[EntryPoint] | None = None) -> dict[str, Examine]:
     """Return the installed validators by name. Raises Misconfigured if one breaks the contract."""
     found: dict[str, Examine] = {}
-    for point in entry_points(group=VALIDATOR_GROUP) if plugin_points is None else plugin_points:
+    if plugin_points is None:
+        plugin_points = installed_entry_points(VALIDATOR_GROUP)
+    for point in plugin_points:
         plugin = _load_entry_point(point, "validator")
         problem = contract_problem(plugin)
         validator = cast("Validator", plugin)
@@ -100,7 +103,9 @@ def _to_verdict(name: str, result: object) -> Verdict:
 
 def load_plugin_embedder(name: str, plugin_points: Iterable[EntryPoint] | None = None) -> Embedder:
     """Return the configured embedder. Raises Misconfigured if it is missing or invalid."""
-    known = list(entry_points(group=EMBEDDER_GROUP) if plugin_points is None else plugin_points)
+    if plugin_points is None:
+        plugin_points = installed_entry_points(EMBEDDER_GROUP)
+    known = list(plugin_points)
     point = next((each for each in known if each.name == name), None)
     if point is None:
         raise Misconfigured(

@@ -4,11 +4,12 @@ import importlib
 import logging
 from collections.abc import Iterable
 from decimal import Decimal
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Final, cast
 
 from comity.errors import Misconfigured
 from comity.inference.model import MILLION, UNPRICED, Model, ModelFactory, ModelSpec, Price
+from comity.toolkit.plugins import installed_entry_points
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +84,9 @@ def _built_in(api: str) -> ModelFactory:
 
 
 def _plugin(spec: ModelSpec, points: Iterable[EntryPoint] | None) -> ModelFactory:
-    found = {each.name: each for each in entry_points(group=GROUP) if points is None}
-    found |= {each.name: each for each in points or ()}
+    if points is None:
+        points = installed_entry_points(GROUP)
+    found = {each.name: each for each in points}
     if spec.api not in found:
         known = ", ".join(sorted({*BUILT_IN, *found}))
         raise Misconfigured(f"model {spec.id!r}: unknown api {spec.api!r}; known: {known}")
