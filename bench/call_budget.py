@@ -21,7 +21,7 @@ from bench.processes import ROOT
 
 TABLE: Final = ROOT / "tests" / "gateway" / "call_budget.toml"
 COMMAND: Final = "python -m bench.call_budget --write"
-PYTHON: Final = (3, 12)
+PYTHON: Final = (3, 13)
 """The figures of another minor version differ."""
 
 TRIES: Final = 25

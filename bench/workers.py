@@ -1,9 +1,10 @@
 """What a second worker gives: calls in a second and CPU of a call, with one and with two workers.
 
 The load, the stub and the gateway share the cores of one machine. So the figures also say what the
-processor time of a call would allow where each worker has a core of its own.
+processor time of a call would allow where each worker has a core of its own. The tool names its
+risk, because that decides whether a call waits for the disk: without one it would be dangerous.
 
-`python -m bench.workers [--rounds 5] [--seconds 3] [--concurrency 32]`
+`python -m bench.workers [--rounds 5] [--seconds 3] [--concurrency 32] [--risk moderate]`
 """
 
 import argparse
@@ -26,6 +27,10 @@ from bench.processes import Running, cpu_seconds_of
 ERA: Era = "modern"
 CALLS = 1_000_000
 IDLE_SECONDS = 4.0
+RISKS = {
+    "moderate": "their entries are on the disk a moment after the answers",
+    "dangerous": "each waits for two commits of its audit entries",
+}
 SETTINGS = """
 [store]
 url = "sqlite:///{store}"
@@ -33,6 +38,8 @@ url = "sqlite:///{store}"
 id = "stub"
 url = "http://127.0.0.1:{port}/mcp"
 protocol = "2026-07-28"
+[servers.tools.echo]
+risk = "{risk}"
 """
 
 
@@ -83,7 +90,7 @@ def cost(stretch: Slice) -> float:
     return 1e6 * stretch.relay_cpu_seconds / stretch.calls
 
 
-async def measure(rounds: int, seconds: float, concurrency: int) -> list[Entrant]:
+async def measure(rounds: int, seconds: float, concurrency: int, risk: str) -> list[Entrant]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stub = stack.enter_context(Running([sys.executable, "-m", "bench.stub", "http"]))
@@ -92,8 +99,11 @@ async def measure(rounds: int, seconds: float, concurrency: int) -> list[Entrant
             config = folder / f"{workers}.toml"
             store = folder / f"{workers}.db"
             # Both keep their audit log in a file, because workers always share a store.
-            config.write_text(SETTINGS.format(store=store, port=stub.port()), encoding="utf-8")
-            serve = [sys.executable, "-m", "comity.cli", "serve", "-c", str(config), "--port", "0"]
+            config.write_text(
+                SETTINGS.format(store=store, port=stub.port(), risk=risk), encoding="utf-8"
+            )
+            comity = [sys.executable, "-m", "comity.cli"]
+            serve = [*comity, "serve", "-c", str(config), "--port", "0"]
             gateway = stack.enter_context(Running([*serve, "--workers", str(workers)]))
             target = HttpTarget("127.0.0.1", gateway.port(), "/servers/stub/mcp", ERA)
             entrants.append(Entrant(workers, gateway, target))
@@ -116,8 +126,10 @@ def main() -> None:
     said.add_argument("--rounds", type=int, default=5)
     said.add_argument("--seconds", type=float, default=3.0)
     said.add_argument("--concurrency", type=int, default=32)
+    said.add_argument("--risk", choices=RISKS, default="moderate")
     asked = said.parse_args()
-    one, two = asyncio.run(measure(asked.rounds, asked.seconds, asked.concurrency))
+    one, two = asyncio.run(measure(asked.rounds, asked.seconds, asked.concurrency, asked.risk))
+    print(f"calls of risk {asked.risk}: {RISKS[asked.risk]}")
     print("| workers | calls/s | CPU us per call | beyond idle | idle ms/s | stub us | load us |")
     print("|---|---|---|---|---|---|---|")
     print(one.row(), two.row(), sep="\n")

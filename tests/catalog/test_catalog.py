@@ -70,6 +70,73 @@ def test_entry_is_found_by_public_name_and_by_own_name_while_unique() -> None:
     assert catalog.find(TOOL, "add") == add
 
 
+IDS = ("a.b", "a_b", "a-b", "a..b", "a__b", "a", "a_", "b")
+OWN_NAMES = ("x", "b__x", "_x", "x y")
+
+
+def names_of(catalog: Catalog) -> dict[str, tuple[str, str]]:
+    found = [each for server in catalog.servers(TOOL) for each in catalog.entries(server, TOOL)]
+    assert len({each.key for each in found}) == len(found)
+    for each in found:
+        assert catalog.find_public(TOOL, each.key) == each
+        assert read_tool(each.definition)["name"] == each.key
+    return {each.key: (each.server, each.name) for each in found}
+
+
+@given(st.permutations(IDS), st.permutations(IDS))
+def test_names_depend_on_the_ids_alone_and_two_servers_never_share_one(
+    order: list[str], leaving: list[str]
+) -> None:
+    catalog, known = Catalog(), set[str]()
+    for server in order:
+        catalog.put(server, TOOL, [tool(server, name) for name in OWN_NAMES])
+        known.add(server)
+        # The list of a server may come before another server with its prefix does.
+        entries = [catalog.with_public_name(TOOL, tool(server, name)) for name in OWN_NAMES]
+        catalog.put(server, TOOL, entries)
+        fresh = Catalog()
+        for each in sorted(known):
+            fresh.add_server(each)
+        for each in known:
+            fresh.put(
+                each, TOOL, [fresh.with_public_name(TOOL, tool(each, name)) for name in OWN_NAMES]
+            )
+        assert names_of(catalog) == names_of(fresh)
+    for server in leaving:
+        before = names_of(catalog)
+        catalog.clear(server)
+        catalog.remove_server(server)
+        after = names_of(catalog)
+        # Nobody inherits a name that another server had.
+        assert all(before[key] == owner for key, owner in after.items() if key in before)
+
+
+def test_servers_with_one_prefix_both_get_a_digest_until_one_is_gone() -> None:
+    catalog, told = Catalog(), list[tuple[str, EntryKind]]()
+    catalog.put("a.b", TOOL, [tool("a.b", "x")])
+    assert list(names_of(catalog)) == ["a_b__x"]
+    catalog.watch(lambda server, kind: told.append((server, kind)))
+    catalog.add_server("a_b")
+    assert told == [("a.b", TOOL)]
+    (dotted,) = names_of(catalog)
+    assert dotted != "a_b__x"
+    assert catalog.find(TOOL, "a_b__x") is None
+    catalog.put("a_b", TOOL, [catalog.with_public_name(TOOL, tool("a_b", "x"))])
+    assert [each.server for each in catalog.find_sharing(TOOL, "a_b__x")] == ["a.b", "a_b"]
+    assert catalog.find_written(TOOL, "a.b__x") == catalog.find_own("a.b", TOOL, "x")
+    assert catalog.find_written(TOOL, "a_b__x") is None
+    catalog.clear("a_b")
+    assert dotted in names_of(catalog), "a server that is only stopped keeps its id"
+    catalog.remove_server("a_b")
+    assert names_of(catalog) == {"a_b__x": ("a.b", "x")}
+
+
+def test_a_name_with_two_separators_is_not_read_as_a_written_one() -> None:
+    catalog = Catalog()
+    catalog.put("a", TOOL, [tool("a", "b.c__x")])
+    assert catalog.find_written(TOOL, "a__b.c__x") is None
+
+
 def test_a_change_replaces_one_shelf_and_tells_of_it() -> None:
     catalog, told = Catalog(), list[tuple[str, EntryKind]]()
     catalog.watch(lambda server, kind: told.append((server, kind)))

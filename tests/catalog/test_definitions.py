@@ -213,9 +213,10 @@ def test_one_name_at_two_servers_is_no_rival() -> None:
     names = LookalikeIndex()
     for server, name in (("a", "create_issue"), ("b", "create_issue"), ("c", "Create-Issue")):
         names.add(server, name, 1)
-    assert [names.find_older(*place) for place in names.find_lookalikes("create_issue")] == [
-        None
-    ] * 3
+    assert [names.find_older(s, "create_issue") for s in "ab"] == [None] * 2
+    assert names.find_older("c", "Create-Issue") is None
+    places = [("a", "create_issue"), ("b", "create_issue"), ("c", "Create-Issue")]
+    assert names.find_lookalikes("create_issue") == places
     names.add("c", "create.issue", 2)
     assert names.find_older("c", "create.issue") == ("c", "Create-Issue")
 

@@ -69,6 +69,12 @@ class Vectors:
         return "made-up"
 
     @property
+    def is_warming(self) -> bool:
+        return False
+
+    async def wait_while_warming(self, timeout: timedelta) -> None: ...
+
+    @property
     def is_complete(self) -> bool:
         return self.complete
 

@@ -1,7 +1,7 @@
 """Vectors of tools: made behind everybody's back, kept, and never shown to the wrong one."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -160,11 +160,21 @@ async def test_a_slot_that_changed_during_a_search_is_not_in_its_answer(
         made.put(slot, tool(f"secret_{slot}"))
     await settle(made)
     await made.find_nearest("secret", None, 3)  # Its vector is known from now on.
-    searching = asyncio.ensure_future(made.find_nearest("secret", None, 3, (0, 1)))
-    for _ in range(3):
-        await asyncio.sleep(0)
-    made.put(1, tool("another_tool"))
-    answer = await searching
+    has_found, has_changed = asyncio.Event(), asyncio.Event()
+
+    async def find_and_wait(find: Callable[..., object], *arguments: object) -> object:
+        nearest = find(*arguments)
+        has_found.set()
+        await has_changed.wait()
+        return nearest
+
+    monkeypatch.setattr(asyncio, "to_thread", find_and_wait)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        searching = tasks.create_task(made.find_nearest("secret", None, 3, (0, 1)))
+        await has_found.wait()
+        made.put(1, tool("another_tool"))
+        has_changed.set()
+    answer = searching.result()
     assert {slot for slot, _ in answer.best} == {0, 2}
     assert answer.also[1] is None
     await made.close()

@@ -150,11 +150,13 @@ async def test_no_word_of_a_stranger_keeps_an_entry_out(records: RecordStores, t
     lines = [each._replace(**{word: text}) for each, word in zip(plain, WORDS, strict=True)]
     await records.audit_log.append(lines)
     assert await records.audit_log.page("n") == [chain.to_stored_record(each) for each in lines]
-    for word in ("trace", "call", "actor", "server", "tool", "result"):
+    for word in ("trace", "call", "actor", "server", "tool"):
         (found,) = await records.audit_log.find(replace(AuditFilter(), **{word: text}))
         assert found.seq == WORDS.index(word) + 1
     (found,) = await records.audit_log.find(AuditFilter(types=(text,)))
     assert found.seq == WORDS.index("type") + 1
+    (found,) = await records.audit_log.find(AuditFilter(results=(text,)))
+    assert found.seq == WORDS.index("result") + 1
 
 
 async def test_a_body_is_kept_byte_by_byte(records: RecordStores) -> None:
@@ -198,6 +200,26 @@ async def test_what_is_found_is_read_page_by_page(
     assert seen == (lines[::-1] if newest_first else lines)
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_entries_of_several_results_are_read_in_one_order(
+    records: RecordStores, newest_first: bool
+) -> None:
+    results = ("BLOCKED", "SUCCESS", "FAILURE", "FAILURE", "PENDING", "BLOCKED", "UNKNOWN")
+    events = [
+        a_call(at=NOW + timedelta(seconds=each // 3), result=results[each % len(results)])
+        for each in range(20)
+    ]
+    lines = await written(records, *events)
+    expected = [each for each in lines if each.result in ("BLOCKED", "FAILURE")]
+    sought, seen = AuditFilter(results=("BLOCKED", "FAILURE")), list[AuditRecord]()
+    sought = replace(sought, newest_first=newest_first)
+    while page := await records.audit_log.find(sought, limit=2):
+        assert len(page) <= 2
+        seen += page
+        sought = replace(sought, after=(page[-1].at, page[-1].node, page[-1].seq))
+    assert seen == (expected[::-1] if newest_first else expected)
+
+
 @pytest.mark.parametrize(
     "sought",
     [
@@ -207,7 +229,7 @@ async def test_what_is_found_is_read_page_by_page(
         AuditFilter(server="web"),
         AuditFilter(tool="write"),
         AuditFilter(types=(AuditType.TOOL_BLOCKED, "unknown")),
-        AuditFilter(result="BLOCKED"),
+        AuditFilter(results=("BLOCKED",)),
         AuditFilter(since=NOW + timedelta(seconds=1)),
         AuditFilter(trace="1" * 32, actor="agent:x", types=(AuditType.TOOL_BLOCKED,), since=NOW),
     ],

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from msgspec import Raw
 
 from comity.audit.events import AuditEvent, AuditResult, AuditType
+from comity.audit.log import AuditLog
 from comity.catalog.access import ToolReviewStatus
-from comity.errors import CODE_UNSAFE, RATE_LIMITED, VALIDATION_BLOCKED, Fault
+from comity.errors import (
+    CODE_UNSAFE,
+    RATE_LIMITED,
+    UNAUTHENTICATED,
+    VALIDATION_BLOCKED,
+    Fault,
+)
 from comity.gateway.call_audit import (
     DEFAULT_CLASSES,
     ArgumentAuditLevel,
@@ -21,7 +28,7 @@ from comity.mcp import jsonrpc, protocol
 from comity.mcp.entries import CatalogEntry
 from comity.mcp.refusals import Refusal
 from comity.policy.grants import Effect, Grant
-from comity.policy.risk import Risk, ServerPolicy, ToolPolicy
+from comity.policy.risk import Risk, ServerPolicy, ToolPolicy, TrustLevel
 from tests.support.carriers import Params, Script, until
 from tests.support.cases import loop_over
 from tests.support.desks import Asked, Front, all_servers
@@ -52,8 +59,14 @@ class Tools:
     def review_of(self, entry: CatalogEntry) -> ToolReviewStatus:
         return self.now
 
+    def risk_reasons_of(self, entry: CatalogEntry) -> list[str]:
+        return []
+
     def with_listed_definition(self, catalog_entry: CatalogEntry, entry: object) -> CatalogEntry:
         return catalog_entry
+
+    def trust_of(self, server: str) -> TrustLevel:
+        return TrustLevel.STANDARD
 
 
 class Refusing:
@@ -85,6 +98,10 @@ class Recorded:
         found = self.front.call_gate.pipeline.intent_recorder
         assert isinstance(found, CallAudit)
         return found
+
+    @property
+    def journal(self) -> AuditLog:
+        return self.recorder._audit_log  # pyright: ignore[reportPrivateUsage]  # to fill it
 
     def sent(self) -> list[jsonrpc.Frame]:
         return [
@@ -264,12 +281,13 @@ async def test_a_client_that_leaves_before_its_intent_is_kept_leaves_no_doubt() 
         for call in at.front.underway:
             call.withdraw(None)
         at.store.gate.set()
-        await until(lambda: sum(at.store.commits) >= 4)
+        await until(lambda: sum(at.store.commits) >= 3)
         assert at.sent() == []
         await asked.asking
-        found = await at.events()
-    assert found[-1].type == AuditType.TOOL_BLOCKED
-    assert found[-1].call == "run-1"
+        await at.journal.flush()
+        intent, end = await at.events()
+    assert (intent.type, end.type) == (AuditType.CALL_INTENDED, AuditType.TOOL_BLOCKED)
+    assert intent.call == end.call == "run-1"
 
 
 @loop_over(
@@ -337,8 +355,21 @@ async def test_a_call_that_was_cancelled_at_its_server_may_have_run() -> None:
     assert last.details["outcome_known"] is False
 
 
+async def test_a_call_whose_key_was_revoked_at_its_server_may_have_run() -> None:
+    async with recorded(Risk.DANGEROUS, answers=False) as at:
+        asked = await at.call()
+        await until(lambda: len(at.sent()) == 1)
+        for call in at.front.underway:
+            call.refuse(UNAUTHENTICATED, "the credentials of this request were revoked")
+        await asked.asking
+        await until(lambda: sum(at.store.commits) >= 3)
+        last = (await at.events())[-1]
+    assert (last.type, last.result) == (AuditType.TOOL_EXECUTED, AuditResult.FAILURE)
+    assert last.details["outcome_known"] is False
+
+
 def fill_queue(at: Recorded) -> None:
-    journal = at.recorder._audit_log  # pyright: ignore[reportPrivateUsage]  # to fill it
+    journal = at.journal
     while journal.has_room:
         journal.enqueue(AuditEvent(AuditType.TOOL_EXECUTED, "agent:x", journal.clock()))
 

@@ -14,6 +14,7 @@ from comity.gateway.all_servers import AllServersEndpoint
 from comity.gateway.mgp_methods import ServerFilter, ServerListing, ServerStatusMethods
 from comity.mcp import jsonrpc, mcpl, mgp, protocol
 from comity.mcp.mgp import MgpStatement, NegotiatedTerms, ServerLifecycleState
+from comity.policy.risk import TrustLevel
 from comity.sessions.client_streams import ClientStream
 from comity.sessions.sessions import Session
 from tests.support.carriers import Params, Script, hello, params_of, result_of
@@ -119,7 +120,7 @@ async def test_the_servers_are_listed_with_what_is_known_of_them() -> None:
         "mgp_version": "0.2.0",
         "extensions": ["lifecycle"],
         "tools": ["analyze", "think"],
-        "trust_level": "sandboxed",
+        "trust_level": "standard",
     }
     plain_shown: Params = {
         "id": "plain",
@@ -277,20 +278,21 @@ async def test_a_tool_that_is_not_there_has_its_own_number() -> None:
 
 SAID = MgpStatement("0.2.0", frozenset({"streaming", "lifecycle"}), ("network.outbound",))
 DECLARED = MgpStatement("", frozenset({"audit"}), ("memory.read",), "trusted")
-MET = ServerListing("a", ServerLifecycleState.CONNECTED, ("think", "analyze"), True, SAID, DECLARED)
-UNMET = ServerListing("b", ServerLifecycleState.REGISTERED, operator_statement=DECLARED)
-PLAIN = ServerListing("c", ServerLifecycleState.CONNECTED, ("echo",), True)
+CONNECTED, TRUSTED, STANDARD = (
+    ServerLifecycleState.CONNECTED,
+    TrustLevel.TRUSTED,
+    TrustLevel.STANDARD,
+)
+MET = ServerListing("a", CONNECTED, TRUSTED, ("think", "analyze"), True, SAID, DECLARED)
+UNMET = ServerListing("b", ServerLifecycleState.REGISTERED, TRUSTED, operator_statement=DECLARED)
+PLAIN = ServerListing("c", CONNECTED, STANDARD, ("echo",), True)
+SHORT = ServerListing(
+    "d", CONNECTED, STANDARD, (), True, MgpStatement("0.1.0", frozenset(), ("network", "shell"))
+)
 
 
 def wanted(**names: object) -> ServerFilter:
     return ServerFilter.parse({"filter": Raw(json.dumps(names).encode())})
-
-
-def trust(declared: str | None, said: str | None) -> str:
-    both = MgpStatement("", frozenset(), (), declared), MgpStatement("0.3.0", frozenset(), (), said)
-    return ServerListing(
-        "x", ServerLifecycleState.CONNECTED, (), True, both[1], both[0]
-    ).trust_level
 
 
 def test_a_server_that_was_met_is_shown_by_its_own_word() -> None:
@@ -316,38 +318,17 @@ def test_before_it_is_met_a_server_is_shown_as_its_operator_wrote() -> None:
 
 
 def test_a_server_that_turned_out_plain_has_no_extensions_whatever_was_written() -> None:
-    met = ServerListing("a", ServerLifecycleState.CONNECTED, (), True, None, DECLARED)
+    met = ServerListing("a", CONNECTED, TRUSTED, (), True, None, DECLARED)
     assert met.to_json()["extensions"] == []
     assert PLAIN.to_json()["mgp_version"] is None
 
 
 @loop_over(
-    ("declared", "said", "level"),
-    [
-        (None, None, "standard"),
-        (None, "trusted", "standard"),
-        (None, "sandboxed", "sandboxed"),
-        ("trusted", None, "trusted"),
-        ("trusted", "standard", "standard"),
-        ("trusted", "core", "trusted"),
-        ("trusted", "untrusted", "sandboxed"),
-        ("trusted", "experimental", "sandboxed"),
-        ("sandboxed", "trusted", "sandboxed"),
-        ("trusted", "divine", "trusted"),
-    ],
-)
-def test_a_server_can_only_lower_the_trust_it_was_given(
-    declared: str | None, said: str | None, level: str
-) -> None:
-    assert trust(declared, said) == level
-
-
-@loop_over(
     ("filtered", "found"),
     [
-        (ServerFilter.parse({}), "abc"),
-        (wanted(), "abc"),
-        (wanted(status="connected"), "ac"),
+        (ServerFilter.parse({}), "abcd"),
+        (wanted(), "abcd"),
+        (wanted(status="connected"), "acd"),
         (wanted(status="registered"), "b"),
         (wanted(extensions=["streaming"]), "a"),
         (wanted(extensions=["streaming", "audit"]), ""),
@@ -355,13 +336,17 @@ def test_a_server_can_only_lower_the_trust_it_was_given(
         (wanted(permissions=["memory.read"]), "ab"),
         (wanted(permissions=["memory.read", "network.outbound"]), "a"),
         (wanted(permissions=["memory.read"], status="connected"), "a"),
-        (wanted(unknown=True), "abc"),
+        (wanted(permissions=["network.outbound"]), "ad"),
+        (wanted(permissions=["network"]), "ad"),
+        (wanted(permissions=["shell.execute", "network"]), "d"),
+        (wanted(permissions=["filesystem"]), ""),
+        (wanted(unknown=True), "abcd"),
     ],
 )
 def test_a_filter_lets_through_whoever_has_all_that_is_named(
     filtered: ServerFilter, found: str
 ) -> None:
-    passed = [server.id for server in (MET, UNMET, PLAIN) if filtered.matches(server)]
+    passed = [server.id for server in (MET, UNMET, PLAIN, SHORT) if filtered.matches(server)]
     assert "".join(passed) == found
 
 

@@ -95,6 +95,9 @@ class Confirmed(Tools):
     def review_of(self, entry: CatalogEntry) -> Standing:
         return Standing("digest", 1, self.refusal, is_always_confirmed=self.always)
 
+    def risk_reasons_of(self, entry: CatalogEntry) -> list[str]:
+        return []
+
 
 def _made(parts: Parts) -> CallPipeline:
     tools = cast("Any", Confirmed())
@@ -341,30 +344,63 @@ def told(gate: CallGate, asked: str) -> str | CatalogEntry:
 
 
 @loop_over("seed", range(40))
-def test_what_is_denied_is_answered_as_if_it_were_not_there(seed: int) -> None:
+def test_a_server_out_of_sight_is_answered_as_if_it_were_not_there(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311  # no secret
-    judged, denied = access(chance), 0
-    full, grants = Catalog(), GrantSnapshot(judged)
-    offers = {EntryKind.TOOL: NAMES, EntryKind.RESOURCE: ("x:1", "x:2")}
-    make = {EntryKind.TOOL: tool, EntryKind.RESOURCE: resource}
-    verbs = {EntryKind.TOOL: "tools/call", EntryKind.RESOURCE: "resources/read"}
+    judged = access(chance)
+    full, grants = Catalog(), GrantSnapshot(judged, lambda: NOW)
     seen = Catalog()
+    in_sight = {server for server in SERVERS if grants.may_know_server(CI, server)}
     for server in SERVERS:
-        for kind, names in offers.items():
-            every = [make[kind](server, name) for name in names]
-            full.put(server, kind, every)
-            allowed = [
-                each
-                for each in every
-                if judged.authorize(CI, verbs[kind], server, each.name, NOW).effect
-                is not Effect.DENY
-            ]
-            denied += len(every) - len(allowed)
-            seen.put(server, kind, allowed)
+        tools = [tool(server, name) for name in NAMES]
+        resources = [resource(server, uri) for uri in ("x:1", "x:2")]
+        # Where a file opens everything, a denial tells which id a prefix stands for.
+        seen.add_server(server)
+        for catalog in (full, seen) if server in in_sight else (full,):
+            catalog.put(server, EntryKind.TOOL, tools)
+            catalog.put(server, EntryKind.RESOURCE, resources)
     asked = [public_name(server, name) for server in SERVERS for name in NAMES]
-    for name in [*asked, *NAMES, "x:1", "x:2", "x:3", "nothing", "files__nothing", ""]:
+    written = [f"{server}__{name}" for server in SERVERS for name in ("read", "nothing")]
+    for name in [*asked, *written, *NAMES, "x:1", "x:2", "x:3", "nothing", ""]:
         assert told(CallGate(full, grants), name) == told(CallGate(seen, grants), name), name
-    assert denied or judged.static_rules.default is DefaultPolicy.ALLOW or judged.subjects
+    for server in SERVERS:
+        answer = told(CallGate(full, grants), public_name(server, "nothing"))
+        fault = "tool_not_found" if server in in_sight else "access_denied"
+        assert str(answer).startswith(fault), (server, answer)
+
+
+@loop_over(
+    ("granted", "name", "fault"),
+    [
+        # Of a server in sight, a denied name and an unknown one are told apart.
+        ("files/read", "files__write", "access_denied"),
+        ("files/read", "files__nope", "tool_not_found"),
+        ("files/read", "write", "access_denied"),
+        ("files/read", "nope", "tool_not_found"),
+        ("files/read", "a.b__nope", "access_denied"),
+        ("a.b/*", "a.b__nope", "tool_not_found"),
+        # Of a server out of sight, nothing is told.
+        ("files/read", "only_web", "tool_not_found"),
+        ("files/read", "web__only_web", "access_denied"),
+        ("files/read", "web__nope", "access_denied"),
+        ("files/read", "nowhere__nope", "access_denied"),
+        ("*", "nope", "tool_not_found"),
+        ("*", "nowhere__nope", "tool_not_found"),
+        (None, "nope", "access_denied"),
+        (None, "read", "access_denied"),
+        (None, "files__nope", "access_denied"),
+    ],
+)
+def test_a_name_is_unknown_to_whom_its_server_is_in_sight(
+    granted: str | None, name: str, fault: str
+) -> None:
+    catalog = Catalog()
+    for server in SERVERS:
+        names = [*NAMES[:2], *(["only_web"] if server == "web" else [])]
+        catalog.put(server, EntryKind.TOOL, [tool(server, each) for each in names])
+    grants = [] if granted is None else [Grant("agent:ci", "tools/call", granted, Effect.ALLOW)]
+    gate = CallGate(catalog, GrantSnapshot(GrantSet.from_grants(grants)))
+    answer = told(gate, name)
+    assert str(answer).startswith(f"{fault}: "), answer
 
 
 def test_a_name_of_several_servers_in_sight_is_told_with_what_to_say_instead() -> None:
@@ -472,3 +508,22 @@ def test_a_name_longer_than_any_that_is_listed_is_refused_before_it_is_judged() 
             ask(longest)
         with pytest.raises(MalformedMessage, match="at most 8192 characters"):
             ask(longest + "x")
+
+
+def test_a_name_that_another_server_uses_too_ends_the_plan_of_the_first() -> None:
+    catalog = Catalog()
+    catalog.put("a", EntryKind.TOOL, [tool("a", "read")])
+    grants = [Grant("agent:ci", "tools/call", "*", Effect.ALLOW)]
+    snapshot = GrantSnapshot(GrantSet.from_grants(grants))
+    catalog.watch(lambda server, _: snapshot.generation.advance_for((f"server:{server}",)))
+
+    def is_lasting(_: Actor, __: CatalogEntry, ___: str) -> bool:
+        return True
+
+    gate = CallGate(catalog, snapshot, plan_cache=PlanCache(snapshot.generation, is_lasting))
+    plan = gate.plan_for(call(), "", "read")
+    catalog.put("b", EntryKind.TOOL, [tool("b", "write")])
+    assert gate.plan_for(call(), "", "read") is plan
+    catalog.put("b", EntryKind.TOOL, [tool("b", "read")])
+    with pytest.raises(MalformedMessage, match="several servers"):
+        gate.plan_for(call(), "", "read")

@@ -94,6 +94,7 @@ def heard(session: Session) -> list[object]:
     return [params_of(frame) for frame in frames if frame.method == protocol.RESOURCE_UPDATED]
 
 
+@pytest.mark.requirement("MCP-5.2-subscribe")
 @each_transport
 async def test_a_subscriber_hears_of_its_resource_until_it_unsubscribes(process: bool) -> None:
     async with bridged(modern_server(process)) as house:
@@ -152,6 +153,7 @@ async def test_who_leaves_and_comes_back_at_once_is_heard_of_again() -> None:
         await house.front.sessions.end(session)
 
 
+@pytest.mark.requirement("MCP-5.2-subscribe")
 async def test_a_listening_that_ends_is_begun_again_and_everything_may_have_changed() -> None:
     async with bridged(modern_server()) as house:
         session = await house.front.client()
@@ -266,6 +268,7 @@ def own(script: Script) -> ScriptedCarrier:
     return carrier
 
 
+@pytest.mark.requirement("MCP-5.2-subscribe")
 @each_transport
 async def test_a_listener_hears_of_what_it_follows_until_it_leaves(process: bool) -> None:
     script = following_server(process)
@@ -317,6 +320,7 @@ async def test_two_listeners_share_a_subscription_and_the_last_ends_it(process: 
         await until(lambda: subscribed(script, protocol.UNSUBSCRIBE) == [A])
 
 
+@pytest.mark.requirement("MCP-5.2-subscribe")
 async def test_a_server_that_forgot_its_session_is_subscribed_to_again() -> None:
     script = following_server(False)
     async with bridged(script) as house:

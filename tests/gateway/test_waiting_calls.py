@@ -30,9 +30,9 @@ from comity.mcp import jsonrpc, protocol
 from comity.mcp.actors import ANONYMOUS, Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import Frame
+from comity.policy.generation import PolicyGeneration
 from comity.policy.grants import Effect
-from comity.policy.risk import Risk, ServerPolicy, ToolPolicy
-from comity.policy.snapshot import PolicyGeneration
+from comity.policy.risk import Risk, ServerPolicy, ToolPolicy, TrustLevel
 from comity.registry.export import CatalogExport
 from comity.registry.service import RegistryService, RegistryTimeouts
 from comity.sessions.calls import Call
@@ -58,8 +58,14 @@ class Reviews:
     def review_of(self, entry: CatalogEntry) -> Standing:
         return Standing("digest", 1, None, False, False, risk=Risk.SAFE)
 
+    def risk_reasons_of(self, entry: CatalogEntry) -> list[str]:
+        return []
+
     def with_listed_definition(self, entry: CatalogEntry, listed: object) -> CatalogEntry:
         return entry
+
+    def trust_of(self, server: str) -> TrustLevel:
+        return TrustLevel.STANDARD
 
 
 @dataclass

@@ -4,7 +4,8 @@ import json
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from comity.errors import (
@@ -368,6 +369,34 @@ def test_values_are_counted_exactly_and_none_that_stands_in_a_string(
     refused = refusal(call(inside), FrameLimits(values=exact - 1))
     assert str(refused) == f"more than {exact - 1} values"
     assert refused.fault is INVALID_REQUEST
+
+
+def _levels_and_values(value: object) -> tuple[int, int]:
+    """How deep a value is nested, and how many brackets and commas outside of strings it has."""
+    if isinstance(value, dict):
+        held = list(cast("dict[str, object]", value).values())
+    elif isinstance(value, list):
+        held = cast("list[object]", value)
+    else:
+        return 0, 0
+    inner = [_levels_and_values(each) for each in held]
+    values = max(1, len(held)) + sum(count for _, count in inner)
+    return 1 + max((levels for levels, _ in inner), default=0), values
+
+
+@given(json_texts.objects, st.integers(0, 4), st.integers(1, 12))
+@unhurried
+@example(Written('{"a":"' + "{[:,]}" * 300 + '"}'), 1, 1)
+@example(Written('{"a":[' + "[]," * 300 + "1]}"), 3, 303)
+@example(Written('{"a":[' + "[]," * 300 + "1]}"), 2, 302)
+@example(Written('{"a":[' + "[]," * 300 + "1]}"), 3, 600)
+@example(Written('{"a":1,"b":2,"c":3}'), 1, 2)
+def test_limits_are_exact_whatever_strings_hold(written: Written, depth: int, most: int) -> None:
+    assume(not written.repeated)
+    levels, values = _levels_and_values(read_loosely(written.data))
+    expected = "values" if values > most else "nested" if levels > depth else ""
+    reason = jsonrpc.excess_reason(written.data, depth, most)
+    assert (expected in reason) if expected else (reason == "")
 
 
 def test_a_long_text_of_any_signs_is_one_value() -> None:

@@ -6,7 +6,14 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comity.mcp.protocol import MAX_LENGTH, decode_header_value, encode_header_value, public_name
+from comity.mcp.protocol import (
+    MAX_LENGTH,
+    decode_header_value,
+    encode_header_value,
+    marked_name,
+    public_name,
+    public_prefix,
+)
 from tests.support.cases import loop_over
 
 FIT = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -36,9 +43,22 @@ def test_every_name_fits_and_is_the_same_each_time(server: str, tool: str) -> No
 
 
 @given(parts, parts, parts, parts)
-def test_two_offers_never_share_a_name(one: str, this: str, other: str, that: str) -> None:
-    same = (one, this) == (other, that)
-    assert (public_name(one, this) == public_name(other, that)) is same
+def test_two_entries_share_a_name_only_if_their_ids_share_a_prefix(
+    one: str, this: str, other: str, that: str
+) -> None:
+    if one == other or public_prefix(one) != public_prefix(other):
+        same = (one, this) == (other, that)
+        assert (public_name(one, this) == public_name(other, that)) is same
+    assert (marked_name(one, this) == marked_name(other, that)) is ((one, this) == (other, that))
+    assert public_name(one, this) != marked_name(other, that) or (one, this) == (other, that)
+
+
+def test_an_id_with_dots_gives_a_readable_name() -> None:
+    assert public_name("mind.cerebras", "analyze_csv") == "mind_cerebras__analyze_csv"
+    assert public_name("dynamic.custom_tool", "shout") == "dynamic_custom_tool__shout"
+    # The prefix would end in the separator, or hold one.
+    assert public_name("mind.", "think") != "mind___think"
+    assert public_name("mind..cerebras", "think") != "mind__cerebras__think"
 
 
 @given(st.text(alphabet="ab", min_size=1, max_size=3), long_parts, long_parts)

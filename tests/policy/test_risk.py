@@ -148,10 +148,11 @@ def test_the_labels_of_a_trusted_server_are_believed() -> None:
         (TrustLevel.STANDARD, "core", TrustLevel.STANDARD),
         (TrustLevel.STANDARD, "sandboxed", TrustLevel.SANDBOXED),
         (TrustLevel.STANDARD, "experimental", TrustLevel.SANDBOXED),
-        (TrustLevel.TRUSTED, "standard", TrustLevel.STANDARD),
+        (TrustLevel.TRUSTED, "standard", TrustLevel.TRUSTED),
         (TrustLevel.TRUSTED, "untrusted", TrustLevel.SANDBOXED),
         (TrustLevel.TRUSTED, "very", TrustLevel.SANDBOXED),
         (TrustLevel.SANDBOXED, "core", TrustLevel.SANDBOXED),
+        (TrustLevel.SANDBOXED, "standard", TrustLevel.SANDBOXED),
     ],
 )
 def test_a_server_can_only_ask_for_less_trust(

@@ -1,17 +1,20 @@
 """`redaction/redact.py`: what is written down of values and texts, and what never is."""
 
 import base64
+import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import batched
 from types import MappingProxyType
 from urllib.parse import quote
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from comity.audit.events import AuditResult
+from comity.mcp.jsonrpc import decode_value
 from comity.redaction.redact import (
     MAX_DEPTH,
     MAX_IN_ALL,
@@ -53,6 +56,51 @@ def test_an_argument_whose_name_is_known_is_redacted_as_at_the_first_time(
     first = Redactor(SECRETS, b"key").redact(arguments)
     redactor.redact({each: [""] for each in arguments})
     assert redactor.redact(arguments) == first
+
+
+def _spelled(text: str, ways: list[int]) -> bytes:
+    """The text as JSON, with each character as it is or as an escape."""
+    pieces = [
+        json.dumps(letter, ensure_ascii=way == 1)[1:-1]
+        if way < 2
+        else "".join(f"\\u{unit:04x}" for unit in _units(letter))
+        for letter, way in zip(text, itertools.cycle(ways), strict=False)
+    ]
+    return b'{"text":"%b"}' % "".join(pieces).encode()
+
+
+def _units(letter: str) -> Iterator[int]:
+    data = letter.encode("utf-16-le")
+    return (int.from_bytes(pair, "little") for pair in batched(data, 2))
+
+
+_hidden_texts = st.sampled_from(
+    [KNOWN, "48151623", "ghp_Ab3dEf6hIj9lMn2p", "sk-Ab3dEf6hIj9lMn2pQr5t", "AKIAIOSFODNN7EXAMPLE"]
+)
+_neighbours = st.text(max_size=12) | st.sampled_from(["", "e t " * 480, "\n", " \x7f", "日本 "])
+
+
+@given(_hidden_texts, _neighbours, _neighbours, st.lists(st.integers(0, 2), min_size=1, max_size=5))
+@settings(max_examples=300, deadline=None)
+def test_a_secret_is_hidden_however_json_spells_it(
+    secret: str, before: str, after: str, ways: list[int]
+) -> None:
+    arguments = decode_value(_spelled(f"{before} {secret} {after}", ways))
+    redactor.redact({"text": [""]})
+    kept = redactor.redact(arguments)
+    assert kept == Redactor(SECRETS, b"key").redact(arguments)
+    assert secret not in str(kept)
+    assert redactor.mark(secret) in str(kept)
+
+
+@given(st.text(max_size=40), st.integers(0, 2_100), st.lists(st.sampled_from(SECRETS), max_size=2))
+@settings(max_examples=300, deadline=None)
+@example("", 2_001, [])
+@example("\u202e", 1_990, ["short"])
+def test_a_long_text_is_kept_as_at_the_first_time(text: str, size: int, secrets: list[str]) -> None:
+    arguments = {"text": "a b " * (size // 4) + text + " ".join(secrets) + "c d " * size}
+    redactor.redact({"text": [""]})
+    assert redactor.redact(arguments) == Redactor(SECRETS, b"key").redact(arguments)
 
 
 def test_a_known_value_is_hidden_wherever_it_stands() -> None:

@@ -1,12 +1,17 @@
 """`redaction/secrets.py`: what looks like a secret, or stands behind a word that says so."""
 
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
 from comity.redaction.secrets import (
     hide_forms,
     is_hidden,
+    is_plain,
     strip_scheme,
     without_clear_secrets,
     without_secrets,
 )
+from comity.toolkit.text import escape_unsafe
 from tests.support.cases import loop_over
 
 BODY = "Ab3dEf6hIj9lMn2pQr5tUv8xYz1"
@@ -128,3 +133,45 @@ def test_a_sentence_of_our_own_keeps_its_words(said: str) -> None:
 )
 def test_what_is_a_secret_by_itself_is_hidden_in_every_sentence(secret: str) -> None:
     assert secret not in without_clear_secrets(f"the server said: {secret}")
+
+
+# Pieces that secrets consist of, near misses of them, and letters whose lower form is ASCII.
+PIECES = st.sampled_from(
+    [
+        *("Bearer ", "bEaRer%20", "BASIC  ", "dpop\t", "DPoP ", "bear", "basi", "Ba\u017fic "),
+        *("api_key=", "token: ", "--password ", "-p ", "%3d", "https://u:p@h/", "\u212aey="),
+        *("sk-", "ghp_", "AKIA", "eyJ", "npm_", "SG.", "-----BEGIN PRIVATE KEY-----", "hf_"),
+        *(BODY, BODY[:15], BODY[:16], "abcdefgh", "a" * 15, "a" * 16, "A.B-C_D" * 3, "word"),
+        *(" ", "\n", "\u3000", "\u0130", "\ud800", "\x00", "ab\u0308" * 8, "\u0410" * 20, "+/"),
+    ]
+)
+
+
+TEXTS = st.lists(PIECES | st.text(max_size=20), max_size=8).map("".join) | st.text(
+    "aAbBeErRsSiIcCdDpPoO kK-_.=:%\x00\x7f\x80\r\n\t", max_size=60
+)
+
+
+@given(TEXTS)
+@settings(max_examples=3_000, deadline=None)
+@example("x" * 2_000 + f" ghp_{BODY}")
+@example("x y " * 500 + "BEARER abcdefgh12")
+@example("\ud800 " * 500 + f"hf_{BODY}")
+@example("x y " * 500 + "\x7f")
+@example("x y " * 500 + "\u202e")
+@example("a=\x1b")
+def test_a_plain_text_holds_no_secret_and_nothing_unsafe(text: str) -> None:
+    if is_plain(text):
+        assert _hidden(text) == (text, [])
+        assert escape_unsafe(text) == text
+
+
+@loop_over(
+    "text",
+    [
+        *("a plain sentence of words", "the bear basks", "15 letters: no"[:10], "", "a=b", "-x"),
+        *("two lines\n\tand a tab", "Größe, naïve café, 日本", "x y " * 500, "two\u2003blanks"),
+    ],
+)
+def test_plain_words_are_not_suspected(text: str) -> None:
+    assert is_plain(text)

@@ -67,7 +67,9 @@ def gateway(upstream: str, servers: int, folder: Path) -> Generator[Gateway]:
     config = folder / "mcp.json"
     config.write_text(json.dumps({"mcpServers": entries}))
     comity = str(Path(sys.executable).with_name("comity"))
-    with running([comity, "serve", "-c", str(config), "--port", "0"]) as program:
+    serve = [comity, "serve", "-c", str(config), "--port", "0"]
+    # Each server says one line when it is ready, and one when it has to be tried again.
+    with running(serve, kept_lines=400 + 2 * servers) as program:
         origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
         program.wait_until(lambda: answers(f"{origin}/ready"), READY_SECONDS)
         # On a busy machine one may have been tried in vain, and is tried again.

@@ -50,8 +50,8 @@ AUDIT_FILTERS = [
     (AuditFilter(newest_first=True), "by_time"),
     (AuditFilter(actor="agent:7", newest_first=True), "by_actor"),
     (AuditFilter(server="server-7", newest_first=True), "by_server"),
-    (AuditFilter(tool="tool-7", newest_first=True), "by_tool"),
-    (AuditFilter(result="BLOCKED", newest_first=True), "by_result"),
+    (AuditFilter(server="server-7", tool="tool-7", newest_first=True), "by_server"),
+    (AuditFilter(results=("BLOCKED",), newest_first=True), "by_result"),
     (AuditFilter(types=("dev.comity.key_issued",), newest_first=True), "by_type"),
     (AuditFilter(trace=f"{7:032x}"), "by_trace"),
     (
@@ -79,7 +79,7 @@ async def plan_of(records: RecordStores, statement: Any) -> str:
 async def test_a_page_of_the_audit_log_walks_along_an_index(
     records: RecordStores, criteria: AuditFilter, index: str
 ) -> None:
-    plan = await plan_of(records, sought_for(criteria))
+    plan = await plan_of(records, sought_for(criteria, PAGE))
     assert f"comity_audit_entries_{index}" in plan, plan
     # A trace has a few entries; all others are read in the order of the index.
     assert "TEMP B-TREE" not in plan or index == "by_trace", plan

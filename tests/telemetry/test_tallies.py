@@ -41,7 +41,10 @@ def test_a_method_is_counted_by_its_outcome() -> None:
         counted.at("files").add("tools/list", UNSET, None, outcome, 0.1)
     told = dict(family(counted, "comity_calls_total").samples)
     labels = (("server", "files"), ("method", "tools/list"))
-    assert told == {(*labels, ("outcome", "ok")): 2, (*labels, ("outcome", "timeout")): 1}
+    assert told == {
+        (*labels, ("class", "done"), ("outcome", "ok")): 2,
+        (*labels, ("class", "failed"), ("outcome", "timeout")): 1,
+    }
 
 
 @loop_over(("seconds", "place"), [(0.0, 0), (0.001, 0), (0.0011, 1), (300, 15), (301, 16)])
@@ -104,14 +107,15 @@ def test_a_servers_tools_add_up_to_its_calls() -> None:
         counted.at("files").add(CALL_TOOL, calling(tool), None, outcome, seconds)
     method = (("server", "files"), ("method", CALL_TOOL))
     calls = dict(family(counted, "comity_calls_total").samples)
-    assert calls[*method, ("outcome", "ok")] == 2
+    assert calls[*method, ("class", "done"), ("outcome", "ok")] == 2
     ((_, spread),) = family(counted, "comity_call_duration_seconds").samples
     assert isinstance(spread, Histogram)
     assert (sum(spread.counts), spread.total) == (3, 5.002)
     by_tool = dict(family(counted, "comity_tool_call_duration_seconds").samples)
     assert by_tool[("server", "files"), ("tool", "write")] == Summary(2, 5.0)
     errors = dict(family(counted, "comity_tool_calls_total").samples)
-    assert errors[("server", "files"), ("tool", "write"), ("outcome", "tool_error")] == 1
+    failed = (("class", "failed"), ("outcome", "tool_error"))
+    assert errors[("server", "files"), ("tool", "write"), *failed] == 1
 
 
 @loop_over(

@@ -7,7 +7,10 @@ import pytest
 
 from comity.errors import Unavailable
 from comity.toolkit.background import (
+    BREATH_BYTES,
+    ENTRY_BYTES,
     BackgroundTasks,
+    LoopYielder,
     PausableTimeout,
     SharedResource,
     aligned_time,
@@ -219,3 +222,58 @@ async def test_waits_that_begin_at_different_times_end_together(
     monkeypatch.undo()
     # What wakes up a little early waits a whole interval all the same.
     assert list(ends.values()) == [101, 101, 101, 102, 102, 102]
+
+
+async def test_many_lists_at_once_hold_up_the_loop_no_longer_than_one() -> None:
+    work_of_turns, ended = [0], set[str]()
+
+    def count_turn() -> None:
+        work_of_turns.append(0)
+        if len(ended) < 41:
+            loop.call_soon(count_turn)
+
+    async def process(name: str, entries: int) -> None:
+        yielder = LoopYielder()
+        for _ in range(entries):
+            await yielder.count(1024)
+            work_of_turns[-1] += ENTRY_BYTES + 1024
+        ended.add(name)
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(count_turn)
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(process(f"list {number}", 200) for number in range(41)))
+    assert max(work_of_turns) <= BREATH_BYTES + ENTRY_BYTES + 1024
+    assert sum(work_of_turns) == 41 * 200 * (ENTRY_BYTES + 1024)
+
+
+async def test_a_short_list_does_not_wait_for_the_end_of_a_long_one() -> None:
+    ended = list[str]()
+
+    async def process(name: str, entries: int) -> None:
+        yielder = LoopYielder()
+        for _ in range(entries):
+            await yielder.count(1024)
+        ended.append(name)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(process("long", 5_000), process("short", 10), process("other", 100))
+    assert ended == ["short", "other", "long"]
+
+
+async def test_a_list_that_is_given_up_while_it_waits_stops_no_other() -> None:
+    ended = list[int]()
+
+    async def process(number: int) -> None:
+        yielder = LoopYielder()
+        for _ in range(1_000):
+            await yielder.count(1024)
+        ended.append(number)
+
+    tasks = [asyncio.ensure_future(process(number)) for number in range(4)]
+    await settled()
+    tasks[1].cancel()
+    tasks[2].cancel()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert ended == [0, 3]

@@ -5,7 +5,7 @@ import binascii
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self, cast
 
 import msgspec
@@ -14,7 +14,13 @@ from comity.catalog.signatures import CATALOGUE_VERSION, TAGS_KEY, Schema
 from comity.errors import INVALID_PARAMS, MalformedMessage
 from comity.mcp import jsonrpc
 from comity.mcp.entries import CatalogEntry, EntryKind
-from comity.mcp.protocol import SEPARATOR, public_prefix
+from comity.mcp.protocol import (
+    SEPARATOR,
+    is_written_name,
+    marked_name,
+    public_name,
+    public_prefix,
+)
 
 _EXPRESSION_PATTERN: Final = re.compile(r"\{([+#./;?&]?)[^{}]*\}")
 SEPARATORS: Final = "/?#"
@@ -124,6 +130,14 @@ class UriTemplateIndex[Owner]:
                     yield owner
 
 
+NAME_MEMBER_BY_KIND: Final = {
+    EntryKind.TOOL: "name",
+    EntryKind.PROMPT: "name",
+    EntryKind.RESOURCE: "uri",
+    EntryKind.TEMPLATE: "uriTemplate",
+}
+"""The member that has the name of an entry in its server's list."""
+
 PAGE_ITEMS = 1000
 PAGE_BYTES = 2 * 1024 * 1024
 MAX_HIDDEN_PER_PAGE = 5000
@@ -198,9 +212,11 @@ class Catalog:
         self._servers: dict[EntryKind, list[str]] = {kind: [] for kind in EntryKind}
         self._entry_by_public_name: dict[tuple[EntryKind, str], CatalogEntry] = {}
         self._entries_by_bare_name: dict[tuple[EntryKind, str], dict[str, CatalogEntry]] = {}
-        self._server_by_prefix: dict[str, str] = {}
+        self._servers_by_prefix: dict[str, set[str]] = {}
         self.starting_servers: set[str] = set()
         """The servers that start and whose entries are not known yet."""
+        self.failed_servers: dict[str, str] = {}
+        """The servers that failed before their entries were known, with the reason."""
         self._templates: UriTemplateIndex[CatalogEntry] = UriTemplateIndex()
         self._watchers: list[Callable[[str, EntryKind], None]] = []
 
@@ -216,6 +232,7 @@ class Catalog:
         quarantined: Mapping[str, str] | None = None,
     ) -> bool:
         """Replace a server's entries of one kind; return whether anything changed."""
+        self.add_server(server)
         ordered = sorted(entries, key=lambda offer: offer.key)
         old = self._entries_by_server.get((server, kind), ServerEntries())
         if old.entries == ordered and (server, kind) in self._entries_by_server:
@@ -228,7 +245,6 @@ class Catalog:
         keys = [offer.key for offer in ordered]
         self._entries_by_server[server, kind] = ServerEntries(keys, ordered, quarantined or {})
         self._insert_server_in_order(kind, server)
-        self._server_by_prefix[public_prefix(server)] = server
         self.announce(server, kind)
         return True
 
@@ -249,11 +265,56 @@ class Catalog:
             if self._entries_by_server.get((server, kind), ServerEntries()).entries:
                 self.put(server, kind, ())
 
+    def add_server(self, server: str) -> None:
+        """Note a server of this gateway, whether or not its entries are known.
+
+        Ids such as `a.b` and `a_b` have one prefix. The names of all servers that share a prefix
+        end in a digest. Otherwise a server could choose an id to take a name of another one. The
+        rule depends on the ids alone, so that every node has the same names.
+        """
+        sharing = self._servers_by_prefix.setdefault(public_prefix(server), set())
+        if server not in sharing:
+            sharing.add(server)
+            self._rename_entries(sharing)
+
+    def remove_server(self, server: str) -> None:
+        """Forget a server that is gone for good. Its prefix is free for others."""
+        prefix = public_prefix(server)
+        sharing = self._servers_by_prefix.get(prefix, set())
+        sharing.discard(server)
+        if not sharing:
+            self._servers_by_prefix.pop(prefix, None)
+        self._rename_entries(sharing)
+
+    def public_name(self, server: str, name: str) -> str:
+        """Return the name under which clients of all servers see an entry."""
+        if len(self._servers_by_prefix.get(public_prefix(server), ())) > 1:
+            return marked_name(server, name)
+        return public_name(server, name)
+
+    def with_public_name(self, kind: EntryKind, entry: CatalogEntry) -> CatalogEntry:
+        """Return the entry under the name that it has now. A resource is known by its URI."""
+        if NAME_MEMBER_BY_KIND[kind] != "name":
+            return entry
+        key = self.public_name(entry.server, entry.name)
+        if key == entry.key:
+            return entry
+        definition = {**jsonrpc.decode_members(entry.definition), "name": key}
+        return replace(entry, key=key, definition=jsonrpc.to_json(definition))
+
+    def _rename_entries(self, servers: Iterable[str]) -> None:
+        for server in list(servers):
+            for kind in EntryKind:
+                listed = self._entries_by_server.get((server, kind))
+                if listed is not None:
+                    named = [self.with_public_name(kind, each) for each in listed.entries]
+                    self.put(server, kind, named, listed.quarantined)
+
     def expect(self, server: str) -> None:
         """Note that a server starts, unless its entries are known from before."""
-        if not any(self._has_entries(server, kind) for kind in EntryKind):
+        # A server that was replaced or stopped has left empty lists.
+        if not any(self.count(server, kind) for kind in EntryKind):
             self.starting_servers.add(server)
-            self._server_by_prefix[public_prefix(server)] = server
 
     def has_server(self, server: str) -> bool:
         """Return whether a server has put its entries here, if only an empty list."""
@@ -281,12 +342,30 @@ class Catalog:
         held = self._entries_by_bare_name.get((kind, name)) if SEPARATOR not in name else None
         return [] if held is None else list(held.values())
 
+    def find_written(self, kind: EntryKind, key: str) -> CatalogEntry | None:
+        """Return the entry of a name that is written with the id of its server, or None.
+
+        `mind.cerebras__think` has a character that no public name has, so it takes no name from
+        another entry. With a second separator it could mean two servers, and means none.
+        """
+        server, _, name = key.partition(SEPARATOR)
+        is_clear = is_written_name(key) and SEPARATOR not in name
+        return self.find_own(server, kind, name) if is_clear else None
+
+    def find_sharing(self, kind: EntryKind, key: str) -> list[CatalogEntry]:
+        """Return the entries that would have this public name if they did not share it."""
+        prefix, _, name = key.partition(SEPARATOR)
+        sharing = sorted(self._servers_by_prefix.get(prefix, ()))
+        found = (self.find_own(server, kind, name) for server in sharing)
+        return [] if len(sharing) < 2 else [each for each in found if each is not None]
+
     def split_public_name(self, key: str) -> tuple[str, str]:
         """Split a public name into server and name, whether or not such an entry exists."""
         front, separator, name = key.partition(SEPARATOR)
         if not separator:
             return "", key
-        return self._server_by_prefix.get(front, front), name
+        sharing = self._servers_by_prefix.get(front, ())
+        return next(iter(sharing)) if len(sharing) == 1 else front, name
 
     def find_own(self, server: str, kind: EntryKind, name: str) -> CatalogEntry | None:
         """Return the entry that a server lists under a name of its own, or None."""

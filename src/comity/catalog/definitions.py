@@ -48,6 +48,7 @@ from comity.toolkit.text import is_hidden
 from comity.validation.rules import SuggestedValidator, suggest_validators, validators_of
 
 MAX_TEXT_LENGTH: Final = 16_384
+MAX_DESCRIPTION: Final = 4000
 MAX_NAME_LENGTH: Final = 256
 MAX_GAP_LENGTH: Final = 200
 """Characters of white space in one run. A longer run pushes the rest of a text out of sight."""
@@ -641,6 +642,15 @@ def _missing_permissions_refusal(server: str, missing: Mapping[str, PermissionDe
     )
     told = {permission: str(each.decision) for permission, each in missing.items()}
     return Refusal(PERMISSION_DENIED, reason, details={"permissions": told})
+
+
+def tool_description(definition: bytes) -> str | None:
+    """Return the description in a definition, cut; None if it has none that can be read."""
+    try:
+        said = jsonrpc.decode_text(jsonrpc.decode_members(definition).get("description"))
+    except MalformedMessage:
+        return None
+    return None if said is None else said[:MAX_DESCRIPTION]
 
 
 def _safe_name(name: str) -> str:

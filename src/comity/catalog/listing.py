@@ -9,13 +9,13 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from comity.catalog.catalog import MAX_NAME_LENGTH, Catalog
+from comity.catalog.catalog import MAX_NAME_LENGTH, NAME_MEMBER_BY_KIND, Catalog
 from comity.errors import MalformedMessage, Unavailable
 from comity.mcp import jsonrpc, mcpl, protocol
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import UNSET, Frame
 from comity.mcp.mgp import EXTENSION_KEY, SERVER_EXTENSIONS, offer_extensions
-from comity.mcp.protocol import Era, public_name
+from comity.mcp.protocol import Era
 from comity.sessions.upstream import UpstreamConnection
 from comity.telemetry.tracing import Headers
 from comity.toolkit.background import BackgroundTasks, LoopYielder, PausableTimeout, draw_delay
@@ -46,12 +46,6 @@ METHOD_BY_KIND: Final = {
     EntryKind.TEMPLATE: protocol.LIST_TEMPLATES,
 }
 KIND_OF_LIST: Final = {method: kind for kind, method in METHOD_BY_KIND.items()}
-NAME_MEMBER_BY_KIND: Final = {
-    EntryKind.TOOL: "name",
-    EntryKind.PROMPT: "name",
-    EntryKind.RESOURCE: "uri",
-    EntryKind.TEMPLATE: "uriTemplate",
-}
 KINDS_BY_NOTIFICATION: Final = {
     protocol.TOOLS_CHANGED: (EntryKind.TOOL,),
     protocol.PROMPTS_CHANGED: (EntryKind.PROMPT,),
@@ -140,7 +134,7 @@ class CatalogReader:
         for name, entry in entries:
             await breath.count(_entry_bytes(entry))
             if name not in faults:
-                offer = _make_entry(server, kind, name, entry)
+                offer = self._make_entry(server, kind, name, entry)
                 offers.setdefault(offer.key, offer)
         for name, why in list(faults.items())[:MAX_LOGGED_FAULTS]:
             log.warning("server %r: tool %.100r is quarantined: %.300s", server, name, why)
@@ -148,7 +142,17 @@ class CatalogReader:
             log.warning("server %r: and %d more", server, len(faults) - MAX_LOGGED_FAULTS)
         if kind is EntryKind.TOOL and self._tools is not None:
             await self._tools.review_list(server, list(offers.values()))
-        self._catalog.put(server, kind, list(offers.values()), faults)
+        # A server whose id has the same prefix may have come during the review.
+        named = [self._catalog.with_public_name(kind, offer) for offer in offers.values()]
+        self._catalog.put(server, kind, named, faults)
+
+    def _make_entry(
+        self, server: str, kind: EntryKind, name: str, entry: dict[str, Raw]
+    ) -> CatalogEntry:
+        if NAME_MEMBER_BY_KIND[kind] != "name":
+            return CatalogEntry(name, server, name, jsonrpc.to_json(entry))
+        public = self._catalog.public_name(server, name)
+        return CatalogEntry(public, server, name, jsonrpc.to_json({**entry, "name": public}))
 
     async def _read_entries(
         self, connection: UpstreamConnection, era: Era, kind: EntryKind
@@ -246,13 +250,6 @@ def _entry_name(kind: EntryKind, entry: dict[str, Raw]) -> str | None:
     except MalformedMessage:
         return None
     return name if name and len(name) <= MAX_NAME_LENGTH else None
-
-
-def _make_entry(server: str, kind: EntryKind, name: str, entry: dict[str, Raw]) -> CatalogEntry:
-    if NAME_MEMBER_BY_KIND[kind] != "name":
-        return CatalogEntry(name, server, name, jsonrpc.to_json(entry))
-    public = public_name(server, name)
-    return CatalogEntry(public, server, name, jsonrpc.to_json({**entry, "name": public}))
 
 
 LISTEN_FILTER: Final = {

@@ -21,7 +21,7 @@ from comity.catalog.discovery import (
     ToolRequestMethods,
     ToolsAwaitingPermission,
 )
-from comity.catalog.discovery_messages import DEFINITIONS
+from comity.catalog.discovery_messages import DEFINITIONS, LISTED_TOOLS
 from comity.catalog.search.service import ToolSearch, fastest_scoring
 from comity.catalog.search.tool_index import ServerDescription, VectorIndex
 from comity.catalog.semantic.embedders import open_minilm, open_vector_index
@@ -98,7 +98,9 @@ def build_discovery(
     requesting = ToolRequestMethods(
         discovering, policy_engine, withheld, tool_creator, audit_log_components.audit_log
     )
-    own_tools = MetaTools(discovering, requesting, is_enabled=is_discovery_on(settings))
+    own_tools = MetaTools(
+        discovering, requesting, tool_creator, is_enabled=is_discovery_on(settings)
+    )
     return DiscoveryComponents(discovering, requesting, own_tools)
 
 
@@ -114,7 +116,7 @@ def _toolbelt_defaults(settings: Settings) -> ToolbeltDefaults:
         settings.discovery.discovery_reserve,
         settings.discovery.cache_limit,
     )
-    own = tuple(DEFINITIONS.values()) if is_discovery_on(settings) else ()
+    own = tuple(DEFINITIONS[tool] for tool in LISTED_TOOLS) if is_discovery_on(settings) else ()
     return ToolbeltDefaults(
         budget, settings.discovery.pinned, own, settings.limits.session_idle_timeout.total_seconds()
     )

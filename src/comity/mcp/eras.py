@@ -717,5 +717,8 @@ _OFFERED: Final = frozenset({"tools", "resources", "prompts", "completions"})
 def initialize_result(fields: Mapping[str, Raw], wanted: str | None) -> dict[str, object]:
     """Return the result of `initialize` with only what a topic carries."""
     welcome = welcome_message(fields, wanted)
-    named = cast("Mapping[str, object]", welcome["capabilities"])
-    return {**welcome, "capabilities": {name: {} for name in named if name in _OFFERED}}
+    named = cast("dict[str, Raw]", welcome["capabilities"])
+    offered: dict[str, object] = {name: {} for name in named if name in _OFFERED}
+    if bytes(_object_member(named, "resources").get("subscribe", b"")) == b"true":
+        offered["resources"] = {"subscribe": True}
+    return {**welcome, "capabilities": offered}

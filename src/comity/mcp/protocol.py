@@ -147,11 +147,23 @@ _MARKED: Final = re.compile(r"_[0-9a-f]{12}\Z")
 
 
 def public_name(server: str, name: str) -> str:
-    """Return `server__name`, made valid if needed. A changed name ends in a digest."""
-    plain = f"{server}{SEPARATOR}{name}"
-    fitting = _UNFIT.sub("_", plain)
-    if fitting == plain and len(plain) <= MAX_LENGTH and not _is_ambiguous(server, name):
+    """Return `server__name`, with `_` for each character of the id that names cannot have.
+
+    The name ends in a digest if its text alone could mean another name or another server. Two ids
+    may still have one prefix, as `a.b` and `a_b`: only who knows all servers can tell, and gives
+    these servers marked names.
+    """
+    prefix = public_prefix(server)
+    plain = f"{prefix}{SEPARATOR}{name}"
+    is_unique = plain.find(SEPARATOR) == len(prefix) and not _MARKED.search(plain)
+    if len(plain) <= MAX_LENGTH and is_unique and not _UNFIT.search(name):
         return plain
+    return marked_name(server, name)
+
+
+def marked_name(server: str, name: str) -> str:
+    """Return the public name that ends in a digest of the server and the name."""
+    fitting = _UNFIT.sub("_", f"{server}{SEPARATOR}{name}")
     # The length of the server's name prevents confusion by a separator inside of it.
     told = f"{len(server)}:{server}{name}".encode("utf-8", "surrogatepass")
     mark = hashlib.sha256(told).hexdigest()[:_MARK_LENGTH]
@@ -163,9 +175,9 @@ def public_prefix(server: str) -> str:
     return _UNFIT.sub("_", server)
 
 
-def _is_ambiguous(server: str, name: str) -> bool:
-    """Return whether the plain form could also mean another server and name, or ends in a mark."""
-    return f"{server}{SEPARATOR}".find(SEPARATOR) != len(server) or bool(_MARKED.search(name))
+def is_written_name(text: str) -> bool:
+    """Return whether a text has a character that no public name has."""
+    return _UNFIT.search(text) is not None
 
 
 _SERVER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -19,6 +19,7 @@ from comity.errors import (
     INVALID_PARAMS,
     INVALID_TOOL_ARGS,
     MGP_CODES,
+    PENDING_APPROVAL,
     TIMEOUT,
     UPSTREAM_FAILED,
     UPSTREAM_SLOW,
@@ -606,6 +607,9 @@ def _advice(request: RefusedRequest, refusal: Refusal) -> str:
 
 
 def _when(request: RefusedRequest, refusal: Refusal) -> str:
+    if refusal.fault is PENDING_APPROVAL:
+        # When to call again depends on a person, so the suggestions say it.
+        return "The tool has not run."
     in_doubt = _is_in_doubt(request, refusal.fault)
     if not _may_be_repeated(request, refusal.fault):
         if in_doubt:

@@ -49,7 +49,7 @@ type FindTool = Callable[[str], Place | None]
 class GrantView(TypedDict):
     """A grant. `where_text` says its condition in words.
 
-    `reach` has the folders or hosts that a permission of a server is for.
+    `reach` has the folders, hosts or programs that a permission of a server is for.
     """
 
     id: str | None

@@ -513,7 +513,7 @@ def _print_permissions(needs: list[Answer]) -> None:
     "--reach",
     metavar="PLACE",
     multiple=True,
-    help="Folder or host that the permission is for. It is added to those approved before.",
+    help="Folder, host or program of the permission. It is added to those approved before.",
 )
 @expires_option
 @reason_option
@@ -521,14 +521,16 @@ def _print_permissions(needs: list[Answer]) -> None:
 def approve_permission(server: str, permission: str, **said: Any) -> None:
     """Approve a permission of a server.
 
-    A confined server gets the folders of filesystem.read and filesystem.write, and the hosts of
-    network.outbound. Approve again to add a place. Without --expires, it expires with the others.
-    'reset' and 'deny' remove all places. The server restarts.
+    A confined server gets the folders of filesystem.read and filesystem.write, the hosts of
+    network.outbound, and the programs of shell.execute. Approve again to add a place. Without
+    --expires, it expires with the others. 'reset' and 'deny' remove all places. The server
+    restarts.
 
     \b
     Examples:
       comity servers permissions approve files filesystem.read --reach /srv
       comity servers permissions approve web network.outbound --reach example.com
+      comity servers permissions approve git shell.execute --reach /usr/bin/git
     """
     _decide("approve", server, permission, said)
 

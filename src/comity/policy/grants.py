@@ -20,6 +20,7 @@ from comity.policy import conditions
 from comity.policy.conditions import Condition, parse_or_none
 from comity.storage.changes import PAGE
 from comity.storage.values import check_name, clean_words, decode_document, to_optional_utc
+from comity.toolkit.bucket_map import BucketMap
 from comity.toolkit.text import has_hidden
 
 PERMISSION_VERB: Final = "perm"
@@ -55,8 +56,8 @@ class Grant:
     A grant with `where`, a condition on arguments, is a conditional grant. A call that it covers
     needs no approval request. It never allows a call that is otherwise denied.
     `comity.policy.conditions` defines the form of a condition. One triple may have several
-    conditional grants with different conditions. `reach` names the folders or hosts that a
-    permission of a server is for.
+    conditional grants with different conditions. `reach` names the folders, hosts or programs
+    that a permission of a server is for.
     """
 
     subject: str
@@ -84,6 +85,8 @@ class Guardrail:
 
 
 ANY: Final = "*"
+TOPIC_SERVER: Final = "topic."
+"""Begins the name of a topic in the place of a server, for its members, as `topic.ops`."""
 _BELOW: Final = "/*"
 VIEW_PREFIX: Final = "view:"
 """The beginning of a target that names a view. The id of a server has no colon."""
@@ -320,6 +323,11 @@ class Decision:
     guardrail: Guardrail | None = None
 
     @property
+    def is_default(self) -> bool:
+        """Whether neither an entry of the policy nor the bounds of a credential decided."""
+        return self.grant is None and self.guardrail is None and self.reason != CREDENTIAL_SOURCE
+
+    @property
     def source(self) -> str:
         """The source of the decision in the terms of MGP. (MGP §5.4)"""
         if self.grant is None:
@@ -391,7 +399,7 @@ def role_grants(roles: Mapping[str, Iterable[str]]) -> tuple[Grant, ...]:
 class GrantSet:
     """An immutable set of all grants at one moment. A change makes a new set."""
 
-    subjects: Mapping[str, GrantIndex] = field(default_factory=dict[str, GrantIndex])
+    subjects: BucketMap[GrantIndex] = field(default_factory=BucketMap[GrantIndex])
     static_rules: StaticRules = NO_STATIC_RULES
     guardrails: Guardrails = field(default_factory=Guardrails)
 
@@ -403,8 +411,10 @@ class GrantSet:
         subjects: dict[str, list[Grant]] = {}
         for grant in (*static_rules.grants, *grants):
             subjects.setdefault(grant.subject, []).append(grant)
-        laid_out = {subject: GrantIndex.from_grants(found) for subject, found in subjects.items()}
-        return cls(laid_out, static_rules, Guardrails.from_guardrails(static_rules.guardrails))
+        indexes = {subject: GrantIndex.from_grants(found) for subject, found in subjects.items()}
+        return cls(
+            BucketMap(indexes), static_rules, Guardrails.from_guardrails(static_rules.guardrails)
+        )
 
     def with_subjects(self, changed: Mapping[str, Iterable[Grant]]) -> "GrantSet":
         """Return a copy in which these grants replace the stored grants of some subjects."""
@@ -417,11 +427,8 @@ class GrantSet:
 
     def with_indexes(self, changed: Mapping[str, GrantIndex]) -> "GrantSet":
         """Return a copy in which these indexes replace all grants of some subjects."""
-        subjects = {**self.subjects, **changed}
-        for subject, entries in changed.items():
-            if not entries.grants:
-                del subjects[subject]
-        return replace(self, subjects=subjects)
+        items = {subject: index if index.grants else None for subject, index in changed.items()}
+        return replace(self, subjects=self.subjects.changed(items))
 
     def with_static_rules(self, static_rules: StaticRules) -> "GrantSet":
         """Return a copy with the same stored grants and other static rules."""
@@ -525,7 +532,7 @@ class GrantSet:
                     is_in_force(grant, CALL, now)
                     and condition.definition in ("", definition)
                     and condition.covers(arguments)
-                    and self.authorize(actor, CALL, server, name, now).effect is not Effect.DENY
+                    and not self.denies_call(actor, server, name, now)
                 ):
                     return grant
         return None
@@ -543,6 +550,17 @@ class GrantSet:
             for entries in self.indexes_of(actor)
             for grant in entries.grants_at(TargetSpecificity.OFFER, of_view, "")
         )
+
+    def denies_call(self, actor: Actor, server: str, name: str, now: datetime) -> bool:
+        """Whether a call is denied, whatever a condition says of its arguments.
+
+        A tool of a topic's member is no catalog entry. Its calls are proposed, which the topic
+        allows, so that the default policy for servers does not deny them.
+        """
+        decision = self.authorize(actor, CALL, server, name, now)
+        is_by_default = decision.source == "default_policy" and decision is not CREDENTIAL_DENIAL
+        is_of_member = server.startswith(TOPIC_SERVER)
+        return decision.effect is Effect.DENY and not (is_by_default and is_of_member)
 
     def policy_of(self, server: str) -> DefaultPolicy:
         return self.static_rules.policies.get(server, self.static_rules.default)

@@ -201,6 +201,11 @@ SERVER_SUBJECT_PREFIX: Final = "server:"
 """Prefix of the subject of a server's permissions."""
 
 
+def server_subject(server: str) -> str:
+    """Return the subject of a server in grants."""
+    return SERVER_SUBJECT_PREFIX + server
+
+
 class ApprovalPolicy(StrEnum):
     """The decision on a permission that no operator has decided. (MGP §3.3)"""
 
@@ -222,8 +227,21 @@ class PermissionDecision:
     reach: tuple[str, ...] = ()
 
 
-DEFAULT_REACH: Final[Mapping[str, tuple[str, ...]]] = {"network.outbound": ("*",)}
-"""The reach of permissions that are approved without one: every public host, and no folder."""
+DEFAULT_REACH: Final[Mapping[str, tuple[str, ...]]] = {
+    "network.outbound": ("*",),
+    "shell.execute": ("*",),
+}
+"""The reach of permissions that are approved without one.
+
+These are every public host and every program, but no folder.
+"""
+
+
+def program_problem(text: str) -> str | None:
+    """Return why a text names no program that a permission can be for, or None."""
+    if text == "*" or (text.startswith("/") and text.strip("/")):
+        return None
+    return "must be the full path of a program, or *"
 
 
 def folder_problem(text: str) -> str | None:
@@ -466,7 +484,6 @@ TRUST_BY_NAME: Final[Mapping[str, TrustLevel]] = {
 """Trust levels by name, including MGP's later names. (D-14)"""
 
 _RISK_ORDER: Final = tuple(Risk)
-_TRUST_ORDER: Final = tuple(TrustLevel)
 
 
 def highest_risk(risks: Iterable[Risk]) -> Risk:
@@ -474,14 +491,15 @@ def highest_risk(risks: Iterable[Risk]) -> Risk:
 
 
 def effective_trust(operator_trust: TrustLevel, claimed_trust: str | None) -> TrustLevel:
-    """Return the operator's trust level, or a lower one that the server claims.
+    """Return the operator's trust level, or `sandboxed` if the server claims no more than that.
 
-    An unknown claim counts as the lowest level.
+    A claim of `standard` takes nothing back: MGP prints it for every ordinary server, so it says no
+    more than a missing claim. An unknown claim counts as the lowest level. (D-14)
     """
     if claimed_trust is None:
         return operator_trust
-    theirs = TRUST_BY_NAME.get(claimed_trust, TrustLevel.SANDBOXED)
-    return max(operator_trust, theirs, key=_TRUST_ORDER.index)
+    claim = TRUST_BY_NAME.get(claimed_trust, TrustLevel.SANDBOXED)
+    return TrustLevel.SANDBOXED if claim is TrustLevel.SANDBOXED else operator_trust
 
 
 def effective_risk(

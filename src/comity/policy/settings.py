@@ -35,6 +35,7 @@ from comity.policy.risk import (
     SuspicionPolicy,
     ToolPolicy,
     expand_aliases,
+    program_problem,
 )
 from comity.toolkit.resilience import RATE_FORM, RateLimit
 from comity.validation.settings import INSPECT
@@ -235,12 +236,12 @@ _NAMES: Final = text_list_type(r"[\x21-\x7e]{1,200}", "a name, as network.outbou
 _VALIDATORS: Final = text_list_type(
     r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", "a validator, as network_restricted"
 )
-_PLACES: Final = text_list_type(r"[^\x00-\x1f]{1,4096}", "a folder or a host")
+_PLACES: Final = text_list_type(r"[^\x00-\x1f]{1,4096}", "a folder, a host or a program")
 _RISK: Final = one_of(*Risk)
 
 
 def _read_permissions(value: ConfigValue) -> Mapping[str, tuple[str, ...]]:
-    """Read a list of names, or a table of names with the folders or hosts that each is for."""
+    """Read a list of names, or a table of names with the folders, hosts or programs of each."""
     if not isinstance(value.value, dict):
         _NAMES.read(value)
         return dict.fromkeys(expand_aliases(each.text() for each in value.items()), ())
@@ -255,6 +256,8 @@ def _read_place(permission: str, place: ConfigValue) -> str:
     text = place.text()
     if permission.startswith("filesystem.") and not text.strip("/"):
         raise place.wrong("must be a folder below /")
+    if permission == "shell.execute" and (problem := program_problem(text)):
+        raise place.wrong(problem)
     return text
 
 
@@ -273,7 +276,7 @@ SERVER_POLICY_MEMBERS: Final[Members] = {
             _read_permissions,
             {"anyOf": [_NAMES.schema, {"type": "object", "additionalProperties": _PLACES.schema}]},
         ),
-        "the permissions of this server, or a table of them with the folders or hosts of each",
+        "the permissions of this server, or a table of them with their folders, hosts or programs",
     ),
     "on_denied": (
         one_of(*PermissionDenialAction),

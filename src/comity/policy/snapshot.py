@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import OrderedDict
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -17,6 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import batched, count
+from operator import attrgetter
 from typing import Final, Protocol
 
 from comity.errors import POLICY_UNKNOWN, Misconfigured, Unavailable
@@ -24,7 +26,9 @@ from comity.identity.login.model import BrowserSession, BrowserSessionStore
 from comity.identity.principals import ApiKey, KeyStore, Principal, PrincipalStore
 from comity.mcp.actors import Actor
 from comity.policy import visibility
+from comity.policy.generation import PolicyGeneration
 from comity.policy.grants import (
+    ANY_SUBJECT,
     CREDENTIAL_DENIAL,
     NO_STATIC_RULES,
     Decision,
@@ -39,6 +43,7 @@ from comity.policy.grants import (
 from comity.policy.visibility import ServerVisibility
 from comity.storage.changes import ChangeFeed, RecordChange, RecordKind
 from comity.toolkit.background import BackgroundTasks
+from comity.toolkit.bucket_map import BucketMap
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 SUSPENSION_SECONDS: Final = 0.6
@@ -132,34 +137,21 @@ class SnapshotFreshness:
         return Unavailable(reason, POLICY_UNKNOWN, RETRY_AFTER)
 
 
-class PolicyGeneration:
-    """A number that grows with every change of what decides about calls.
-
-    A cache of decisions keeps the number with each decision, and decides again once it has grown.
-    Grants, guardrails, keys, principals, definitions, permissions, policies, limits and feature
-    sets all advance the same number. The check costs a call one comparison.
-    """
-
-    __slots__ = ("number",)
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def advance(self, *_: object) -> None:
-        """Void what was decided before. It takes any arguments, so that it can be a watcher."""
-        self.number += 1
-
-
 class RecordCache[T]:
     """The records of one kind, by id. Usable only while they are fresh."""
 
-    __slots__ = ("_freshness", "_generation", "_record_by_id")
+    __slots__ = ("_freshness", "_generation", "_record_by_id", "_subject_of")
 
     def __init__(
-        self, freshness: SnapshotFreshness, generation: PolicyGeneration | None = None
+        self,
+        freshness: SnapshotFreshness,
+        generation: PolicyGeneration,
+        subject_of: Callable[[T], str],
     ) -> None:
         self._freshness = freshness
-        self._generation = generation or PolicyGeneration()
+        self._generation = generation
+        # The principal whose calls a record concerns.
+        self._subject_of = subject_of
         self._record_by_id: dict[str, T] = {}
 
     def __len__(self) -> int:
@@ -188,7 +180,9 @@ class RecordCache[T]:
 
     def put(self, id: str, record: T | None) -> None:
         """Replace one record. None removes it."""
-        self._generation.advance()
+        # A record that now belongs to another principal concerns both.
+        records = (self._record_by_id.get(id), record)
+        self._generation.advance_for(self._subject_of(each) for each in records if each is not None)
         if record is None:
             self._record_by_id.pop(id, None)
         else:
@@ -261,7 +255,8 @@ class GrantSnapshot:
         freshness: SnapshotFreshness | None = None,
     ) -> None:
         self.latest = access or GrantSet()
-        self._decision_by_key: dict[Asked, Decision] = {}
+        # Each decision with the number of the generation for which it is known to hold.
+        self._decision_by_key: OrderedDict[Asked, tuple[int, Decision]] = OrderedDict()
         self._clock = clock
         self._freshness = SnapshotFreshness() if freshness is None else freshness
         self.require_fresh = self._freshness.require_fresh
@@ -281,8 +276,15 @@ class GrantSnapshot:
     def replace(self, access: GrantSet) -> None:
         """Use other grants from now on. This does not mark them as fresh."""
         self.latest = access
-        self._decision_by_key = {}
         self.generation.advance()
+
+    def replace_indexes(self, indexes: Mapping[str, GrantIndex]) -> None:
+        """Use other grants of these subjects from now on. This does not mark them as fresh."""
+        self.latest = self.latest.with_indexes(indexes)
+        if ANY_SUBJECT in indexes:
+            self.generation.advance()
+        else:
+            self.generation.advance_for(indexes)
 
     def never_expires(self, actor: Actor, server: str, name: str, view: str = "") -> bool:
         return self.latest.never_expires(actor, server, name, view)
@@ -295,22 +297,34 @@ class GrantSnapshot:
         if verb.startswith(actor.excluded):
             return CREDENTIAL_DENIAL
         asked = (actor.party, actor.groups, actor.permissions, verb, server, name, view)
-        return self._decision_by_key.get(asked) or self._authorize(actor, asked)
+        known = self._decision_by_key.get(asked)
+        if known is not None and known[0] == self.generation.number:
+            return known[1]
+        return self._renew(actor, asked, known)
 
-    def _authorize(self, actor: Actor, key: Asked) -> Decision:
+    def _renew(self, actor: Actor, key: Asked, known: tuple[int, Decision] | None) -> Decision:
+        """Return a decision that holds now: the known one, if no change since concerns the actor.
+
+        A decision depends on the grants of the actor's subjects, on those of all subjects and on
+        the static rules. A change of the last two is a change of everything.
+        """
+        number = self.generation.number
+        if known is not None and self.generation.is_unchanged_since(known[0], actor.subjects):
+            self._decision_by_key[key] = number, known[1]
+            return known[1]
         *_, verb, server, name, view = key
         now = self._clock()
         if view:
-            judged = self.latest.authorize_in_view(actor, verb, (server, name), view, now)
+            decision = self.latest.authorize_in_view(actor, verb, (server, name), view, now)
         else:
-            judged = self.latest.authorize(actor, verb, server, name, now)
+            decision = self.latest.authorize(actor, verb, server, name, now)
         # A caller can invent any number of long names, so denials and long names are not cached.
-        is_worth_it = judged.effect is not Effect.DENY and len(name) <= MAX_CACHED_NAME_LENGTH
+        is_worth_it = decision.effect is not Effect.DENY and len(name) <= MAX_CACHED_NAME_LENGTH
         if is_worth_it and self.latest.never_expires(actor, server, name, view):
             if len(self._decision_by_key) >= MAX_CACHED_DECISIONS:
-                self._decision_by_key.clear()
-            self._decision_by_key[key] = judged
-        return judged
+                self._decision_by_key.popitem(last=False)
+            self._decision_by_key[key] = number, decision
+        return decision
 
     def may_know_server(self, actor: Actor, server: str) -> bool:
         return visibility.can_know_server(self.access, actor, server, self._clock())
@@ -435,10 +449,12 @@ class PolicySnapshot[Stores: PolicyStores]:
         self.records = records
         self.grants = grants
         self.freshness = freshness
-        self.keys = RecordCache[ApiKey](freshness, grants.generation)
-        self.parties = RecordCache[Principal](freshness, grants.generation)
+        self.keys = RecordCache[ApiKey](freshness, grants.generation, attrgetter("party"))
+        self.parties = RecordCache[Principal](freshness, grants.generation, attrgetter("id"))
         # No tool call depends on a browser session, so a change of one voids no call plan.
-        self.sessions = RecordCache[BrowserSession](freshness)
+        self.sessions = RecordCache[BrowserSession](
+            freshness, PolicyGeneration(), attrgetter("party")
+        )
         self._static_rules = static_rules
         self._version = 0
         self._seen_count = 0
@@ -615,10 +631,15 @@ class PolicySnapshot[Stores: PolicyStores]:
             _call_watcher(watcher, "")
 
     async def _load_grants(self) -> None:
-        subjects: dict[str, GrantIndex] = {}
-        _add_to_indexes(subjects, self._static_rules.grants)
+        indexes: dict[str, GrantIndex] = {}
+        _add_to_indexes(indexes, self._static_rules.grants)
+        subjects = BucketMap(indexes)
         async for page in _read_pages(self.records.grants.page):
-            _add_to_indexes(subjects, page)
+            # Each page is added in its own turn of the loop: 100,000 subjects at once would hold it
+            # up. The indexes may grow, since nobody uses them yet.
+            indexes = {each.subject: subjects.get(each.subject) or GrantIndex() for each in page}
+            _add_to_indexes(indexes, page)
+            subjects = subjects.changed(indexes)
         guardrails = Guardrails.from_guardrails(self._static_rules.guardrails)
         self.grants.replace(GrantSet(subjects, self._static_rules, guardrails))
 
@@ -648,7 +669,7 @@ class PolicySnapshot[Stores: PolicyStores]:
             }
             async for page in _read_pages(partial(self.records.grants.page, subjects=some)):
                 _add_to_indexes(laid_out, page)
-            self.grants.replace(self.grants.latest.with_indexes(laid_out))
+            self.grants.replace_indexes(laid_out)
 
 
 async def _reread_records[T: _IdentityRecord](

@@ -9,6 +9,7 @@ from typing import Any, Final
 from comity.app.records import GatewaySnapshot, RecordStores
 from comity.app.settings import ServerSettings, Settings
 from comity.approvals.api import SuggestionsApi
+from comity.approvals.model import MEMBER_TOOL
 from comity.approvals.permissions import PermissionApprovals
 from comity.approvals.service import ApprovalService
 from comity.approvals.suggestion_rules import CurrentTool, SuggestionThreshold
@@ -31,6 +32,7 @@ from comity.policy.administration import GrantAdmin
 from comity.policy.api import GrantsApi, ReviewStateView
 from comity.policy.call_limiter import CallLimiter
 from comity.policy.grants import (
+    TOPIC_SERVER,
     DefaultPolicy,
     Effect,
     Grant,
@@ -50,6 +52,7 @@ from comity.policy.risk import (
     SuspicionPolicy,
     TrustLevel,
     expand_aliases,
+    server_subject,
 )
 from comity.policy.server_permissions import PermissionService
 from comity.policy.shared_counts import SharedCounts
@@ -115,14 +118,18 @@ class ServerPolicyService:
         snapshot.watch(RecordKind.GRANTS, lambda _: self.live_host.refresh_outdated())
         # Everything that decides about calls advances the same number.
         self._generation = grants.generation
-        catalog.watch(grants.generation.advance)
-        permits.watch(grants.generation.advance)
-        self.tool_reviews.watch(grants.generation.advance)
-        self.live_host.handlers.watchers.append(grants.generation.advance)
+        catalog.watch(lambda server, _: self._void_plans(server))
+        permits.watch(self._void_plans)
+        self.tool_reviews.watch(self._void_plans)
+        self.live_host.handlers.watchers.append(lambda live: self._void_plans(live.server))
         self._background_tasks = background_tasks
         self.permission_approvals = PermissionApprovals(
             approvals, permits, administration, background_tasks
         )
+
+    def _void_plans(self, server: str) -> None:
+        """Void the plans of calls to a server."""
+        self._generation.advance_for((server_subject(server),))
 
     def check(self, keep_alive_seconds: float) -> None:
         self.tool_reviews.check()
@@ -173,7 +180,7 @@ class ServerPolicyService:
 
     def _apply_live_policy(self, server: ServerSettings) -> None:
         self._live_policy_by_server[server.id] = live_policy_of(server.live)
-        self._generation.advance()
+        self._void_plans(server.id)
         self.live_host.refresh(server.id)
 
     def routes(self, servers: ServerService, administration: GrantAdmin) -> ApiRoutes:
@@ -186,7 +193,7 @@ class ServerPolicyService:
     def remove_server(self, server: str) -> None:
         self._policy_by_server.pop(server, None)
         self._live_policy_by_server.pop(server, None)
-        self._generation.advance()
+        self._void_plans(server)
         self.live_host.remove(server)
         self.tool_reviews.permission_service.remove_server(server)
         self.permission_approvals.on_server_removed(server)
@@ -329,6 +336,8 @@ def suggestion_routes(
     """The routes for suggested grants."""
 
     def known(server: str, name: str) -> CurrentTool | None:
+        if server.startswith(TOPIC_SERVER):
+            return CurrentTool(MEMBER_TOOL)
         offer = catalog.find_own(server, EntryKind.TOOL, name)
         if offer is None:
             return None

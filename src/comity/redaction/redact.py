@@ -10,17 +10,17 @@ from typing import Any, Final, cast
 import msgspec
 
 from comity.redaction.secrets import (
-    MIN_FORM_LENGTH,
     compile_hint,
     compile_pattern,
     hide_forms,
+    hint_letters,
     is_hidden,
+    is_plain,
     is_secret_name,
-    may_hold_secret,
     spellings_of,
     strip_scheme,
 )
-from comity.toolkit.text import escape_unsafe, has_unsafe
+from comity.toolkit.text import escape_unsafe
 
 MAX_TEXT_LENGTH: Final = 2000
 MAX_NAME_LENGTH: Final = 200
@@ -58,6 +58,7 @@ class Redactor:
         self._margin = max(_MARGIN, *map(len, self._spellings), 0)
         self._pattern = compile_pattern(self._spellings)
         self._hint = compile_hint(self._spellings)
+        self._hint_letters = hint_letters(self._spellings)
         self._numbers = frozenset(each for each in self._spellings if each.isdigit())
         self._plain_names.clear()
 
@@ -84,14 +85,11 @@ class Redactor:
         """Return a value as it is kept, or `_SUSPICIOUS` if it may hold a secret."""
         if type(value) is str:
             looked = value[: MAX_TEXT_LENGTH + self._margin]
-            if (
-                (len(looked) >= MIN_FORM_LENGTH and may_hold_secret(looked))
-                or (not looked.isprintable() and has_unsafe(looked))
-                or (self._hint is not None and self._hint.search(looked) is not None)
-            ):
+            if not is_plain(looked) or self._may_hold_known(looked):
                 return _SUSPICIOUS
+            # A mark of a secret has a colon, so a plain text has none that the cut might split.
             is_long = len(value) > MAX_TEXT_LENGTH
-            return self._cut(value, _whole_marks(value[:MAX_TEXT_LENGTH])) if is_long else value
+            return self._cut(value, value[:MAX_TEXT_LENGTH]) if is_long else value
         if type(value) in _NUMBERS:
             return _SUSPICIOUS if self._numbers else value
         return value if value is None or type(value) is bool else _SUSPICIOUS
@@ -126,8 +124,14 @@ class Redactor:
             self._plain_names.add(name)
         return said
 
+    def _may_hold_known(self, text: str) -> bool:
+        for letter in self._hint_letters:
+            if letter in text:
+                return self._hint is not None and self._hint.search(text) is not None
+        return False
+
     def _remove_known(self, text: str) -> str:
-        if self._hint is None or self._pattern is None or self._hint.search(text) is None:
+        if self._pattern is None or not self._may_hold_known(text):
             return text
         return self._pattern.sub(lambda found: self.mark(self._spellings[found[0]]), text)
 

@@ -3,12 +3,15 @@
 import base64
 import json
 import re
+import string
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 from urllib.parse import quote, quote_plus
+
+from comity.toolkit.text import has_unsafe
 
 SHORTEST: Final = 6
 _MIN_ENCODED: Final = 7
@@ -72,6 +75,15 @@ def compile_hint(written: Iterable[str]) -> re.Pattern[str] | None:
     """
     pieces = {_rarest(each): "" for each in written}
     return compile_pattern(pieces)
+
+
+def hint_letters(written: Iterable[str]) -> str:
+    """Return letters of which every text that the hint matches has one.
+
+    A search for a letter costs almost nothing, and texts without a digit or a rare letter have
+    none of these.
+    """
+    return "".join(sorted({_rarest(each)[0] for each in written}))
 
 
 def _rarest(text: str) -> str:
@@ -148,6 +160,17 @@ type Hide = Callable[[str], str]
 MIN_FORM_LENGTH: Final = 8
 _RUN_LENGTH: Final = 16
 _RUN: Final = re.compile(rf"[A-Za-z0-9_.-]{{{_RUN_LENGTH}}}")
+_RUN_CHARACTERS: Final = frozenset(f"{string.ascii_letters}{string.digits}_.-".encode())
+_UNSAFE_MARK: Final = b"!"
+_MARK_OF_BYTE: Final = bytes(
+    ord("+")
+    if byte in _RUN_CHARACTERS
+    else ord("!" if byte < 128 and has_unsafe(chr(byte)) else " ")
+    for byte in range(256)
+)
+_RUN_MARKS: Final = b"+" * _RUN_LENGTH
+"""A run after `_MARK_OF_BYTE` has made each of its characters a plus."""
+
 _BEGINNINGS: Final = (
     r"s(?<![A-Za-z0-9]s)k-[A-Za-z0-9_-]{16,}",  # several model providers; not in "task-..."
     r"s(?<![A-Za-z0-9]s)k_(?:live|test)_[A-Za-z0-9]{10,}",
@@ -237,19 +260,26 @@ def without_clear_secrets(text: str) -> str:
     return _hide_clear(text, lambda _: "[secret]") if len(text) >= MIN_FORM_LENGTH else text
 
 
-def may_hold_secret(text: str) -> bool:
-    """Return whether `hide_forms` might find something. It finds nothing where this says no."""
-    if len(text) < MIN_FORM_LENGTH:
-        return False
-    # One of these is in every text that `hide_forms` changes, unless a long run of letters is.
-    # These are plain searches: a pattern takes far longer for a text of thousands of characters.
+def is_plain(text: str) -> bool:
+    """Return whether neither `hide_forms` nor `escape_unsafe` would change a text.
+
+    A text that looks as if they might is not plain either. Every text that `hide_forms` changes has
+    a sign before a value, a long run of letters and digits, or the name of a scheme. The search
+    works on bytes, so that no word and no lower letter of a long text becomes an object. One pass
+    finds both runs and control characters. A pattern takes far longer for thousands of characters.
+    """
     if "=" in text or ":" in text or "%" in text or "-" in text:
-        return True
-    lowered = text.lower()
-    if "bea" in lowered or "bas" in lowered or "dpo" in lowered:
-        return True
-    # A run has no white space, so only a long word can hold one.
-    return max(map(len, text.split()), default=0) >= _RUN_LENGTH and _RUN.search(text) is not None
+        # All signs belong to forms, and no form is that short.
+        return len(text) < MIN_FORM_LENGTH and not has_unsafe(text)
+    # A text of a client may hold halves of surrogate pairs. They are in no run and in no scheme.
+    data = text.encode("utf-8", "surrogatepass")
+    marks = data.translate(_MARK_OF_BYTE)
+    if _RUN_MARKS in marks or _UNSAFE_MARK in marks:
+        return False
+    lowered = data.lower()
+    if b"bearer" in lowered or b"basic" in lowered or b"dpop" in lowered:
+        return False
+    return text.isascii() or text.isprintable() or not has_unsafe(text)
 
 
 def hide_forms(text: str, hide: Hide) -> str:

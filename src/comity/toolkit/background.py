@@ -4,10 +4,12 @@ import asyncio
 import logging
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from comity.errors import Unavailable
 from comity.toolkit.resilience import RetrySchedule
@@ -161,21 +163,30 @@ class PausableTimeout:
 
     def __init__(self, limit: asyncio.Timeout | None = None) -> None:
         self._limit = limit
+        self._pauses = 0
+        self._left = 0.0
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Stop the timeout, so that a server loses no time while it waits for its turn."""
+        """Stop the timeout, so that a server loses no time while it waits for its turn.
+
+        It runs again when the last of several pauses ends.
+        """
         ends = None if self._limit is None else self._limit.when()
-        if self._limit is None or ends is None:
+        if self._limit is None or (ends is None and not self._pauses):
             yield
             return
         loop = asyncio.get_running_loop()
-        left = ends - loop.time()
-        self._limit.reschedule(None)
+        if ends is not None:
+            self._left = ends - loop.time()
+            self._limit.reschedule(None)
+        self._pauses += 1
         try:
             yield
         finally:
-            self._limit.reschedule(loop.time() + left)
+            self._pauses -= 1
+            if not self._pauses:
+                self._limit.reschedule(loop.time() + self._left)
 
 
 BREATH_BYTES: Final = 64 * 1024
@@ -185,20 +196,62 @@ ENTRY_BYTES: Final = 256
 """The minimum cost of an entry."""
 
 
-class LoopYielder:
-    """Yields to the event loop after a fixed amount of work."""
+class _TurnWork:
+    """How much work may still be done in this turn of an event loop, and who waits for a turn."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_is_renewal_due", "_left", "_waiters")
 
     def __init__(self) -> None:
-        self._left = 0
+        self._left = BREATH_BYTES
+        self._is_renewal_due = False
+        self._waiters = deque[asyncio.Future[None]]()
+
+    async def count(self, size: int) -> None:
+        loop = asyncio.get_running_loop()
+        # Whoever has the turn uses all that is left of it: one entry in each turn would make long
+        # lists slow. The queue then gives the next turn to whoever waits longest.
+        if self._left < 0:
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        self._renew_in_next_turn(loop)
+        self._left -= size
+
+    def _renew_in_next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._is_renewal_due:
+            self._is_renewal_due = True
+            loop.call_soon(self._renew, loop)
+
+    def _renew(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._left, self._is_renewal_due = BREATH_BYTES, False
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():  # a cancelled one needs no turn
+                waiter.set_result(None)
+                break
+        if self._waiters:
+            self._renew_in_next_turn(loop)
+
+
+_work_by_loop: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _TurnWork]()
+
+
+class LoopYielder:
+    """Yields to the event loop after a fixed amount of work in one turn.
+
+    All instances share that amount, and take turns. Without that, thirty servers that send their
+    lists at once make one turn so long that the process seems suspended. It then asks the store for
+    its permissions again, and refuses requests meanwhile.
+    """
+
+    __slots__ = ("_work",)
+
+    def __init__(self) -> None:
+        self._work = _work_by_loop.setdefault(asyncio.get_running_loop(), _TurnWork())
 
     async def count(self, size: int) -> None:
         """Count an entry before it is processed, and yield to the event loop if it is due."""
-        self._left -= ENTRY_BYTES + size
-        if self._left < 0:
-            self._left = BREATH_BYTES
-            await asyncio.sleep(0)
+        await self._work.count(ENTRY_BYTES + size)
 
 
 def draw_delay(schedule: RetrySchedule, failures: int) -> timedelta:

@@ -5,11 +5,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import reduce
 from itertools import chain
 from typing import Any, Final
 
-from comity.catalog.access import CatalogAccess
+from comity.catalog.access import START_RETRY_AFTER, CatalogAccess
 from comity.catalog.catalog import read_tool, tags_of
 from comity.catalog.search import index
 from comity.catalog.search.index import PostingList
@@ -60,7 +61,7 @@ from comity.catalog.search.words import (
     permissions_of,
     stem_words,
 )
-from comity.errors import Unavailable
+from comity.errors import SERVER_NOT_READY, Unavailable
 from comity.mcp.actors import Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.policy.risk import Risk
@@ -377,6 +378,22 @@ class ToolSearch:
             tuple(tags_of(entry.server, entry.name, tool)),
             permissions_of(tool),
         )
+
+    @property
+    def is_warming(self) -> bool:
+        """Whether the vectors of tools are being made, so that a search finds more in a moment."""
+        return self._vector_index is not None and self._vector_index.is_warming
+
+    async def wait_while_warming(self, timeout: timedelta) -> None:
+        if self._vector_index is not None:
+            await self._vector_index.wait_while_warming(timeout)
+
+    def require_complete(self, actor: Actor) -> None:
+        """Raise Unavailable while a tool may be missing here that will be found in a moment."""
+        if self.is_warming:
+            reason = "the search index is being built, so not every tool can be found yet"
+            raise Unavailable(reason, SERVER_NOT_READY, START_RETRY_AFTER)
+        self._catalog_access.require_started(actor)
 
     @property
     def cached_masks(self) -> int:

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, Protocol
 
 from comity.catalog.catalog import Catalog
@@ -66,6 +67,15 @@ class VectorIndex(Protocol):
     @property
     def is_complete(self) -> bool:
         """Whether each tool in the index has its vector by now."""
+        ...
+
+    @property
+    def is_warming(self) -> bool:
+        """Whether vectors are being made, so that a search finds more in a moment."""
+        ...
+
+    async def wait_while_warming(self, timeout: timedelta) -> None:
+        """Wait until vectors are no longer being made, or until the time is over."""
         ...
 
     def put(self, slot: int, tool: SearchDocument) -> None:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
 from typing import Any, Final
@@ -167,6 +167,9 @@ class EmbeddingIndex:
         self._excess_slots: set[int] = set()
         self._searches: list[set[int]] = []
         self._make_task: asyncio.Task[None] | None = None
+        # Set while no vectors are made, and from a failure of the model on: it may last.
+        self._is_settled = asyncio.Event()
+        self._is_settled.set()
 
     @property
     def name(self) -> str:
@@ -175,6 +178,15 @@ class EmbeddingIndex:
     @property
     def is_complete(self) -> bool:
         return not self._texts_by_owner and not self._excess_slots
+
+    @property
+    def is_warming(self) -> bool:
+        return not self._is_settled.is_set()
+
+    async def wait_while_warming(self, timeout: timedelta) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout.total_seconds()):
+                await self._is_settled.wait()
 
     def put(self, slot: int, tool: SearchDocument) -> None:
         self.remove(slot)
@@ -271,6 +283,7 @@ class EmbeddingIndex:
 
     def _start_making(self) -> None:
         if self._has_begun and self._owner_queue and self._make_task is None:
+            self._is_settled.clear()
             self._make_task = asyncio.ensure_future(self._make_vectors())
             self._make_task.add_done_callback(self._on_made)
 
@@ -282,6 +295,7 @@ class EmbeddingIndex:
 
     def _on_made(self, making: "asyncio.Task[None]") -> None:
         self._make_task = None
+        self._is_settled.set()
         if not making.cancelled() and (bug := making.exception()) is not None:
             log.error("Making tool vectors failed", exc_info=bug)
 
@@ -355,6 +369,7 @@ class EmbeddingIndex:
         except Unavailable as failure:
             log.warning("%d tools have no vectors yet: %s", len(several), failure)
             self._failures += 1
+            self._is_settled.set()
             await asyncio.sleep(draw_delay(RETRY_SCHEDULE, self._failures).total_seconds())
             return None
         # One success does not prove that the provider has recovered.

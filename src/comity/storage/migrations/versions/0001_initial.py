@@ -272,12 +272,13 @@ def _create_audit_log() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("comity_audit_entries_by_time", "comity_audit_entries", ["at"])
-    for name in ("actor", "type"):
-        op.create_index(f"comity_audit_entries_by_{name}", "comity_audit_entries", [name, "at"])
-    for name, where in (("server", "server <> ''"), ("tool", "tool <> ''")):
+    op.create_index("comity_audit_entries_by_actor", "comity_audit_entries", ["actor", "at"])
+    for name, where in (
+        ("server", "server <> ''"),
+        ("type", "type NOT IN ('TOOL_EXECUTED', 'dev.comity.call_intended')"),
+        ("result", "result <> 'SUCCESS'"),
+    ):
         _create_partial_index("comity_audit_entries", f"by_{name}", [name, "at"], sa.text(where))
-    failed = sa.text("result <> 'SUCCESS'")
-    _create_partial_index("comity_audit_entries", "by_result", ["result", "at"], failed)
     op.create_index("comity_audit_entries_by_trace", "comity_audit_entries", ["trace"])
     _create_partial_index("comity_audit_entries", "by_call", ["call"], sa.text("call <> ''"))
     op.create_table(
