@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, override
 from uuid import UUID
 
 import pytest
 
 from comity.audit import chain
 from comity.audit import log as log_module
-from comity.audit.events import AuditEvent, AuditResult, AuditType
+from comity.audit.chain import AuditRecord
+from comity.audit.events import AuditEvent, AuditResult, AuditType, event_of
 from comity.audit.log import (
     LEFT_OUT,
     MAX_EVENTS_AT_ONCE,
@@ -104,6 +105,27 @@ async def test_a_commit_takes_a_bounded_number_and_the_rest_follows(
         await asyncio.gather(*waiters)
     assert max(store.commits) <= 10
     assert await named(store) == [f"agent:{number}" for number in range(35)]
+
+
+class LateReader(FailingStore):
+    """Reads through a connection that still sees the log as it was when it was opened."""
+
+    @override
+    async def page(self, node: str, after: int = 0, limit: int = 1000) -> Sequence[AuditRecord]:
+        return []
+
+    async def stored(self) -> list[str]:
+        records = await super().page("n-1", 0, 1000)
+        return [event_of(record.body).actor for record in records]
+
+
+async def test_an_unclear_commit_is_written_once_where_a_reader_is_behind() -> None:
+    store = LateReader()
+    async with kept(store) as journal:
+        await journal.flush()
+        store.lies = 1
+        await journal.write(happened("agent:0"))
+    assert (await store.stored()).count("agent:0") == 1
 
 
 async def test_whoever_wrote_waits_until_the_store_is_back() -> None:

@@ -1,6 +1,7 @@
 """A trace as spans, the verification in the background, and the indexes of the search."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -110,9 +111,13 @@ async def test_a_call_is_shown_as_spans(scene: Scene) -> None:
     [
         (AuditFilter(actor=AGENT), "by_actor"),
         (AuditFilter(server="files"), "by_server"),
-        (AuditFilter(tool="write"), "by_tool"),
-        (AuditFilter(result="BLOCKED"), "by_result"),
-        (AuditFilter(types=("TOOL_EXECUTED",)), "by_type"),
+        (AuditFilter(server="files", tool="write"), "by_server"),
+        (AuditFilter(tool="write"), "by_time"),
+        (AuditFilter(results=("BLOCKED",)), "by_result"),
+        (AuditFilter(results=("SUCCESS",)), "by_time"),
+        (AuditFilter(results=("BLOCKED", "FAILURE"), newest_first=True), "by_result"),
+        (AuditFilter(types=("dev.comity.key_issued",)), "by_type"),
+        (AuditFilter(types=("TOOL_EXECUTED", "dev.comity.key_issued")), "by_time"),
         (AuditFilter(trace="1" * 32), "by_trace"),
         (AuditFilter(since=START), "by_time"),
         (AuditFilter(after=(START, "n", 1), newest_first=True), "by_time"),
@@ -124,12 +129,14 @@ async def test_every_filter_of_the_search_has_an_index(
 ) -> None:
     store: Any = scene.governed.visitor.parts.snapshot.records
     plain = str(
-        sought_for(criteria)
-        .limit(100)
-        .compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
+        sought_for(criteria, 100).compile(
+            dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}
+        )
     )
     async with store._database.reading() as connection:
         rows = await connection.execute(text("EXPLAIN QUERY PLAN " + plain.replace(":", "\\:")))
         plan = " ".join(str(row[3]) for row in rows)
     assert f"comity_audit_entries_{index}" in plan, plan
+    # The pages of several results are sorted when they are merged. The entries are not.
+    plan = re.sub(r"SCAN anon_\d+ USE TEMP B-TREE FOR ORDER BY", "", plan)
     assert "TEMP B-TREE" not in plan or index in ("by_trace", "by_type"), plan

@@ -408,6 +408,12 @@ QUESTIONS = {
     "a call": AuditFilter(call="c-1"),
     "the newest": AuditFilter(newest_first=True),
     "the oldest of an actor": AuditFilter(actor="agent:ci"),
+    "a tool of a server": AuditFilter(server="files", tool="read", newest_first=True),
+    "a rare type": AuditFilter(types=("dev.comity.key_issued",), newest_first=True),
+    "failures": AuditFilter(results=("FAILURE",), newest_first=True),
+    "calls that did not succeed": AuditFilter(
+        results=("BLOCKED", "FAILURE"), newest_first=True, after=(NOW, "n", 500)
+    ),
     "the next page": AuditFilter(after=(NOW, "n", 500)),
     "the page before": AuditFilter(after=(NOW, "n", 500), newest_first=True),
     "a short time": AuditFilter(since=NOW, until=NOW + timedelta(seconds=60)),
@@ -419,9 +425,9 @@ async def test_every_question_is_answered_by_an_index(store: Store) -> None:
     engine = store.product.engine
     asked = {
         name: str(
-            store_module.sought_for(sought)
-            .limit(500)
-            .compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True})
+            store_module.sought_for(sought, 500).compile(
+                dialect=engine.dialect, compile_kwargs={"literal_binds": True}
+            )
         )
         for name, sought in QUESTIONS.items()
     }

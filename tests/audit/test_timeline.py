@@ -106,6 +106,14 @@ def test_a_refusal_is_told_with_its_reason(type: AuditType, said: str) -> None:
     assert story.happened[0].is_bad
 
 
+def test_the_reason_that_a_caller_reads_is_not_told_as_that_of_the_rules() -> None:
+    decision = {"kind": "grant", "entry": "deny agent:ci", "why": "agents only read", "by": "ana"}
+    told = {"reason": "there is nothing with this name", "decided_by": decision}
+    story = build_timeline([at(0, AuditType.TOOL_BLOCKED, AuditResult.BLOCKED, **told)])
+    assert "decided by a grant `deny agent:ci`, by ana: agents only read" in words(story)
+    assert "the caller read: there is nothing with this name" in words(story)
+
+
 def test_a_call_that_waits_for_approval_is_not_told_as_refused() -> None:
     waits = {"outcome": "pending_approval", "reason": "this call waits for a person's approval"}
     story = build_timeline([at(0, AuditType.TOOL_BLOCKED, AuditResult.BLOCKED, **waits)])

@@ -126,6 +126,16 @@ def test_everybody_hears_what_it_did_itself() -> None:
     assert [each["actor"]["id"] for each in notices_in(session.standalone)] == [CI.party]
 
 
+def test_a_caller_is_not_told_by_which_rule_its_call_was_denied() -> None:
+    notices = AuditFeed(grants("*"))
+    caller, auditor = listening(notices, CI), listening(notices, OPS)
+    details = {"outcome": "access_denied", "decided_by": {"kind": "grant"}}
+    notices.on_event(an_event(details=details))
+    (own,), (whole,) = notices_in(caller.standalone), notices_in(auditor.standalone)
+    assert own["details"] == {"outcome": "access_denied"}
+    assert whole["details"] == details
+
+
 def test_while_nobody_can_know_what_is_allowed_only_ones_own_is_told() -> None:
     class Unsure(GrantSnapshot):
         def authorize(self, actor: Actor, verb: str, server: str, name: str, view: str = "") -> Any:

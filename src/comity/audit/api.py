@@ -9,7 +9,8 @@ from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
-from comity.audit.chain import AuditFilter, AuditRecord
+from comity.audit.chain import AuditFilter, AuditPlace, AuditRecord
+from comity.audit.deciders import DeciderView, decider_of, outcome_of_event
 from comity.audit.events import OURS, AuditEvent, AuditType, event_of
 from comity.audit.export import AuditReader, ExportChunk, ExportCursor
 from comity.audit.spans import SpanKind, TraceSpan, build_spans
@@ -17,6 +18,7 @@ from comity.audit.timeline import CallTimeline, TimelineEntry, build_timeline
 from comity.errors import INVALID_PARAMS, MalformedMessage
 from comity.http.api import ApiRequest, ApiRoute, ApiRoutes, Permission
 from comity.http.api_input import CursorQuery, EmptyQuery, RequestQuery
+from comity.telemetry.outcomes import OutcomeClass
 
 DEFAULT_ENTRIES: Final = 100
 MAX_ENTRIES: Final = 1_000
@@ -46,13 +48,21 @@ class AuditEntryView(TypedDict):
     call: str
     details: Mapping[str, object] | None
     hash: str
+    # The class of the outcome, if the entry is the end of a call, and what denied or withheld it.
+    outcome: OutcomeClass | None
+    decided_by: DeciderView | None
 
 
 class AuditPage(TypedDict):
-    """One page of entries."""
+    """One page of entries.
+
+    A search by outcome compares a limited number of entries for one page. If that ends the page,
+    `searched_to` is the time of the last one. Such a page has fewer entries than `limit`, or none.
+    """
 
     entries: list[AuditEntryView]
     next: NotRequired[str]
+    searched_to: NotRequired[datetime]
 
 
 class TimelineEventView(TypedDict):
@@ -93,6 +103,8 @@ class SpanView(TypedDict):
     tool: str
     actor: str
     result: str
+    # The class of the outcome, if the span is a call that has ended.
+    outcome: OutcomeClass | None
     types: list[str]
 
 
@@ -123,6 +135,7 @@ class AuditSearchQuery(RequestQuery, frozen=True, forbid_unknown_fields=True):
     server: str = ""
     tool: str = ""
     result: str = ""
+    outcome: OutcomeClass | None = None
     type: str = ""
     since: str = ""
     until: str = ""
@@ -137,7 +150,7 @@ class AuditSearchQuery(RequestQuery, frozen=True, forbid_unknown_fields=True):
             actor=self.actor,
             server=self.server,
             tool=self.tool,
-            result=self.result.upper(),
+            results=(self.result.upper(),) if self.result else (),
             types=tuple(_type(each.strip()) for each in self.type.split(",") if each.strip()),
             since=_parse_timestamp(self.since, "since"),
             until=_parse_timestamp(self.until, "until"),
@@ -165,13 +178,16 @@ class AuditApi:
         )
 
     async def _find_entries(self, request: ApiRequest[AuditSearchQuery]) -> AuditPage:
-        limit = request.input.limit
-        lines = await self._reader.find(request.input.to_filter(), limit)
-        page: AuditPage = {"entries": [entry_view(line) for line in lines]}
-        if len(lines) >= limit:
-            last = lines[-1]
-            page["next"] = f"{last.at.isoformat()} {last.seq} {last.node}"
-        return page
+        query, limit = request.input, request.input.limit
+        if query.outcome is not None:
+            found = await self._reader.find_outcome(query.to_filter(), query.outcome, limit)
+            page = _page_view(found.entries, found.last)
+            if found.last is not None and len(found.entries) < limit:
+                page["searched_to"] = found.last[0]
+            return page
+        lines = await self._reader.find(query.to_filter(), limit)
+        last = lines[-1] if len(lines) >= limit else None
+        return _page_view(lines, None if last is None else (last.at, last.node, last.seq))
 
     async def _show_key(self, _: ApiRequest[EmptyQuery]) -> AuditKeyView:
         return self._about()
@@ -198,6 +214,15 @@ class AuditApi:
         return _part_view(await self._reader.part(_place(request.input.cursor)))
 
 
+def _page_view(entries: Sequence[AuditRecord], last: AuditPlace | None) -> AuditPage:
+    """Make a page. The next one begins after the `last` entry, if there is one."""
+    page: AuditPage = {"entries": [entry_view(each) for each in entries]}
+    if last is not None:
+        at, node, seq = last
+        page["next"] = f"{at.isoformat()} {seq} {node}"
+    return page
+
+
 def entry_view(record: AuditRecord) -> AuditEntryView:
     """An entry: what it is found by, and all that its body says."""
     event = _readable(record)
@@ -214,6 +239,8 @@ def entry_view(record: AuditRecord) -> AuditEntryView:
         "call": record.call,
         "details": None if event is None else event.details,
         "hash": record.hash.hex(),
+        "outcome": None if event is None else outcome_of_event(event),
+        "decided_by": None if event is None else decider_of(event),
     }
 
 
@@ -248,6 +275,7 @@ def _span_view(span: TraceSpan) -> SpanView:
         "tool": span.tool,
         "actor": span.actor,
         "result": span.result,
+        "outcome": span.outcome,
         "types": span.types,
     }
 
@@ -282,7 +310,7 @@ def _parse_timestamp(text: str, name: str) -> datetime | None:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def _after(cursor: str) -> tuple[datetime, str, int] | None:
+def _after(cursor: str) -> AuditPlace | None:
     if not cursor:
         return None
     said, seq, node = _parts(cursor)

@@ -173,6 +173,10 @@ class ChainHead(NamedTuple):
     doubtful: tuple[bytes, ...] = ()
 
 
+type AuditPlace = tuple[datetime, str, int]
+"""The `at`, `node` and `seq` of an entry, by which all entries are in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
     """Which entries to find. An empty member matches all."""
@@ -183,12 +187,12 @@ class AuditFilter:
     server: str = ""
     tool: str = ""
     types: tuple[str, ...] = ()
-    result: str = ""
+    results: tuple[str, ...] = ()
     since: datetime | None = None
     until: datetime | None = None
     newest_first: bool = False
-    after: tuple[datetime, str, int] | None = None
-    """The `at`, `node` and `seq` of the last entry of the page before."""
+    after: AuditPlace | None = None
+    """The last entry of the page before."""
 
 
 class AuditStore(Protocol):

@@ -244,8 +244,7 @@ def report_view(report: VerificationReport, seconds: float) -> Answer:
 
 def show_report(report: VerificationReport, seconds: float, notes: Iterable[str]) -> None:
     entries = count_noun(report.entries, "entry", "entries")
-    took = f"{seconds:.1f} s, {_each(report, seconds)} µs an entry"
-    counted = f"{entries}, {count_noun(report.checkpoints, 'checkpoint')}, {took}"
+    counted = f"{entries}, {count_noun(report.checkpoints, 'checkpoint')}, {seconds:.1f} s"
     words, style = _headline(report)
     show_output(line_text(words, style), line_text(counted, "dim"))
     if report.findings:
@@ -261,11 +260,13 @@ def show_report(report: VerificationReport, seconds: float, notes: Iterable[str]
                 f"{node.first:,} to {node.last:,}" if node.entries else "none",
                 f"{node.sealed:,}",
                 f"{node.signed_to:,}" if node.signed_to else "nothing",
-                " ".join(node.keys) or "none",
             )
             for node in report.nodes
         ]
-        show_output("", build_table(("NODE", "ENTRIES", "SEALED", "SIGNED TO", "KEY"), rows))
+        show_output("", build_table(("NODE", "ENTRIES", "SEALED", "SIGNED TO"), rows))
+        keys = [(node.node, key) for node in report.nodes for key in node.keys]
+        if keys:
+            show_output("", build_table(("NODE", "KEY"), keys))
     told = [*_open_tails(report), *notes]
     if told:
         show_output("", *(line_text(note, "dim") for note in told))
@@ -278,7 +279,7 @@ def _headline(report: VerificationReport) -> tuple[str, str]:
     if report.findings:
         return "The audit log was changed.", "bold red"
     if not report.is_whole:
-        return "Nothing is signed yet, so nothing is proved.", "bold yellow"
+        return "Nothing is signed yet, so nothing is proved. Try again in seconds.", "bold yellow"
     if report.unsigned:
         signed = count_noun(report.signed, "entry", "entries")
         return f"The audit log is intact as far as it is signed: {signed}.", "green"
@@ -536,7 +537,7 @@ def _notes(
     if not keys and any(node.keys for node in report.nodes):
         notes.append("No key given: compare the keys above with those you know, or use --key.")
     if not files:
-        notes.append("Only --checkpoints from another place reveals a removed end.")
+        notes.append("To detect truncation, pass --checkpoints with a copy stored elsewhere.")
     if strange:
         notes.append(f"Ignored {count_noun(strange, 'line')} of the checkpoints: not readable.")
     return notes

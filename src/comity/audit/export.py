@@ -8,8 +8,10 @@ from typing import Annotated, Final, NamedTuple, Protocol
 import msgspec
 
 from comity.audit.chain import AuditFilter, AuditRecord, AuditStore, ChainCheckpoint, ChainSegment
+from comity.audit.outcome_search import OutcomePage, find_outcome
 from comity.audit.timeline import asks_in
 from comity.errors import NOTHING_HERE, MalformedMessage
+from comity.telemetry.outcomes import OutcomeClass
 from comity.toolkit.text import format_timestamp
 
 VERSION: Final = 1
@@ -234,6 +236,13 @@ class AuditReader:
         if self._settle is not None:
             await self._settle()
         return await self._store.find(criteria, limit)
+
+    async def find_outcome(
+        self, criteria: AuditFilter, outcome: OutcomeClass, limit: int
+    ) -> OutcomePage:
+        if self._settle is not None:
+            await self._settle()
+        return await find_outcome(self._store, criteria, outcome, limit)
 
     async def about(self, name: str) -> Sequence[AuditRecord]:
         """The entries of one trace, call or approval request, in order of time.

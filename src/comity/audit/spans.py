@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
+from comity.audit.deciders import outcome_of_event
 from comity.audit.events import AuditEvent, AuditType
+from comity.telemetry.outcomes import OutcomeClass
 
 ROOT: Final = "trace"
 _APPROVAL_STEPS: Final = frozenset(
@@ -34,6 +36,7 @@ class TraceSpan:
     tool: str = ""
     actor: str = ""
     result: str = ""
+    outcome: OutcomeClass | None = None
     types: list[str] = field(default_factory=list[str])
 
     @property
@@ -45,6 +48,7 @@ class TraceSpan:
         self.server, self.tool = event.server or self.server, event.tool or self.tool
         self.actor = self.actor or event.actor
         self.result = event.result
+        self.outcome = outcome_of_event(event) or self.outcome
         self.types.append(event.type)
 
 

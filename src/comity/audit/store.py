@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    FromClause,
     Select,
     Text,
     TextClause,
@@ -16,6 +18,7 @@ from sqlalchemy import (
     select,
     tuple_,
     union,
+    union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -29,7 +32,7 @@ from comity.audit.chain import (
     ChainWriter,
     index_value,
 )
-from comity.audit.events import AuditResult
+from comity.audit.events import AuditResult, AuditType
 from comity.errors import Misconfigured
 from comity.storage import values
 from comity.storage.database import (
@@ -46,7 +49,8 @@ AT_ONCE: Final = 2_000
 """How many entries are removed in one transaction. A writer may have to wait for it."""
 
 _MAX_ENTRIES: Final = 2**63 - 1
-_FILTER_COLUMNS: Final = ("trace", "call", "actor", "server", "tool", "result")
+_CALL_TYPES: Final = frozenset((AuditType.TOOL_EXECUTED, AuditType.CALL_INTENDED))
+_FILTER_COLUMNS: Final = ("trace", "call", "actor", "server", "tool")
 
 
 class SqlAuditLog:
@@ -80,7 +84,7 @@ class SqlAuditLog:
     async def find(self, criteria: AuditFilter, limit: int = PAGE) -> Sequence[AuditRecord]:
         if criteria.after is not None and not values.is_name(criteria.after[1]):
             return []
-        return await self._lines(sought_for(criteria).limit(limit))
+        return await self._lines(sought_for(criteria, limit))
 
     async def nodes(self) -> Sequence[str]:
         async with self._reading() as connection:
@@ -129,20 +133,41 @@ class SqlAuditLog:
             return [AuditRecord(*row) for row in await connection.execute(statement)]
 
 
-def sought_for(criteria: AuditFilter) -> Select[Any]:
-    """The query for a filter. Each of its conditions, or all together, has an index."""
+def sought_for(criteria: AuditFilter, limit: int) -> Select[Any]:
+    """The query for a page of a filter.
+
+    Each of its conditions has an index, but for two: a tool, whose server has one, and the type of
+    successful calls.
+    """
+    if len(criteria.results) < 2:
+        return _in_order(_matching(criteria), JOURNAL, criteria).limit(limit)
+    # The index holds the entries of each result in order. A condition on several results would sort
+    # all of their entries, so each result gives one page, and the pages are merged.
+    pages = (
+        _in_order(_matching(replace(criteria, results=(each,))), JOURNAL, criteria).limit(limit)
+        for each in criteria.results
+    )
+    merged = union_all(*(select(page.subquery()) for page in pages)).subquery()
+    return _in_order(select(merged), merged, criteria).limit(limit)
+
+
+def _in_order(query: Select[Any], source: FromClause, criteria: AuditFilter) -> Select[Any]:
+    order = (source.c.at, source.c.node, source.c.seq)
+    return query.order_by(*(each.desc() for each in order) if criteria.newest_first else order)
+
+
+def _matching(criteria: AuditFilter) -> Select[Any]:
     place = tuple_(JOURNAL.c.at, JOURNAL.c.node, JOURNAL.c.seq)
     wanted = select(JOURNAL).where(*_bounds(criteria))
-    if criteria.after is not None:
-        at, node, seq = criteria.after
-        last = tuple_(
-            literal(values.to_optional_utc(at), UtcDateTime),
-            literal(node, Text),
-            literal(_number(seq), BigInteger),
-        )
-        wanted = wanted.where(place < last if criteria.newest_first else place > last)
-    order = (JOURNAL.c.at, JOURNAL.c.node, JOURNAL.c.seq)
-    return wanted.order_by(*(each.desc() for each in order) if criteria.newest_first else order)
+    if criteria.after is None:
+        return wanted
+    at, node, seq = criteria.after
+    last = tuple_(
+        literal(values.to_optional_utc(at), UtcDateTime),
+        literal(node, Text),
+        literal(_number(seq), BigInteger),
+    )
+    return wanted.where(place < last if criteria.newest_first else place > last)
 
 
 def _bounds(criteria: AuditFilter) -> list[ColumnElement[bool] | TextClause]:
@@ -153,10 +178,16 @@ def _bounds(criteria: AuditFilter) -> list[ColumnElement[bool] | TextClause]:
     if criteria.call:
         # The partial index holds only entries that have a call.
         bounds.append(JOURNAL.c.call != "")
-    for name, where in AUDIT_CONDITIONS.items():
-        if getattr(criteria, name) not in ("", AuditResult.SUCCESS):
-            bounds.append(where)
+    if criteria.server:
+        bounds.append(AUDIT_CONDITIONS["server"])
+    for result in criteria.results:
+        bounds.append(JOURNAL.c.result == index_value(result))
+        if result != AuditResult.SUCCESS:
+            bounds.append(AUDIT_CONDITIONS["result"])
     if criteria.types:
+        # Calls are in no index by type. A walk along the time meets some of them soon.
+        if _CALL_TYPES.isdisjoint(criteria.types):
+            bounds.append(AUDIT_CONDITIONS["type"])
         bounds.append(JOURNAL.c.type.in_([index_value(each) for each in criteria.types]))
     if criteria.since is not None:
         bounds.append(JOURNAL.c.at >= values.to_optional_utc(criteria.since))

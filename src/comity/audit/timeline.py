@@ -9,8 +9,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from comity.audit.deciders import DECIDED_BY, decider_of, decider_text, outcome_of_event
 from comity.audit.events import AuditEvent, AuditResult, AuditType
-from comity.errors import PENDING_APPROVAL
+from comity.telemetry.outcomes import OutcomeClass, class_of
 from comity.toolkit.text import count_noun
 
 MAX_LENGTH: Final = 600
@@ -134,12 +135,15 @@ def _blocked(event: AuditEvent, details: Details) -> list[str]:
         AuditType.CODE_REJECTED: "the code in it was refused",
     }.get(AuditType(event.type), "refused")
     told = f"{event.actor} calls {_target(event)}: {what}; it was not sent"
-    return [told, *_because(details), *_arguments(details)]
+    decider = decider_of(event)
+    decided = [] if decider is None else [_cut(decider_text(decider))]
+    return [told, *decided, *_because(details), *_arguments(details)]
 
 
 def is_waiting(type: str, details: Details) -> bool:
-    """Whether a call did not run because it waits for approval."""
-    return type == AuditType.TOOL_BLOCKED and details.get("outcome") == PENDING_APPROVAL.error_type
+    """Whether a call did not run because it waits for a person."""
+    outcome = class_of(str(details.get("outcome", "")))
+    return type == AuditType.TOOL_BLOCKED and outcome is OutcomeClass.WAITING
 
 
 def _unknown_outcome(event: AuditEvent, details: Details) -> list[str]:
@@ -253,13 +257,21 @@ def _headline(events: Sequence[AuditEvent]) -> str:
     return f"{first.actor} called {_target(first)}: {waits}"
 
 
+_HOW_BY_OUTCOME: Final[Mapping[OutcomeClass, str]] = {
+    OutcomeClass.DENIED: "denied",
+    OutcomeClass.WITHHELD: "withheld, because no caller can use this tool now",
+    OutcomeClass.UNKNOWN: "nothing has this name",
+}
+
+
 def _how(end: AuditEvent) -> str:
     if end.type == AuditType.OUTCOME_UNKNOWN or end.details.get("outcome_known") is False:
         return "it is unknown whether the tool ran"
     if is_waiting(end.type, end.details):
         return "it waits for approval"
     if end.result == AuditResult.BLOCKED:
-        return "refused"
+        outcome = outcome_of_event(end)
+        return _HOW_BY_OUTCOME.get(outcome, "refused") if outcome else "refused"
     took = _length(end.details.get("duration_ms"))
     return ("it succeeded" if end.result == AuditResult.SUCCESS else "it failed") + took
 
@@ -287,7 +299,9 @@ def _unknown(events: Sequence[AuditEvent]) -> Iterable[str]:
 
 
 def _because(details: Details) -> list[str]:
-    return [f"reason: {_cut(str(details['reason']))}"] if details.get("reason") else []
+    # After a decision of the rules, the reason is a text for the caller, and names no rule.
+    name = "the caller read" if DECIDED_BY in details else "reason"
+    return [f"{name}: {_cut(str(details['reason']))}"] if details.get("reason") else []
 
 
 def _length(milliseconds: object) -> str:

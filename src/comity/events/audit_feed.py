@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
+from comity.audit.deciders import without_decider
 from comity.audit.events import NOTICE, AuditEvent, AuditResult, AuditType, params_of
 from comity.audit.log import LEFT_OUT, AuditLog
 from comity.catalog.listing import gateway_envelope
@@ -131,16 +132,22 @@ class AuditFeed:
         """Send a stored event to the clients that may see it."""
         if not self._readers or not is_published(event):
             return
-        may_know = [each for each in self._readers.values() if self._may_see(each.actor, event)]
-        readers = [each for each in may_know if each.has_room()]
-        if readers:
-            _send_to_all(readers, event)
+        auditors: list[_AuditSubscriber] = []
+        callers: list[_AuditSubscriber] = []
+        for each in self._readers.values():
+            if not self._is_counted(each.actor):
+                continue
+            if self._is_auditor(each.actor, event):
+                auditors.append(each)
+            elif each.actor.party == event.actor:
+                callers.append(each)
+        # The caller itself does not learn by which rule its call was denied.
+        for readers, seen in ((auditors, event), (callers, without_decider(event))):
+            ready = [each for each in readers if each.has_room()]
+            if ready:
+                _send_to_all(ready, seen)
 
-    def _may_see(self, actor: Actor, event: AuditEvent) -> bool:
-        if not self._is_counted(actor):
-            return False
-        if event.actor == actor.party:
-            return True
+    def _is_auditor(self, actor: Actor, event: AuditEvent) -> bool:
         try:
             judged = self._policy_engine.authorize(actor, ADMIN_READ, event.server, event.tool)
         except Unavailable:

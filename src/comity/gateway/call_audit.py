@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from comity.approvals.model import arguments_digest
+from comity.audit.deciders import DECIDED_BY, DeciderKind
 from comity.audit.events import AuditEvent, AuditResult, AuditType
 from comity.audit.log import RETRY_AFTER, AuditLog
 from comity.catalog.access import ToolReviewStatus
@@ -18,6 +19,7 @@ from comity.errors import (
     INTERRUPTED,
     INVALID_TOOL_ARGS,
     TIMEOUT,
+    UNAUTHENTICATED,
     UPSTREAM_DOWN,
     UPSTREAM_FAILED,
     UPSTREAM_SLOW,
@@ -30,8 +32,9 @@ from comity.mcp.entries import CatalogEntry
 from comity.mcp.refusals import Refusal
 from comity.policy.risk import Risk
 from comity.redaction.secrets import without_secrets
-from comity.sessions.calls import Call
-from comity.telemetry.metrics import CANCELLED, OK, name_in
+from comity.sessions.calls import HIDING_FAULTS, Call, CallDenial
+from comity.telemetry.metrics import name_in
+from comity.telemetry.outcomes import CANCELLED, NOT_RUN, OK
 from comity.validation.rules import CODE_SAFETY
 
 MAX_CACHED_TOOLS: Final = 10_000
@@ -44,8 +47,10 @@ _TYPE_BY_FAULT: Final[Mapping[Fault, AuditType]] = {
     CODE_UNSAFE: AuditType.CODE_REJECTED,
 }
 _UNCERTAIN_FAULTS: Final = frozenset(
-    {INTERRUPTED, TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, UPSTREAM_DOWN, CUT_OFF}
+    {INTERRUPTED, TIMEOUT, UPSTREAM_FAILED, UPSTREAM_SLOW, UPSTREAM_DOWN, CUT_OFF, UNAUTHENTICATED}
 )
+"""The faults after which a call that was sent may have run. A call that is under way is refused as
+unauthenticated when its key is revoked."""
 _QUEUE_FULL_REFUSAL: Final = Refusal(
     AUDIT_LOG_AWAY, "the queue of the audit log is full; nothing was done", RETRY_AFTER
 )
@@ -193,23 +198,25 @@ class CallAudit:
         """Record that a call was not sent after its intent; the call starts over."""
         record, call.record = call.record, None
         if isinstance(record, CallRecord) and record.audit_class is AuditClass.DURABLE:
-            said = {"outcome": "not_run", "reason": reason}
+            said = {"outcome": NOT_RUN, "reason": reason}
             self._audit_log.enqueue(
                 self._make_event(call, record, (AuditType.TOOL_BLOCKED, AuditResult.BLOCKED), said)
             )
 
     async def _await_durable(self, call: Call, record: CallRecord) -> Refusal | None:
         event = self._make_event(call, record, _INTENT_KIND, record.details)
+        was_over = call.is_recorded
         try:
             await self._audit_log.insist(event)
         except Unavailable as error:
             return Refusal(error.fault, str(error), error.retry_after)
         if call.is_recorded:
-            # The client cancelled it meanwhile. Its intent must not look like a call that ran.
-            ended = {"outcome": CANCELLED}
-            self._audit_log.enqueue(
-                self._make_event(call, record, (AuditType.TOOL_BLOCKED, AuditResult.BLOCKED), ended)
-            )
+            # The client cancelled it meanwhile. Its intent must not look like a call that ran. An
+            # outcome that was recorded since then ends this intent already.
+            if was_over:
+                ended = (AuditType.TOOL_BLOCKED, AuditResult.BLOCKED)
+                said = {"outcome": CANCELLED}
+                self._audit_log.enqueue(self._make_event(call, record, ended, said))
             return _WITHDRAWN_REFUSAL
         record.was_sent = True
         if self.on_call_sent is not None:
@@ -267,6 +274,8 @@ class CallAudit:
             if refusal is not None:
                 details |= _validator_details(refusal)
                 details["reason"] = self._audit_log.redact(refusal.reason)
+                if call.denial is not None and refusal.fault in HIDING_FAULTS:
+                    details[DECIDED_BY] = self._audit_log.redact(_decider_of(call.denial))
             is_uncertain = refusal is not None and refusal.fault in _UNCERTAIN_FAULTS
             if has_left and (outcome == CANCELLED or is_uncertain):
                 details["outcome_known"] = False
@@ -320,6 +329,7 @@ def _reply_when_durable(kept: asyncio.Future[None], reply: Callable[[], None]) -
 def _outcome_kind(
     call: Call, outcome: str, refusal: Refusal | None, *, has_left: bool
 ) -> tuple[AuditType, AuditResult]:
+    """Return the event of a call that is no tool call, or a tool call without success."""
     if call.method != protocol.CALL_TOOL:
         failed = (
             AuditResult.BLOCKED
@@ -331,7 +341,7 @@ def _outcome_kind(
         return _TYPE_BY_FAULT.get(refusal.fault, AuditType.TOOL_BLOCKED), AuditResult.BLOCKED
     if outcome == CANCELLED and not has_left:
         return AuditType.TOOL_BLOCKED, AuditResult.BLOCKED
-    return AuditType.TOOL_EXECUTED, AuditResult.SUCCESS if outcome == OK else AuditResult.FAILURE
+    return AuditType.TOOL_EXECUTED, AuditResult.FAILURE
 
 
 def _mgp_details(known: tuple[Risk, Sequence[str]] | None) -> dict[str, object]:
@@ -341,6 +351,21 @@ def _mgp_details(known: tuple[Risk, Sequence[str]] | None) -> dict[str, object]:
     risk, validators = known
     applied = {"validator_applied": ", ".join(validators)} if validators else {}
     return {"risk_level": risk, **applied}
+
+
+def _decider_of(denial: CallDenial) -> dict[str, object]:
+    """Describe by which entry of the policy a call was denied."""
+    decision, said = denial.decision, {"server": denial.server, "tool": denial.name}
+    if (rule := decision.guardrail) is not None:
+        entry = f"deny {rule.subject} {rule.verb} {rule.target}"
+        return {"kind": DeciderKind.GUARDRAIL, "entry": entry, "why": rule.why, **said}
+    if (grant := decision.grant) is not None:
+        entry = f"{grant.effect} {grant.subject} {grant.verb} {grant.target}"
+        about = {"entry": entry, "why": grant.justification, "by": grant.granted_by}
+        return {"kind": DeciderKind.GRANT, **about, **said}
+    if not decision.is_default:
+        return {"kind": DeciderKind.CREDENTIAL, **said}
+    return {"kind": DeciderKind.DEFAULT if denial.is_listed else DeciderKind.NOTHING, **said}
 
 
 def _validator_details(refusal: Refusal) -> dict[str, object]:

@@ -255,6 +255,8 @@ class ToolsApi:
         name = request.path["name"]
         offer = self._find_tool(request.actor, name)
         if offer is None:
+            # It may be a tool of a server that starts, so the answer is not for ever.
+            self._call_gate.require_started(request.actor)
             raise MalformedMessage(f"there is no tool {name!r:.200}", NOTHING_HERE)
         return {
             "name": offer.key,

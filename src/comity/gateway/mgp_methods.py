@@ -35,6 +35,7 @@ from comity.mcp.mgp import (
     version_remark,
 )
 from comity.policy.administration import GrantAdmin
+from comity.policy.risk import TrustLevel, expand_aliases
 from comity.servers.service import ServerService
 from comity.servers.supervisor import ServerTransition, UpstreamServer
 from comity.sessions.calls import ActiveCalls
@@ -100,15 +101,6 @@ class GatewayControl:
         return True
 
 
-_TRUST_LEVELS: Final = ("sandboxed", "standard", "trusted")
-_DEFAULT_TRUST_LEVEL: Final = "standard"
-_TRUST_LEVEL_ALIASES: Final = {
-    "core": "trusted",
-    "experimental": "sandboxed",
-    "untrusted": "sandboxed",
-}
-
-
 class _ServerFilterParams(Struct):
     extensions: list[str] = []
     permissions: list[str] = []
@@ -121,6 +113,8 @@ class ServerListing:
 
     id: str
     status: ServerLifecycleState
+    # The level in force, by which the risk of the server's tools is decided.
+    trust_level: TrustLevel
     tools: tuple[str, ...] = ()
     was_connected: bool = False
     own_statement: MgpStatement | None = None
@@ -142,17 +136,7 @@ class ServerListing:
             for each in (self.own_statement, self.operator_statement)
             if each is not None
         ]
-        return frozenset(name for names in known for name in names)
-
-    @property
-    def trust_level(self) -> str:
-        given = (
-            None if self.operator_statement is None else self.operator_statement.trust_level
-        ) or _DEFAULT_TRUST_LEVEL
-        claimed = (None if self.own_statement is None else self.own_statement.trust_level) or given
-        claimed = _TRUST_LEVEL_ALIASES.get(claimed, claimed)
-        # A server can lower its trust level, but never raise it above the operator's.
-        return min(given, claimed, key=_TRUST_LEVELS.index) if claimed in _TRUST_LEVELS else given
+        return frozenset(expand_aliases(name for names in known for name in names))
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -182,7 +166,9 @@ class ServerFilter:
             )
         except msgspec.ValidationError as error:
             raise MalformedMessage(f"filter: {error!s:.200}", INVALID_PARAMS) from None
-        return cls(frozenset(found.extensions), frozenset(found.permissions), found.status)
+        # MGP prints both `network` (§2.3) and `network.outbound` (§15.2) for one permission. (D-09)
+        permissions = frozenset(expand_aliases(found.permissions))
+        return cls(frozenset(found.extensions), permissions, found.status)
 
     def matches(self, server: ServerListing) -> bool:
         return (
@@ -313,6 +299,7 @@ class ServerStatusMethods:
         return ServerListing(
             server.name,
             server.state,
+            self._call_gate.trust_of(server.name),
             tuple(self._call_gate.usable_names(actor, EntryKind.TOOL, server.name)),
             was_connected=bool(reached.initialize_result or reached.discover_result),
             own_statement=reached.mgp_statement,

@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Raw
 
 from comity.catalog.access import Sees
-from comity.catalog.listing import KIND_OF_LIST, NAME_MEMBER_BY_KIND
+from comity.catalog.catalog import NAME_MEMBER_BY_KIND
+from comity.catalog.listing import KIND_OF_LIST
 from comity.errors import INVALID_PARAMS, METHOD_NOT_FOUND, MalformedMessage, Unavailable
 from comity.gateway.era_bridge import EraBridge
 from comity.gateway.method_access import (

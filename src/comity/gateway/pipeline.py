@@ -1,5 +1,6 @@
 """The call pipeline: the checks that every tool call passes before the gateway sends it."""
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -9,7 +10,13 @@ from comity.accounts.sign_in import Proceed
 from comity.approvals.model import ApprovalDecision
 from comity.approvals.pending_calls import CallHold, CallIntentRecorder, GoOn
 from comity.approvals.prompt_messages import PromptReply
-from comity.catalog.access import CatalogAccess, ToolReviewSource, ToolReviewStatus
+from comity.catalog.access import (
+    CatalogAccess,
+    ToolReviewSource,
+    ToolReviewStatus,
+    needs_confirmation,
+    not_ready,
+)
 from comity.catalog.catalog import Catalog
 from comity.catalog.definitions import UNLISTED_DEFINITION
 from comity.errors import (
@@ -29,9 +36,11 @@ from comity.mcp.jsonrpc import UNSET, Frame
 from comity.mcp.protocol import CALL_TOOL, CANCELLED
 from comity.mcp.refusals import Refusal
 from comity.policy.call_limiter import CallLimiter, CountOutcome
-from comity.policy.grants import Decision, Effect, Grant, TargetSpecificity
-from comity.policy.snapshot import RETRY_AFTER, PolicyEngine, PolicyGeneration
-from comity.sessions.calls import Call, CallSignIn
+from comity.policy.generation import PolicyGeneration
+from comity.policy.grants import Decision, Effect, Grant
+from comity.policy.risk import server_subject
+from comity.policy.snapshot import RETRY_AFTER, PolicyEngine
+from comity.sessions.calls import Call, CallDenial, CallSignIn
 from comity.sessions.sessions import Session
 from comity.views.service import ServedView
 from comity.views.tools import ViewTool
@@ -156,7 +165,7 @@ class OwnTasks(Protocol):
 class CallPlan:
     """All that the checks of a call need and that does not depend on its arguments.
 
-    Calls of one tool by one principal share it until the generation of the policy grows.
+    Calls of one tool by one principal share it while `CallGate` finds that it is current.
     """
 
     __slots__ = (
@@ -167,6 +176,7 @@ class CallPlan:
         "is_lasting",
         "review",
         "stages",
+        "subjects",
         "target",
         "view",
         "view_tool",
@@ -185,7 +195,10 @@ class CallPlan:
         self.check = check
         self.target = (entry.server, entry.name)
         self.stages: tuple[Stage, ...] = ()
+        # The number of the policy generation for which the plan is known to be right.
         self.generation = -1
+        # The subjects of grants on which the decision depends, and the subject of the server.
+        self.subjects: tuple[str, ...] = ()
         # Whether only a change can end what was decided, and not a point in time.
         self.is_lasting = False
         # The view at whose endpoint the call arrived, and the tool as the view shows it.
@@ -265,10 +278,19 @@ class CallPipeline:
         plan.stages = self._stages_of(plan, has_reply=False)
         return plan
 
+    def has_same_checks(self, plan: CallPlan) -> bool:
+        """Return whether a new plan with the same decision would have the same checks."""
+        checker, tools = self.argument_checker, self.tools
+        return (
+            (tools is None or tools.review_of(plan.entry) is plan.review)
+            and (checker is None or checker.check_for(plan.entry) is plan.check)
+            and self._stages_of(plan, has_reply=False) == plan.stages
+        )
+
     def _stages_of(self, plan: CallPlan, *, has_reply: bool) -> tuple[Stage, ...]:
         """Return the stages that apply. This is the order in which every call passes them."""
         scopes, review = self.scope_checker, plan.review
-        asks = has_reply or _needs_confirmation(plan.decision, review)
+        asks = has_reply or needs_confirmation(plan.decision, review)
         stages: tuple[tuple[Stage, bool], ...] = (
             (self._review, review is not None and review.refusal is not None),
             (self._count, self.limits is not None and self.limits.has_limits),
@@ -509,7 +531,7 @@ class CallPipeline:
             # The client brought a reply to an approval request. That reply decides, even if a grant
             # was added in the meantime.
             return True
-        needs_one = _needs_confirmation(plan.decision, plan.review)
+        needs_one = needs_confirmation(plan.decision, plan.review)
         return needs_one and not self._has_standing_answer(call, plan, arguments)
 
     def _has_standing_answer(self, call: Call, plan: CallPlan, arguments: object) -> bool:
@@ -524,14 +546,6 @@ class CallPipeline:
         if found is not None:
             call.permitted_by = found.id
         return found is not None
-
-
-def _needs_confirmation(decision: Decision | None, review: ToolReviewStatus | None) -> bool:
-    if review is None:
-        return decision is not None and decision.effect is Effect.ASK
-    if decision is None or decision.effect is Effect.ASK or review.is_always_confirmed:
-        return True
-    return review.must_be_confirmed and decision.level is not TargetSpecificity.OFFER
 
 
 _NO_APPROVER_REFUSAL: Final = Refusal(
@@ -605,13 +619,13 @@ type PlanKey = tuple[
 
 
 class PlanCache:
-    """The plans of recent calls, each until the generation of the policy grows."""
+    """The plans of recent calls. A new plan replaces the oldest one in a full cache."""
 
     def __init__(
         self, generation: PolicyGeneration, is_lasting: Callable[[Actor, CatalogEntry, str], bool]
     ) -> None:
         self.generation = generation
-        self.plans: dict[PlanKey, CallPlan] = {}
+        self.plans: OrderedDict[PlanKey, CallPlan] = OrderedDict()
         # Whether only a change can end what was decided about this tool, and not a point in time.
         self._is_lasting = is_lasting
 
@@ -626,7 +640,7 @@ class PlanCache:
             return
         plan.is_lasting = True
         if len(self.plans) >= MAX_PLANS:
-            self.plans.clear()
+            self.plans.popitem(last=False)
         self.plans[key] = plan
 
 
@@ -691,7 +705,14 @@ class CallGate(CatalogAccess):
         key = (actor.party, actor.groups, actor.permissions, actor.excluded, server, name)
         if cache is not None:
             plan = cache.plans.get(key)
-            if plan is not None and plan.generation == cache.generation.number:
+            if plan is not None and (
+                plan.generation == cache.generation.number
+                # Another server may have taken a name of the endpoint of all servers.
+                or (
+                    (bool(server) or self.catalog.find(EntryKind.TOOL, name or "") is plan.entry)
+                    and self._renews(cache, plan)
+                )
+            ):
                 self._policy_engine.require_fresh()
                 call.decision = plan.decision
                 return plan
@@ -701,8 +722,7 @@ class CallGate(CatalogAccess):
             entry = self.find_tool(call, server, name)
         else:
             entry = self.find(call, EntryKind.TOOL, name)
-        plan = self.pipeline.make_plan(entry, call.decision)
-        plan.generation = number
+        plan = self._make_plan(call, entry, number)
         # A name that several servers use means another tool once a time-limited denial ends.
         if cache is not None and (
             server
@@ -721,7 +741,10 @@ class CallGate(CatalogAccess):
         key = (actor.party, actor.groups, actor.permissions, actor.excluded, view.target, name)
         if cache is not None:
             plan = cache.plans.get(key)
-            if plan is not None and plan.generation == cache.generation.number:
+            if plan is not None and (
+                plan.generation == cache.generation.number
+                or (view.find(name or "") is plan.view_tool and self._renews(cache, plan))
+            ):
                 self._policy_engine.require_fresh()
                 call.decision = plan.decision
                 return plan
@@ -730,11 +753,52 @@ class CallGate(CatalogAccess):
         tool = None if name is None else view.find(name)
         entry = None if tool is None else tool.entry
         entry = self.find_in_view(call, EntryKind.TOOL, entry, name)
-        plan = self.pipeline.make_plan(entry, call.decision)
-        plan.generation, plan.view, plan.view_tool = number, view, tool
+        plan = self._make_plan(call, entry, number)
+        plan.view, plan.view_tool = view, tool
         if cache is not None:
             cache.put(key, actor, plan, view.name)
         return plan
+
+    def _make_plan(self, call: Call, entry: CatalogEntry, number: int) -> CallPlan:
+        """Return the plan for a call, from what is known at this number of the generation."""
+        plan = self.pipeline.make_plan(entry, call.decision)
+        plan.generation = number
+        plan.subjects = *call.client_stream.actor.subjects, server_subject(entry.server)
+        return plan
+
+    def _is_current(self, cache: PlanCache, plan: CallPlan) -> bool:
+        """Return whether a new plan for the same actor and entry would be equal to this one.
+
+        A plan is never stale, because nothing in it is taken on trust once the number has grown:
+
+        - The decision follows from the grants of the actor's subjects, the grants of all subjects
+          and the static rules. The generation notes the subjects of each change of a grant. Every
+          other change of these is one of everything.
+        - The entry, its review, the check of its arguments and the stages are derived again, and
+          must be the same objects. So a change at another server counts if it has an effect here,
+          as a tool whose name looks alike has on the review.
+        - A change of the server itself is noted for the subject of that server, whatever it was.
+        - Every other change voids all plans, as does a source that names no subjects.
+        - Time is not a change: `PlanCache.put` keeps no plan that it can end.
+
+        The number that counts is the one from before these checks, so a change that they bring
+        about is looked at by the next call.
+        """
+        entry = plan.entry
+        return (
+            cache.generation.is_unchanged_since(plan.generation, plan.subjects)
+            and self.catalog.find_own(entry.server, EntryKind.TOOL, entry.name) is entry
+            and self.pipeline.has_same_checks(plan)
+            and _is_in_view(plan)
+        )
+
+    def _renews(self, cache: PlanCache, plan: CallPlan) -> bool:
+        """Return whether a plan is current, and note that it is."""
+        number = cache.generation.number
+        if not self._is_current(cache, plan):
+            return False
+        plan.generation = number
+        return True
 
     def renew(self, call: Call, plan: CallPlan) -> CallPlan:
         """Return a plan for the same tool that is valid now, and note on the call what was decided.
@@ -745,7 +809,9 @@ class CallGate(CatalogAccess):
         cache, entry = self.plan_cache, plan.entry
         # A change while the plan is made voids it, so the number is read first.
         number = -1 if cache is None else cache.generation.number
-        is_unchanged = cache is not None and plan.generation == number
+        is_unchanged = cache is not None and (
+            plan.generation == number or self._is_current(cache, plan)
+        )
         if is_unchanged and plan.is_lasting:
             self._policy_engine.require_fresh()
             return plan
@@ -753,15 +819,17 @@ class CallGate(CatalogAccess):
             call.client_stream.actor, CALL_TOOL, entry.server, entry.name, call.view
         )
         if decision.effect is Effect.DENY:
+            call.denial = CallDenial(decision, entry.server, entry.name, is_listed=True)
             raise MalformedMessage("this call is no longer allowed", ACCESS_DENIED)
         call.decision = decision
         if is_unchanged and decision == plan.decision:
             return plan
         listed = self.catalog.find_own(entry.server, EntryKind.TOOL, entry.name)
         if (listed is None and entry.definition != UNLISTED_DEFINITION) or not _is_in_view(plan):
+            if listed is None and entry.server in self.catalog.starting_servers:
+                raise not_ready(entry.server)
             raise MalformedMessage("this tool is not available", TOOL_NOT_FOUND)
-        renewed = self.pipeline.make_plan(listed or entry, decision)
-        renewed.generation = number
+        renewed = self._make_plan(call, listed or entry, number)
         renewed.view, renewed.view_tool = plan.view, plan.view_tool
         return renewed
 

@@ -389,11 +389,11 @@ class RemoteCalls(ActiveCalls):
     ) -> Call:
         call = RemoteCall(frame, client_stream, client, self.now())
         call.active_calls = self
-        self._calls.add(call)
+        self._calls[call] = None
         return call
 
     def end(self, call: Call, outcome: str, answer: Frame | None) -> None:
-        self._calls.discard(call)
+        self._calls.pop(call, None)
 
 
 class RemoteCallHandler:

@@ -34,7 +34,8 @@ from comity.mcp.protocol import SEPARATOR, public_name
 from comity.mcp.refusals import Refusal
 from comity.policy.risk import ServerPolicy, ToolPolicy
 from comity.sessions.calls import Call, PendingMessage
-from comity.telemetry.metrics import ERROR, OK, MetricFamily
+from comity.telemetry.metrics import MetricFamily
+from comity.telemetry.outcomes import ERROR, OK
 from comity.toolkit.background import BackgroundTasks
 from comity.toolkit.resilience import Jitter, RetrySchedule
 

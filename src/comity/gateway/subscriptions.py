@@ -383,10 +383,11 @@ class ListSubscriptions:
             for name in METHOD_BY_FILTER
             if wanted.get(name) is not None and _is_true(wanted[name])
         }
-        uris = _uris(wanted)
+        reads = self._uri_filter(scope)
+        readable = [uri for uri in _uris(wanted) if reads(uri)]
         methods = frozenset(METHOD_BY_FILTER[name] for name in honoured)
-        if uris:
-            honoured["resourceSubscriptions"] = uris
+        if readable:
+            honoured["resourceSubscriptions"] = readable
         if self.events is not None and scope.is_for_all_servers:
             honoured |= await self.events.listen(call, frame, wanted.get(LISTENED))
             if call.client_stream.is_final:
@@ -405,8 +406,6 @@ class ListSubscriptions:
                 protocol.ACKNOWLEDGED, call.client_request_id, {"notifications": honoured}
             )
         )
-        reads = self._uri_filter(scope)
-        readable = [uri for uri in uris if reads(uri)]
         by_server = self._uris_by_server(scope, readable) if server is None else {server: readable}
         for name, named in by_server.items():
             if named:

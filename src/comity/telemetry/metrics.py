@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 from comity.errors import MalformedMessage
 from comity.mcp import eras, jsonrpc, protocol
 from comity.mcp.jsonrpc import Frame
+from comity.telemetry.outcomes import ERROR, OK, TOOL_ERROR, class_of
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 MAX_VALUE_LENGTH: Final = 128
@@ -138,10 +139,6 @@ OTHER: Final = "other"
 MOST_TOOLS: Final = 1000
 """The number of tools of one server with a counter of their own."""
 
-OK: Final = "ok"
-TOOL_ERROR: Final = "tool_error"
-ERROR: Final = "error"
-CANCELLED: Final = "cancelled"
 NO_ERROR: Final = b'"isError":false}}'
 """The usual end of a tool result without an error; no result with an error ends so."""
 
@@ -341,7 +338,7 @@ def label_of(method: str) -> str:
 
 def _by_outcome(counters: Iterable[tuple[Labels, CallCounter]]) -> list[Sample]:
     return [
-        ((*labels, ("outcome", outcome)), count)
+        ((*labels, ("class", class_of(outcome)), ("outcome", outcome)), count)
         for labels, tally in counters
         for outcome, count in tally.outcomes.items()
     ]
