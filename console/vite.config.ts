@@ -17,5 +17,12 @@ export default defineConfig({
     modulePreload: { polyfill: false },
   },
   server: { proxy: { "/api": "http://127.0.0.1:2664", "/login": "http://127.0.0.1:2664" } },
-  test: { environment: "jsdom", setupFiles: [path("src/test/setup.ts")], include: ["src/**/*.test.ts?(x)"] },
+  test: {
+    environment: "jsdom",
+    setupFiles: [path("src/test/setup.ts")],
+    include: ["src/**/*.test.ts?(x)"],
+    // The limit ends a test that hangs. A busy machine needs several seconds for one that does not.
+    testTimeout: 120_000,
+    hookTimeout: 120_000,
+  },
 });

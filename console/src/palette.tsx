@@ -33,7 +33,7 @@ export function Palette({ onClose, onHelp }: { onClose: () => void; onHelp: () =
       <Command label="Go to" className="palette" shouldFilter={false}>
         <Command.Input value={text} onValueChange={setText} placeholder="Go to a screen or a tool" data-focus />
         <Command.List>
-          <Command.Empty>Nothing fits.</Command.Empty>
+          <Command.Empty>{query.length < 2 || tools.isSuccess ? "Nothing fits." : tools.isError ? "The tools could not be searched." : "Searching the tools…"}</Command.Empty>
           <Command.Group heading="Screens">
             {SCREENS.filter((each) => fits(each.name)).map((each) => (
               <Command.Item key={each.path} value={`screen ${each.name}`} onSelect={run(() => go(each.path))}>

@@ -8,9 +8,8 @@ import { SCREENS, To, useGo } from "./navigate";
 import { Palette, ShortcutHelp } from "./palette";
 import { SignOutButton, useSession } from "./session";
 import { Icon, Mark } from "./ui/icons";
-import { Chip, type Tone } from "./ui/parts";
+import { Chip, Names, type Tone } from "./ui/parts";
 import { areShortcutsOn } from "./ui/shortcuts";
-import { visible } from "./ui/text";
 
 const ON_PHONE = new Set(["/", "/approvals", "/servers", "/audit"]);
 
@@ -66,7 +65,7 @@ export function Shell() {
           </button>
           {session.data && (
             <div className="small soft anywhere">
-              Signed in as <b>{visible(session.data.label || session.data.principal)}</b>
+              Signed in as <b><Names>{session.data.label || session.data.principal}</Names></b>
               <br />
               <SignOutButton className="button quiet small" />
             </div>

@@ -1,5 +1,6 @@
 """What an approver sees of a request, how requests are found, and approving with a rule."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from comity.policy.grants import Effect, Grant
 from comity.policy.risk import Risk
 from tests.conformance.governed import ADMIN
 from tests.support.inbox_scene import ANA, Scene, an_inbox
+from tests.support.visitor import SECONDS
 
 MODERATE: dict[str, Any] = {"risk": "moderate"}
 
@@ -147,3 +149,57 @@ async def test_a_rule_needs_admin_write_and_must_cover_the_call(scene: Scene) ->
 
 def moderate_subject(scene: Scene) -> dict[str, object]:
     return {**scene.new(1).about, **MODERATE}
+
+
+async def test_a_rule_for_a_request_that_is_over_is_refused_by_its_end(scene: Scene) -> None:
+    asked, ana = await scene.ask(1), scene.person(ANA)
+    await ana.http("POST", f"/api/approvals/{asked.id}/answer", {"verdict": "decline"})
+    word: Any = {"verdict": "accept", "rule": {}}
+    path = f"/api/approvals/{asked.id}/answer"
+    _, refused = await scene.person(ADMIN).http("POST", path, word)
+    assert f"already denied by {ANA}" in refused["error"]["message"]
+
+
+async def test_the_facts_of_a_request_outlive_the_connection_of_its_server(scene: Scene) -> None:
+    facts = {"description": "Writes a file.", "risk_reasons": ["it may destroy something"]}
+    about = {**scene.new().about, **facts, "client": "client 1.0"}
+    kept = await scene.ask(1, server="gone", tool="write", about=about)
+    older = await scene.ask(2, server="gone", tool="erase")
+    undescribed = await scene.ask(3, server="gone", about={**about, "description": ""})
+    admin = scene.person(ADMIN)
+    seen = [
+        (await admin.http("GET", f"/api/approvals/{each.id}"))[1]
+        for each in (kept, older, undescribed)
+    ]
+    assert seen[0]["tool_description"] == "Writes a file."
+    assert (seen[0]["risk_reasons"], seen[0]["client"]) == (facts["risk_reasons"], "client 1.0")
+    # Not known, and known to be empty, are two things.
+    assert [each["tool_description"] for each in seen[1:]] == [None, ""]
+    assert not any(each["is_tool_listed"] for each in seen)
+
+
+async def test_the_result_of_an_approved_call_is_read_by_those_who_took_part(
+    scene: Scene,
+) -> None:
+    await scene.governed.grant(Grant("agent:ci", CALL, "files/*", Effect.ASK))
+    agent = scene.governed.guest("agent:ci")
+    calling = asyncio.ensure_future(
+        agent.modern("tools/call", {"name": "files__write", "arguments": {"path": "a"}})
+    )
+    ana, admin = scene.person(ANA), scene.person(ADMIN)
+    async with asyncio.timeout(SECONDS):
+        while not (found := (await ana.http("GET", "/api/approvals"))[1]["approvals"]):
+            await asyncio.sleep(0.01)
+        path = f"/api/approvals/{found[0]['id']}"
+        assert (await ana.http("GET", path))[1]["result"] is None
+        await ana.http("POST", f"{path}/answer", {"verdict": "accept"})
+        answer = await calling
+        while (seen := (await ana.http("GET", path))[1])["result"] is None:
+            if "inputRequired" in str(answer) or "pending_approval" in str(answer):
+                params = {"name": "files__write", "arguments": {"path": "a"}}
+                answer = await agent.modern("tools/call", params)
+            await asyncio.sleep(0.01)
+    (block,) = answer["result"]["content"]
+    assert (seen["result"]["outcome"], seen["result"]["text"]) == ("done", block["text"])
+    assert (await admin.http("GET", path))[1]["result"]["text"] is None
+    assert (await admin.http("GET", path))[1]["result"]["outcome"] == "done"

@@ -10,7 +10,13 @@ from comity.approvals.client_prompts import (
     MAX_TASKS_PER_PRINCIPAL,
     TaskPrompt,
 )
-from comity.approvals.model import ApprovalDecision, ApprovalKind, ApprovalRequest, ApprovalState
+from comity.approvals.model import (
+    ApprovalAnswer,
+    ApprovalDecision,
+    ApprovalKind,
+    ApprovalRequest,
+    ApprovalState,
+)
 from comity.approvals.pending_calls import ApprovedCallSteps, PendingCalls
 from comity.approvals.presentation import ApprovalLinks
 from comity.approvals.service import ApprovalService
@@ -641,6 +647,19 @@ async def test_who_may_answer_for_itself_says_no_by_declining_the_page() -> None
         assert bed.runs == 0
 
 
+async def test_a_no_counts_where_another_node_took_a_yes_that_this_one_has_not_seen() -> None:
+    async with asking() as bed:
+        session, call, question, _ = await _elicited(bed, BEA, {})
+        request = await bed.open_ask()
+        # As another node does: this one is told later.
+        accepted = ApprovalAnswer(ANA.party, ApprovalDecision.ACCEPT, bed.approvals.clock())
+        assert await bed.asks.answer(request.id, accepted, request.expires_at, with_notice=False)
+        _answer(bed, session, question, {"action": "decline"})
+        await call.error()
+        assert (await bed.asks.get(request.id) or request).state is ApprovalState.WITHDRAWN
+        assert bed.runs == 0
+
+
 async def test_who_may_answer_for_itself_is_asked_by_a_form() -> None:
     async with asking() as bed:
         session, call, question, params = await _elicited(bed, BEA, {})
@@ -657,6 +676,24 @@ async def test_a_form_that_would_cut_the_arguments_is_not_shown() -> None:
         call = bed.call(session, BEA, arguments={"path": "x" * 20_000})
         _, params = await _asked(call)
         assert params["mode"] == "url"
+
+
+@pytest.mark.requirement("MCP-5.6-capability")
+@pytest.mark.parametrize("capabilities", [{}, {"roots": {}}, {"elicitation": {"voice": {}}}])
+async def test_a_client_without_elicitation_is_asked_nothing_about_its_call(
+    capabilities: Params,
+) -> None:
+    async with asking() as bed:
+        bed.grants.own.add(BEA.party)
+        session = await bed.front.client(**capabilities)
+        call = bed.call(session, BEA)
+        ask = await bed.open_ask()
+        await settled()
+        assert call.outbox.frames == []
+        assert bed.runs == 0
+        await bed.answer(by=ANA)
+        assert await call.result() == DONE
+        assert ask.asker == BEA.party
 
 
 async def test_an_agent_is_asked_by_no_form() -> None:

@@ -6,7 +6,7 @@ import hmac
 import json
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -156,7 +156,7 @@ async def test_a_link_asks_for_sign_in_and_only_its_person_can_answer(
         text = (await shown.body()).decode()
         assert shown.status == 200
         token = text.partition('name="t" value="')[2].partition('"')[0]
-        done = await scene.fill_in(path, {"t": token, "verdict": "accept"})
+        done = await scene.fill_in(path, {"t": token, "verdict": "accept", "word": "write"})
         assert done.status == 200
         assert await told.state(ask) is ApprovalState.APPROVED
 
@@ -179,7 +179,7 @@ async def test_the_session_of_its_person_opens_a_link_and_no_other_session_does(
         assert (shown.status, "files__write" in text) == (200, True)
         token = text.partition('name="t" value="')[2].partition('"')[0]
         # The form is bound to the session: without its cookie, or with another, it answers nothing.
-        form = {"t": token, "verdict": "accept"}
+        form = {"t": token, "verdict": "accept", "word": "write"}
         assert (await scene.fill_in(path, form)).status == 403
         assert (await scene.fill_in(path, form, cookie=cookies[BEN])).status == 403
         assert (await scene.fill_in(path, form, cookie=cookies[ANA])).status == 200
@@ -196,7 +196,7 @@ async def test_a_link_to_sign_in_with_answers_nothing_by_itself(
         path = link_for(notice, ANA)
         token = path.partition("?for=")[2]
         for place in (path, f"/approvals/{ask.id}?t={token}", f"/approvals/{ask.id}"):
-            reply = await scene.fill_in(place, {"t": token, "verdict": "accept"})
+            reply = await scene.fill_in(place, {"t": token, "verdict": "accept", "word": "write"})
             assert reply.status == 403
         for forged in (token[:-2] + "AA", scene.token(ask), "x"):
             reply = await scene.look(f"/approvals/{ask.id}?for={forged}")
@@ -219,7 +219,7 @@ async def test_a_webhook_that_asks_for_it_gets_links_that_answer(
         notice = (await told.heard(2))[-1]
         path = link_for(notice, ANA)
         token = path.partition("?t=")[2]
-        reply = await told.scene.fill_in(path, {"t": token, "verdict": "accept"})
+        reply = await told.scene.fill_in(path, {"t": token, "verdict": "accept", "word": "write"})
         assert reply.status == 200
         assert await told.state(ask) is ApprovalState.APPROVED
         assert (await told.heard(3))[-1]["type"] == "approval.answered"
@@ -316,6 +316,39 @@ async def test_a_forged_an_old_and_a_repeated_click_are_refused(
         found = await told.scene.approvals.store.get(ask.id)
         assert found is not None
         assert found.answers == ()
+
+
+@pytest.mark.timeout(120)
+async def test_a_forger_with_the_secret_answers_only_what_its_notifier_sent_and_once(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    """The signing secret of a notifier is worth the answers of its people to its messages."""
+    slack = a_slack(receiver, tmp_path)
+    narrow = replace(slack, name="narrow", servers=("other*",), users={"U111": ANA})
+    async with told_through(receiver, slack, narrow) as told:
+        ask = await told.scene.ask(quorum=2)
+        await told.heard(1)
+        # The secret is right, and Ana may answer. Another notifier sent the message.
+        for action in ("comity_approve", "comity_deny"):
+            assert (await told.click(ask, action=action, name="narrow")).status == 200
+        # Nor does a notifier answer for people whom only another one maps.
+        assert (await told.click(ask, "U333", name="narrow")).status == 200
+        for age in (301.0, -301.0):
+            assert (await told.click(ask, age=age)).status == 401
+        found = await told.scene.approvals.store.get(ask.id)
+        assert found is not None
+        assert found.answers == ()
+        # What is left to the forger: one answer for each person that the notifier maps. A signature
+        # counts once at all notifiers, so these have another time.
+        assert (await told.click(ask, age=60.0)).status == 200
+        assert (await told.click(ask, age=90.0)).status == 200
+        found = await told.scene.approvals.store.get(ask.id)
+        assert found is not None
+        assert [each.by for each in found.answers] == [ANA]
+        assert found.state is ApprovalState.PENDING
+        await told.heard(6)
+        refused = [each.json["text"] for each in receiver.heard if each.path == "/response"]
+        assert sum("has sent no message" in text for text in refused) == 2
 
 
 @pytest.mark.timeout(120)

@@ -73,7 +73,7 @@ async def test_a_button_answers_as_the_party_of_the_link(
     scene: Scene, verdict: str, ends: ApprovalState
 ) -> None:
     ask = await scene.ask()
-    fields = {"t": scene.token(ask), "verdict": verdict, "reason": " as agreed "}
+    fields = {"t": scene.token(ask), "verdict": verdict, "reason": " as agreed ", "word": "write"}
     reply = await scene.fill_in(f"/approvals/{ask.id}", fields)
     assert reply.status == 200
     assert "<form" not in await text(reply)
@@ -111,7 +111,9 @@ async def test_a_key_shows_the_ask_to_whoever_may_answer_it(scene: Scene) -> Non
     assert "files__write" in shown
     assert ana.key not in shown
     token = token_in(shown)
-    reply = await scene.fill_in(f"/approvals/{ask.id}", {"t": token, "verdict": "accept"})
+    reply = await scene.fill_in(
+        f"/approvals/{ask.id}", {"t": token, "verdict": "accept", "word": "write"}
+    )
     assert reply.status == 200
     assert await state(scene, ask) is ApprovalState.APPROVED
 
@@ -120,7 +122,7 @@ async def test_a_key_that_ends_in_between_answers_nothing(scene: Scene) -> None:
     ask, ana = await scene.ask(), scene.person()
     shown = await text(await scene.fill_in(f"/approvals/{ask.id}", {"key": ana.key}))
     scene.governed.given_out.revoke(ana.key)
-    fields = {"t": token_in(shown), "verdict": "accept"}
+    fields = {"t": token_in(shown), "verdict": "accept", "word": "write"}
     assert (await scene.fill_in(f"/approvals/{ask.id}", fields)).status == 403
     assert await state(scene, ask) is ApprovalState.PENDING
 
@@ -172,7 +174,7 @@ async def test_a_link_is_for_its_own_ask_party_and_time(scene: Scene) -> None:
     tampered = scene.token(ask)[:-4] + "AAAA"
     scene.person(BEN)
     for token in (scene.token(other), past, tampered, "x", scene.token(ask, "person:nobody")):
-        fields = {"t": token, "verdict": "accept"}
+        fields = {"t": token, "verdict": "accept", "word": "write"}
         for reply in (
             await scene.look(f"/approvals/{ask.id}?t={token}"),
             await scene.fill_in(f"/approvals/{ask.id}", fields),
@@ -200,7 +202,7 @@ async def test_a_link_ends_with_what_its_party_was(scene: Scene, change: str) ->
     else:
         await scene.governed.grant_only([])
     assert "Approve" not in await text(await scene.look(link))
-    fields = {"t": scene.token(ask, BEN), "verdict": "accept"}
+    fields = {"t": scene.token(ask, BEN), "verdict": "accept", "word": "write"}
     assert (await scene.fill_in(f"/approvals/{ask.id}", fields)).status >= 400
     assert await state(scene, ask) is ApprovalState.PENDING
 
@@ -222,7 +224,7 @@ async def test_no_page_of_elsewhere_presses_the_button(
     scene: Scene, headers: dict[str, str]
 ) -> None:
     ask = await scene.ask()
-    fields = {"t": scene.token(ask), "verdict": "accept"}
+    fields = {"t": scene.token(ask), "verdict": "accept", "word": "write"}
     reply = await scene.fill_in(f"/approvals/{ask.id}", fields, **headers)
     assert reply.status in (400, 403)
     assert await state(scene, ask) is ApprovalState.PENDING
@@ -274,14 +276,38 @@ async def test_a_form_that_says_neither_is_asked_to_choose(scene: Scene) -> None
     assert await state(scene, ask) is ApprovalState.PENDING
 
 
+@pytest.mark.parametrize("word", ["", "writ", "delete"])
+async def test_a_dangerous_call_is_approved_by_typing_its_tool(scene: Scene, word: str) -> None:
+    ask = await scene.ask()
+    fields = {"t": scene.token(ask), "verdict": "accept", "reason": "as agreed", "word": word}
+    reply = await scene.fill_in(f"/approvals/{ask.id}", fields)
+    shown = await text(reply)
+    assert reply.status == 400
+    assert "Type write to approve" in shown
+    assert 'value="as agreed"' in shown
+    assert await state(scene, ask) is ApprovalState.PENDING
+    # The operator API names the same word, so the console asks for it too.
+    _, found = await scene.person().http("GET", f"/api/approvals/{ask.id}")
+    assert found["confirmation_word"] == "write"
+
+
+async def test_a_moderate_call_needs_no_word(scene: Scene) -> None:
+    ask = await scene.approvals.open(a_question(scene.approvals, risk="moderate"))
+    shown = await text(await scene.look(f"/approvals/{ask.id}?t={scene.token(ask)}"))
+    assert 'name="word"' not in shown
+    fields = {"t": scene.token(ask), "verdict": "accept"}
+    assert (await scene.fill_in(f"/approvals/{ask.id}", fields)).status == 200
+    assert await state(scene, ask) is ApprovalState.APPROVED
+
+
 async def test_more_people_are_waited_for_where_they_are_needed(scene: Scene) -> None:
     ask = await scene.ask(quorum=2)
     scene.person(ADMIN)
     first = await scene.fill_in(
-        f"/approvals/{ask.id}", {"t": scene.token(ask), "verdict": "accept"}
+        f"/approvals/{ask.id}", {"t": scene.token(ask), "verdict": "accept", "word": "write"}
     )
     assert "More people must approve" in await text(first)
-    second = {"t": scene.token(ask, ADMIN), "verdict": "accept"}
+    second = {"t": scene.token(ask, ADMIN), "verdict": "accept", "word": "write"}
     assert "may run once" in await text(await scene.fill_in(f"/approvals/{ask.id}", second))
 
 
@@ -295,7 +321,9 @@ async def test_a_key_reaches_neither_log_nor_journal(
     journal.listeners.append(heard.append)
     shown = await text(await scene.fill_in(f"/approvals/{ask.id}", {"key": ana.key}))
     await scene.fill_in(f"/approvals/{ask.id}", {"key": ana.key[:-1] + "!"})
-    await scene.fill_in(f"/approvals/{ask.id}", {"t": token_in(shown), "verdict": "accept"})
+    await scene.fill_in(
+        f"/approvals/{ask.id}", {"t": token_in(shown), "verdict": "accept", "word": "write"}
+    )
     async with asyncio.timeout(20):
         await journal.flush()
     told = caplog.text + repr(heard)
@@ -317,7 +345,7 @@ async def test_in_local_mode_a_link_of_the_operator_needs_no_key() -> None:
         link = str((await made.json())["url"]).partition("?")[2]
         shown = await text(await visitor.send("GET", path=f"{page}?{link}"))
         assert "Approve" in shown
-        fields = f"t={token_in(shown)}&verdict=accept".encode()
+        fields = f"t={token_in(shown)}&verdict=accept&word=write".encode()
         form = {"content-type": "application/x-www-form-urlencoded"}
         passed_on = {**form, "x-forwarded-for": "192.0.2.1"}
         refused = await visitor.send("POST", passed_on.items(), fields, page)

@@ -102,7 +102,16 @@ async def test_a_person_reads_and_approves(
     await page.screenshot(path=tmp_path / f"asked-{size['width']}-{scheme}.png", full_page=True)
     assert await state(scene, ask) is ApprovalState.PENDING
     await page.fill("#reason", "checked with the team")
-    await page.click("text=Approve")
+    await page.click("button.yes")
+    await page.wait_for_selector("text=Nothing is approved yet")
+    assert await state(scene, ask) is ApprovalState.PENDING
+    assert await page.input_value("#reason") == "checked with the team"
+    # The browser notes the status of the refusal, which is the only complaint.
+    assert [each for each in complaints if "400" not in each] == []
+    complaints.clear()
+    await page.fill("#word", "write")
+    await page.screenshot(path=tmp_path / f"typed-{size['width']}-{scheme}.png", full_page=True)
+    await page.click("button.yes")
     await page.wait_for_selector("text=You approved it")
     await page.screenshot(path=tmp_path / f"done-{size['width']}-{scheme}.png", full_page=True)
     assert await state(scene, ask) is ApprovalState.APPROVED

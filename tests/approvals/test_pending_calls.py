@@ -221,13 +221,20 @@ async def test_who_waits_too_long_is_told_to_call_again_and_that_runs_once() -> 
         refusal = await bed.call(session).refusal()
         ask = await bed.open_ask()
         assert refusal["error_type"] == "pending_approval"
-        assert refusal["retryable"] is True
+        # The same call waits again, so it may be made at once.
+        assert (refusal["retryable"], refusal["retry_after_ms"]) == (True, 1000)
         details = refusal["details"]
         assert isinstance(details, dict)
         assert details["approval_id"] == ask.id
         assert details["url"] == f"/approvals/{ask.id}"
         again = await bed.call(session).refusal()
         assert again["details"] == details
+        (content,) = cast("list[dict[str, str]]", (await bed.call(session).result())["content"])
+        text = content["text"]
+        assert text.count("has not run") == 1
+        assert text.count("waits for approval") == 1
+        assert "again, at once if you like" in text
+        assert "earliest" not in text
         await bed.answer()
         assert await bed.call(session).result() == DONE
         assert kind_of(await bed.call(session).error()) == "pending_approval"

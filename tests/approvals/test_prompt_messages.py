@@ -40,6 +40,7 @@ def _request(**members: object) -> jsonrpc.Frame:
     )
 
 
+@pytest.mark.requirement("MCP-5.6-capability")
 @pytest.mark.parametrize(
     ("declared", "modes"),
     [

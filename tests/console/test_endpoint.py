@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comity.console.endpoint import CONSOLE_PATH, ConsoleFiles, redirect_to_console
+from comity.console.endpoint import CONSOLE_PATH, NO_CONSOLE, ConsoleFiles, redirect_to_console
 from comity.errors import MalformedMessage
 
 INDEX = b"<!doctype html><title>Comity</title>"
@@ -63,6 +63,8 @@ async def test_the_policy_allows_no_inline_script_no_frame_and_no_other_host(
     assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
     assert rules["frame-ancestors"] == rules["base-uri"] == "'none'"
     assert rules["require-trusted-types-for"] == "'script'"
+    # One policy and no second one of its name: 'allow-duplicates' is missing.
+    assert rules["trusted-types"] == "comity-worker"
     assert "unsafe" not in policy
     assert "http" not in policy
     assert headers[b"x-frame-options"] == b"DENY"
@@ -114,10 +116,22 @@ async def test_a_post_is_refused_and_a_head_has_no_body(files: ConsoleFiles) -> 
     assert headers[b"content-length"] == b"%d" % len(INDEX)
 
 
-async def test_a_package_without_a_build_has_no_console(tmp_path: Path) -> None:
+async def test_a_package_without_a_build_says_so_at_the_address_of_the_console(
+    tmp_path: Path,
+) -> None:
     files = ConsoleFiles(tmp_path / "absent")
     assert not files.is_built
-    assert files.endpoints == {}
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {"method": "GET", "path": CONSOLE_PATH, "headers": []}
+    await files.endpoints[CONSOLE_PATH](scope, {}, never, send)
+    assert sent[0]["status"] == 404
+    page = sent[1]["body"].decode()
+    assert NO_CONSOLE in page
+    assert "pip install comity" in page
 
 
 async def test_a_browser_is_led_to_the_console_and_a_program_is_not() -> None:

@@ -59,6 +59,40 @@ const seen = e => window.failures.push(e.violatedDirective);
 document.addEventListener('securitypolicyviolation', seen);
 """
 
+_RECORD_POLICIES = """
+window.policies = [];
+const create = TrustedTypePolicyFactory.prototype.createPolicy;
+TrustedTypePolicyFactory.prototype.createPolicy = function (name, rules) {
+  const policy = create.call(this, name, rules);
+  const address = String(policy.createScriptURL("https://evil.example/x.js"));
+  window.policies.push([name, Object.keys(rules).join(), address]);
+  return policy;
+};
+"""
+_ATTEMPTS = """async () => {
+  const same = (text) => text;
+  const rules = { createHTML: same, createScript: same, createScriptURL: same };
+  const attempts = {
+    "same policy": () => trustedTypes.createPolicy("comity-worker", rules),
+    "other policy": () => trustedTypes.createPolicy("other", rules),
+    "default policy": () => trustedTypes.createPolicy("default", rules),
+    "service worker": () => navigator.serviceWorker.register("/console/worker.js"),
+    "worker": () => new Worker("/console/worker.js"),
+    "script": () => { document.createElement("script").src = "/console/worker.js"; },
+    "html": () => { document.createElement("p").innerHTML = "<b>text</b>"; },
+  };
+  const outcomes = {};
+  for (const [name, attempt] of Object.entries(attempts)) {
+    try {
+      await attempt();
+      outcomes[name] = "done";
+    } catch (error) {
+      outcomes[name] = error.name;
+    }
+  }
+  return outcomes;
+}"""
+
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.asyncio(loop_scope="module"),
@@ -206,6 +240,21 @@ async def test_hostile_owners_and_scopes_of_accounts_are_shown_as_text(
         await is_clean(ana.page)
     world.realm.more_scopes = ""
     assert ana.complaints == []
+
+
+async def test_a_script_in_the_page_makes_no_policy_and_names_no_worker(
+    world: World, browser: Browser
+) -> None:
+    """The console makes the one policy that there is, and it gives a constant address."""
+    ana = await sign_in(browser, world)
+    await ana.page.add_init_script(_RECORD_POLICIES)
+    await ana.open("/approvals")
+    await ana.page.get_by_role("heading", level=1).wait_for()
+    policies = await ana.page.evaluate("window.policies")
+    assert policies == [["comity-worker", "createScriptURL", "/console/worker.js"]]
+    outcomes = await ana.page.evaluate(_ATTEMPTS)
+    assert outcomes == dict.fromkeys(outcomes, "TypeError")
+    assert "same policy" in outcomes
 
 
 @pytest.mark.parametrize("place", range(0, 100, 9))

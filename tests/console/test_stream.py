@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from comity.approvals.call_results import ApprovedCallResult, CallResults
 from comity.cluster.in_process import MemoryBus, MemoryBusHub
 from comity.console import samples
 from comity.console.cluster import ConsoleBus
@@ -20,17 +21,20 @@ from comity.console.samples import (
     sample_view,
 )
 from comity.console.stream import ChangeHint, HintBuffer, HintStream, HintTopic
-from comity.errors import ACCESS_DENIED
+from comity.errors import ACCESS_DENIED, PENDING_APPROVAL, TOOL_DISABLED
 from comity.http import event_stream
 from comity.mcp.framing import SseParser
 from comity.policy.grants import Effect, Grant
 from comity.telemetry.metrics import CallMetrics
+from comity.telemetry.outcomes import OutcomeClass
 from tests.conformance.governed import ADMIN, Guest
 from tests.support.credentials import bearer
 from tests.support.inbox_scene import ANA, BEN, Scene, an_inbox
+from tests.support.noted import NOON
 from tests.support.visitor import SECONDS, Reply
 
 TOOL_PARAMS: Any = b'{"name":"write"}'
+RESULT = ApprovedCallResult("ask", OutcomeClass.DONE, "refunded 40 EUR", NOON, 300)
 
 
 @pytest.fixture
@@ -158,16 +162,25 @@ def make_sampler(node: str, metrics: CallMetrics) -> TrafficSampler:
     return TrafficSampler(node, lambda: metrics, lambda: 3, lambda: (0, 0))
 
 
-async def test_a_sample_counts_what_happened_since_the_one_before() -> None:
+async def test_a_sample_counts_how_calls_ended_since_the_one_before() -> None:
     metrics = CallMetrics(lambda server, tool: True)
     sampler = make_sampler("a", metrics)
     metrics.at("files").add("tools/call", TOOL_PARAMS, "write", "ok", 0.004)
     await sampler.take(SAMPLE_SECONDS)
-    for outcome in ("ok", "tool_error", ACCESS_DENIED.error_type):
+    for fault in ("ok", "tool_error", ACCESS_DENIED, PENDING_APPROVAL, TOOL_DISABLED):
+        outcome = fault if isinstance(fault, str) else fault.error_type
         metrics.at("files").add("tools/call", TOOL_PARAMS, "write", outcome, 0.004)
     taken = await sampler.take(2 * SAMPLE_SECONDS)
-    assert (taken.calls, taken.refused, taken.failed, taken.waiting) == (3, 1, 1, 3)
     view = sample_view([taken])
+    assert (view["calls"], view["waiting"]) == (5, 3)
+    # A call that waits for a person is not denied, and neither is one that nobody can make.
+    assert {name: count for name, count in view["outcomes"].items() if count} == {
+        "done": 1,
+        "failed": 1,
+        "denied": 1,
+        "waiting": 1,
+        "withheld": 1,
+    }
     assert view["p50_ms"] is not None
     assert 2.5 <= view["p50_ms"] <= 5
 
@@ -175,6 +188,7 @@ async def test_a_sample_counts_what_happened_since_the_one_before() -> None:
 async def test_a_sample_of_another_version_is_dropped() -> None:
     sampler = make_sampler("a", CallMetrics(lambda server, tool: True))
     sampler.keep(TrafficSample("other", SAMPLE_SECONDS, buckets=(0,) * (BUCKETS + 1)))
+    sampler.keep(TrafficSample("newer", SAMPLE_SECONDS, outcomes=(0,)))
     sampler.keep(TrafficSample("b", SAMPLE_SECONDS))
     await sampler.take(SAMPLE_SECONDS)
     assert set(sampler.latest()) == {"a", "b"}
@@ -212,21 +226,24 @@ async def test_every_node_answers_with_the_sum_and_hears_the_hints_of_the_others
     heard: list[ChangeHint] = []
     samplers = [make_sampler(name, CallMetrics()) for name in ("a", "b")]
     buses: list[ConsoleBus] = []
-    for sampler in samplers:
+    results = [CallResults(lambda: NOON) for _ in samplers]
+    for sampler, kept in zip(samplers, results, strict=True):
         bus = MemoryBus(network)
         await bus.open()
         stream: Any = SimpleNamespace(publish=heard.append)
-        buses.append(ConsoleBus(bus, "test", stream, sampler))
+        buses.append(ConsoleBus(bus, "test", stream, sampler, kept))
     async with buses[0].running(), buses[1].running(), asyncio.timeout(SECONDS):
         samplers[0].watchers[-1](TrafficSample("a", 5, calls=4))
         samplers[0].keep(TrafficSample("a", 5, calls=4))
         samplers[1].keep(TrafficSample("b", 5, calls=1))
         buses[0].on_hint(ChangeHint(HintTopic.SERVERS, "files"))
         buses[0].on_hint(ChangeHint(HintTopic.GRANTS, "sent by the store"))
-        while not heard or samplers[1].sum_at(5)["calls"] != 5:
+        results[0].add(RESULT)
+        while not heard or not results[1].get("ask") or samplers[1].sum_at(5)["calls"] != 5:
             await asyncio.sleep(0)
         assert heard == [ChangeHint(HintTopic.SERVERS, "files")]
         assert [each["calls"] for each in samplers[1].series(6)] == [5]
+        assert results[1].get("ask") == RESULT
 
 
 async def test_the_overview_counts_open_requests_and_servers(scene: Scene) -> None:

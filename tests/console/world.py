@@ -60,6 +60,9 @@ NEEDS_BROWSER = (
 SECONDS = 40.0
 """Nothing here is measured: what has not come after this time does not come."""
 
+APPROVAL_SECONDS = 240.0
+"""How long a call waits for a person, who takes several steps of up to `SECONDS` before."""
+
 DESK = (1280, 900)
 PHONE = (390, 844)
 
@@ -91,7 +94,7 @@ class World:
         headers = {"authorization": f"Bearer {self.keys[key]}"}
         async with httpx2.AsyncClient(headers=headers, timeout=None) as http:
             where = streamable_http_client(f"{self.origins[node]}/mcp", http_client=http)
-            async with Client(where, mode="legacy") as client, asyncio.timeout(SECONDS):
+            async with Client(where, mode="legacy") as client, asyncio.timeout(APPROVAL_SECONDS):
                 return text_of(await client.call_tool(tool, arguments or {}))
 
     async def api(
@@ -176,7 +179,10 @@ heartbeat_interval = "300ms"
 dead_after = "2s"
 lease_ttl = "8s"
 [approvals]
-client_wait = "60s"
+client_wait = "{APPROVAL_SECONDS:.0f}s"
+[[approvals.clients]]
+name = "mcp"
+wait = "{APPROVAL_SECONDS:.0f}s"
 [[servers]]
 id = "example"
 command = "{EXAMPLE["command"]}"

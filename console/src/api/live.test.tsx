@@ -1,5 +1,6 @@
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
 import { act, render, screen } from "@testing-library/react";
+import { useEffect } from "react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { LiveProvider, useLive } from "./live";
 
@@ -26,7 +27,14 @@ class FakeEventSource extends EventTarget {
 const reads = { servers: 0, session: 0 };
 
 function Reader() {
-  const { connection, setPaused } = useLive();
+  const { connection, setPaused, listen } = useLive();
+  useEffect(
+    () =>
+      listen(() => {
+        throw new TypeError("Illegal constructor");
+      }),
+    [listen],
+  );
   useQuery({ queryKey: ["servers"], queryFn: async () => ++reads.servers });
   useQuery({ queryKey: ["session"], queryFn: async () => ++reads.session });
   return (
@@ -77,6 +85,16 @@ describe("the event stream", () => {
     await wait(1_500);
     expect(reads.servers).toBe(3);
     expect(FakeEventSource.made).toHaveLength(1);
+  });
+
+  it("reads a topic again although a listener of its hints throws", async () => {
+    const report = vi.fn();
+    vi.stubGlobal("reportError", report);
+    act(() => last().onmessage(new MessageEvent("message", { data: '{"topic":"tools"}' })));
+    await wait(1_500);
+    // A changed tool also changes what the lists of servers count.
+    expect(reads.servers).toBe(2);
+    expect(report).toHaveBeenCalledOnce();
   });
 
   it("is opened again after a refusal, which the browser does not try again", async () => {

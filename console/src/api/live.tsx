@@ -7,6 +7,8 @@ const LEAST_RECONNECT_MS = 2_000;
 /** Browsers that lost the same gateway do not come back at the same moment. */
 const RECONNECT_JITTER_MS = 3_000;
 const EVERY_TOPIC = "";
+/** A changed definition of a tool also changes what the lists of servers count, and a request what the overview counts. */
+const ALSO_READ: Record<string, string[]> = { tools: ["servers"], approvals: ["metrics"] };
 
 type Connection = "connecting" | "live" | "lost" | "paused";
 type Listener = (hint: Hint) => void;
@@ -34,8 +36,8 @@ export function LiveProvider({ children }: { children: ReactNode }) {
     const take = (event: MessageEvent<string>) => {
       const hint = readHint(event.data);
       if (hint === null) return;
-      for (const listener of listeners.current) listener(hint);
-      refresher.add(hint.topic);
+      for (const topic of [hint.topic, ...(ALSO_READ[hint.topic] ?? [])]) refresher.add(topic);
+      for (const listener of listeners.current) callListener(listener, hint);
     };
     // A browser gives up after an answer other than 200, and does not say which one it was. With
     // ended credentials, reading the session leads to the sign-in.
@@ -82,6 +84,15 @@ export function LiveProvider({ children }: { children: ReactNode }) {
     [isPaused, state],
   );
   return <LiveContext.Provider value={live}>{children}</LiveContext.Provider>;
+}
+
+/** Call a listener whose failure is reported, and stops neither the others nor the reading. */
+function callListener(listener: Listener, hint: Hint) {
+  try {
+    listener(hint);
+  } catch (problem) {
+    reportError(problem);
+  }
 }
 
 function readHint(text: string): Hint | null {

@@ -5,7 +5,7 @@ import { api, data, type Schemas } from "../api/client";
 import { at, To, useFilters } from "../navigate";
 import { useMayWrite, useSession } from "../session";
 import { VirtualList, type Column } from "../ui/list";
-import { Chip, Code, Confirm, CopyButton, Dialog, Empty, Facts, Loading, Problem, SearchBox, Time, Words, type Tone } from "../ui/parts";
+import { Chip, Code, Confirm, CopyButton, Dialog, Facts, Loading, NoRows, Problem, SearchBox, Time, Words, type Tone } from "../ui/parts";
 import { Tabs } from "../ui/tabs";
 import { visible } from "../ui/text";
 
@@ -58,11 +58,11 @@ function Principals() {
   return (
     <>
       <SearchBox label="Filter principals" value={search} onChange={setSearch} />
-      <Problem error={list.error} />
-      {list.isPending ? (
-        <Loading what="principals" />
-      ) : rows.length === 0 ? (
-        <Empty>No principals yet. Run <code>comity principals create</code>, or let people sign in.</Empty>
+      <Problem error={list.error} retry={() => void list.refetch()} />
+      {rows.length === 0 ? (
+        <NoRows list={list} what="principals">
+          {search ? "No principal fits." : <span>No principals yet. Run <code>comity principals create</code>, or let people sign in.</span>}
+        </NoRows>
       ) : (
         <VirtualList label="Principals" rows={rows} columns={columns} keyOf={(row) => row.id} onOpen={setOpen} isMore={list.hasNextPage} onMore={() => list.isFetchingNextPage || void list.fetchNextPage()} />
       )}
@@ -116,8 +116,8 @@ function PrincipalDialog({ principal, onClose }: { principal: Principal; onClose
 function Groups() {
   const list = useQuery({ queryKey: ["principals", "groups"], queryFn: () => data(api.GET("/api/groups")) });
   if (list.isPending) return <Loading what="groups" />;
-  if (list.error || !list.data) return <Problem error={list.error} />;
-  if (list.data.groups.length === 0) return <Empty>No groups yet. They come from the sign-in of people (groups_claim) or from SCIM.</Empty>;
+  if (list.error || !list.data) return <Problem error={list.error} retry={() => void list.refetch()} />;
+  if (list.data.groups.length === 0) return <NoRows list={list} what="groups">No groups yet. They come from the sign-in of people (groups_claim) or from SCIM.</NoRows>;
   return (
     <div className="grid">
       {list.data.groups.map((group) => (
@@ -193,7 +193,6 @@ function Grants() {
   });
   const words = search.toLowerCase();
   const grants = (list.data?.pages.flatMap((page) => page.grants) ?? []).filter((each) => `${each.subject} ${each.verb} ${each.target} ${each.effect}`.toLowerCase().includes(words));
-  if (list.isPending) return <Loading what="grants" />;
   return (
     <>
       <div className="bar">
@@ -204,8 +203,16 @@ function Grants() {
           </button>
         )}
       </div>
-      <Problem error={list.error} />
-      <div className="card">{grants.length ? <GrantTable grants={grants} onDelete={mayWrite ? setDoomed : undefined} /> : <Empty>No grants fit.</Empty>}</div>
+      <Problem error={list.error} retry={() => void list.refetch()} />
+      {grants.length > 0 ? (
+        <div className="card">
+          <GrantTable grants={grants} onDelete={mayWrite ? setDoomed : undefined} />
+        </div>
+      ) : (
+        <NoRows list={list} what="grants">
+          {list.hasNextPage ? "None of these grants fit. More grants follow." : "No grants fit."}
+        </NoRows>
+      )}
       {list.hasNextPage && (
         <button type="button" className="button" onClick={() => void list.fetchNextPage()} disabled={list.isFetchingNextPage}>
           More grants
@@ -422,8 +429,8 @@ function Keys() {
           </button>
         </div>
       )}
-      <Problem error={list.error} />
-      {list.isPending ? <Loading what="keys" /> : rows.length === 0 ? <Empty>No keys yet.</Empty> : (
+      <Problem error={list.error} retry={() => void list.refetch()} />
+      {rows.length === 0 ? <NoRows list={list} what="keys">No keys yet.</NoRows> : (
         <VirtualList label="Keys" rows={rows} columns={columns} keyOf={(row) => row.id} onOpen={(row) => mayWrite && !row.revoked_at && setDoomed(row)} isMore={list.hasNextPage} onMore={() => list.isFetchingNextPage || void list.fetchNextPage()} />
       )}
       {isNew && <NewKey onClose={() => setNew(false)} onMade={setMade} />}
@@ -512,12 +519,12 @@ function Sessions() {
     onSuccess: () => queries.invalidateQueries({ queryKey: ["grants", "sessions"] }),
   });
   if (list.isPending) return <Loading what="sessions" />;
-  if (list.error || !list.data) return <Problem error={list.error} />;
+  if (list.error || !list.data) return <Problem error={list.error} retry={() => void list.refetch()} />;
   const sessions = list.data.sessions ?? [];
   return (
     <div className="card">
       <Problem error={revoke.error} />
-      {sessions.length === 0 && <Empty>Nobody is signed in.</Empty>}
+      {sessions.length === 0 && <NoRows list={list} what="sessions">Nobody is signed in.</NoRows>}
       <ul className="rowlist">
         {sessions.map((each) => (
           <li key={each.id}>
@@ -545,8 +552,8 @@ function Suggestions() {
     onSuccess: () => queries.invalidateQueries({ queryKey: ["grants"] }),
   });
   if (list.isPending) return <Loading what="suggestions" />;
-  if (list.error || !list.data) return <Problem error={list.error} />;
-  if (list.data.suggestions.length === 0) return <Empty>No suggestions. Comity suggests a grant after people approved the same kind of call several times.</Empty>;
+  if (list.error || !list.data) return <Problem error={list.error} retry={() => void list.refetch()} />;
+  if (list.data.suggestions.length === 0) return <NoRows list={list} what="suggestions">No suggestions. Comity suggests a grant after people approved the same kind of call several times.</NoRows>;
   return (
     <div className="list">
       <Problem error={decide.error} />

@@ -5,7 +5,7 @@ import { api, data, type Schemas } from "../api/client";
 import { at, useFilters } from "../navigate";
 import { useSession } from "../session";
 import { VirtualList, type Column } from "../ui/list";
-import { Chip, Confirm, Dialog, Empty, Facts, Loading, Problem, SearchBox, Time, Words, type Tone } from "../ui/parts";
+import { Chip, Confirm, Dialog, Facts, NoRows, Problem, SearchBox, Time, Words, type Tone } from "../ui/parts";
 import { visible } from "../ui/text";
 
 type Account = Schemas["AccountView"];
@@ -71,10 +71,8 @@ export function Accounts() {
       )}
       <WaitingSignIns servers={servers} />
       <ServersToConnect servers={servers.filter((each) => each.may_connect && !each.connected)} />
-      {list.isPending ? (
-        <Loading what="accounts" />
-      ) : rows.length === 0 ? (
-        <Empty>
+      {rows.length === 0 ? (
+        <NoRows list={list} what="accounts">
           {wanted ? (
             "No account fits this filter."
           ) : (
@@ -83,7 +81,7 @@ export function Accounts() {
               <span>A server that uses OAuth appears here as soon as it demands a sign-in.</span>
             </>
           )}
-        </Empty>
+        </NoRows>
       ) : (
         <VirtualList label="Accounts" rows={rows} columns={COLUMNS} keyOf={(row) => row.id} onOpen={setOpen} total={accounts.length} />
       )}

@@ -1,29 +1,18 @@
 // The approval requests: a list that can be answered by keyboard, and one request with all that an
 // approver needs. The buttons come first and stay in view.
-import { useQuery } from "@tanstack/react-query";
 import { useParams } from "@tanstack/react-router";
-import { useEffect } from "react";
+import { useEffect, useRef } from "react";
 import { api, data, type Schemas } from "../api/client";
 import { usePages } from "../api/pages";
 import { at, useFilters, useGo } from "../navigate";
-import { Chip, Empty, Loading, Problem, Risk, SearchBox, Select, Time, Words, type Tone } from "../ui/parts";
+import { Chip, NoRows, Problem, Risk, SearchBox, Select, Time, Words } from "../ui/parts";
 import { useIsPhone, VirtualList, type Column } from "../ui/list";
 import { brief, visible } from "../ui/text";
 import { ApprovalDetail } from "./approval";
+import { APPROVAL_TONES, approvalWord } from "./approval-tones";
 import { NotificationSwitch } from "./notify";
 
 type Approval = Schemas["ApprovalView"];
-
-export const APPROVAL_TONES: Record<string, Tone> = {
-  pending: "warn",
-  deferred: "warn",
-  approved: "good",
-  consumed: "good",
-  denied: "bad",
-  expired: "",
-  cancelled: "",
-  withdrawn: "",
-};
 
 const STATES = [
   ["", "Open"],
@@ -34,7 +23,7 @@ const STATES = [
 ] as const;
 
 /** The arguments of a call in one line. */
-function argumentsOf(request: Approval): string {
+export function argumentsOf(request: Approval): string {
   const given = request.about.arguments;
   if (typeof given !== "object" || given === null) return "";
   return brief(Object.entries(given).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(" "), 120);
@@ -50,7 +39,7 @@ const COLUMNS: Column<Approval>[] = [
 const NARROW = COLUMNS.slice(0, 2);
 const CLOSED_COLUMNS: Column<Approval>[] = [
   COLUMNS[0]!,
-  { name: "State", width: "7.5rem", cell: (row) => <Chip tone={APPROVAL_TONES[row.state] ?? ""}>{row.state}</Chip>, onPhone: true },
+  { name: "State", width: "7.5rem", cell: (row) => <Chip tone={APPROVAL_TONES[row.state] ?? ""}>{approvalWord(row.state)}</Chip>, onPhone: true },
   ...COLUMNS.slice(2),
 ];
 
@@ -73,14 +62,13 @@ export function Approvals() {
   });
   const total = pages[0]?.total;
   const open = (row: Approval) => go(at.approval(row.id), { state, search });
-  const next = () => {
-    const place = rows.findIndex((each) => each.id === id);
-    const other = rows[place + 1] ?? rows[place - 1];
-    // Far down, the list does not follow the hints. The answered request must leave it.
-    void list.refetch();
-    if (other) open(other);
-    else go("/approvals", { state, search });
-  };
+  // An answered request leaves the list of open ones. The one that took its place comes next.
+  const place = useRef(0);
+  const here = rows.findIndex((each) => each.id === id);
+  if (here >= 0) place.current = here;
+  const other = here >= 0 ? (rows[here + 1] ?? rows[here - 1]) : (rows[place.current] ?? rows[place.current - 1]);
+  // Far down, the list does not follow the hints, so it is read again after an answer.
+  const onAnswered = () => void list.refetch();
   // An empty page may have a next one: the reader may not see all requests.
   useEffect(() => {
     if (rows.length === 0) readMore();
@@ -102,15 +90,13 @@ export function Approvals() {
         </>
       )}
       <div className={id && !isPhone ? "split approvals-split" : ""}>
-        {id && <ApprovalDetail key={id} id={id} onDone={next} onBack={() => go("/approvals", { state, search })} />}
+        {id && <ApprovalDetail key={id} id={id} onAnswered={onAnswered} onNext={other && (() => open(other))} onBack={() => go("/approvals", { state, search })} />}
         {showsList &&
-          (list.isPending ? (
-            <Loading what="requests" />
-          ) : rows.length === 0 ? (
-            <Empty>
-              <b>{state ? "No request fits." : "Nothing waits for you."}</b>
-              {!state && <span>A call that needs a person appears here, on any node, without a reload.</span>}
-            </Empty>
+          (rows.length === 0 ? (
+            <NoRows list={list} what="requests" isMore={hasMore}>
+              <b>{state || search ? "No request fits." : "Nothing waits for you."}</b>
+              {!state && !search && <span>A call that needs a person appears here, on any node, without a reload.</span>}
+            </NoRows>
           ) : (
             <VirtualList
               label="Approval requests"
@@ -128,46 +114,5 @@ export function Approvals() {
           ))}
       </div>
     </div>
-  );
-}
-
-/** The newest open requests, for the overview. */
-export function NeedsYou() {
-  const go = useGo();
-  const list = useQuery({ queryKey: ["approvals", "newest"], queryFn: () => data(api.GET("/api/approvals", { params: { query: { limit: 5 } } })) });
-  const rows = list.data?.approvals ?? [];
-  return (
-    <section className="card" aria-label="Needs you">
-      <div className="head">
-        <h2>Needs you</h2>
-        {(list.data?.total ?? 0) > rows.length && (
-          <button type="button" className="button quiet" onClick={() => go("/approvals")}>
-            All {list.data?.total}
-          </button>
-        )}
-      </div>
-      <Problem error={list.error} />
-      {rows.length === 0 && !list.isPending && <p className="soft">Nothing waits for an answer.</p>}
-      <ul className="rowlist">
-        {rows.map((each) => (
-          <li key={each.id}>
-            <a
-              href={`/console${at.approval(each.id)}`}
-              onClick={(event) => {
-                event.preventDefault();
-                go(at.approval(each.id));
-              }}
-            >
-              {visible(each.summary)}
-            </a>
-            <Risk level={each.risk} />
-            <span className="mono soft clip">{argumentsOf(each)}</span>
-            <span className="soft small">
-              <Time at={each.created_at} />
-            </span>
-          </li>
-        ))}
-      </ul>
-    </section>
   );
 }

@@ -5,7 +5,7 @@ import { api, ApiError, data, type Schemas } from "../api/client";
 import { MAX_PAGES, usePages } from "../api/pages";
 import { useFilters } from "../navigate";
 import { useMayWrite } from "../session";
-import { Chip, Code, Confirm, Empty, Facts, Loading, Problem, Time, Words, type Tone } from "../ui/parts";
+import { Chip, Code, Confirm, Facts, Loading, NoRows, Problem, Time, Words, type Tone } from "../ui/parts";
 import { Tabs } from "../ui/tabs";
 import { brief, count, visible } from "../ui/text";
 
@@ -45,11 +45,14 @@ function Turns() {
     rowsOf: turnsOf,
     maxPages: MAX_PAGES,
   });
-  if (list.isPending) return <Loading what="turns" />;
-  if (list.error) return <Problem error={list.error} />;
-  if (turns.length === 0) return <Empty>No turns yet. A live server's push or a conversation starts one.</Empty>;
   return (
     <div className="list">
+      <Problem error={list.error} retry={() => void list.refetch()} />
+      {turns.length === 0 && (
+        <NoRows list={list} what="turns">
+          No turns yet. A live server's push or a conversation starts one.
+        </NoRows>
+      )}
       {turns.map((turn) => (
         <Turn key={turn.id} turn={turn} />
       ))}
@@ -159,11 +162,18 @@ function Pushes() {
     onSuccess: () => queries.invalidateQueries({ queryKey: ["live", "pushes"] }),
   });
   const first = pages[0];
-  if (list.isPending) return <Loading what="pushes" />;
-  if (list.error) return <Problem error={list.error} />;
-  if (pushes.length === 0) return <Empty>No pushes yet.</Empty>;
+  if (pushes.length === 0)
+    return (
+      <>
+        <Problem error={list.error} retry={() => void list.refetch()} />
+        <NoRows list={list} what="pushes">
+          No pushes yet.
+        </NoRows>
+      </>
+    );
   return (
     <section className="card" aria-label="Pushes">
+      <Problem error={list.error} retry={() => void list.refetch()} />
       {first && <p className="soft">{count(first.waiting)} wait, {count(first.done)} done, {count(first.failed)} failed</p>}
       <Problem error={retry.error} />
       <ul className="rowlist">
@@ -196,8 +206,8 @@ function Pushes() {
 function Channels() {
   const found = useQuery({ queryKey: ["live", "channels"], queryFn: () => data(api.GET("/api/channels")), refetchInterval: 10_000 });
   if (found.isPending) return <Loading what="channels" />;
-  if (found.error || !found.data) return <Problem error={found.error} />;
-  if (found.data.channels.length === 0) return <Empty>No channels. A live server registers them.</Empty>;
+  if (found.error || !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
+  if (found.data.channels.length === 0) return <NoRows list={found} what="channels">No channels. A live server registers them.</NoRows>;
   return (
     <div className="grid">
       {found.data.channels.map((each) => (
@@ -220,9 +230,9 @@ function States() {
   const [filters, change] = useFilters();
   const found = useQuery({ queryKey: ["live", "state"], queryFn: () => data(api.GET("/api/state")) });
   if (found.isPending) return <Loading what="state" />;
-  if (found.error || !found.data) return <Problem error={found.error} />;
+  if (found.error || !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
   const states = found.data.state;
-  if (states.length === 0) return <Empty>No server keeps state here.</Empty>;
+  if (states.length === 0) return <NoRows list={found} what="state">No server keeps state here.</NoRows>;
   const isOpen = (each: (typeof states)[number]) => each.server === filters.server && (each.feature_set ?? WHOLE_SERVER) === filters.feature;
   const open = states.find(isOpen) ?? states[0]!;
   const feature = open.feature_set ?? WHOLE_SERVER;
@@ -275,7 +285,7 @@ function StateTree({ server, feature }: { server: string; feature: string }) {
   const [goal, setGoal] = useState<string | null>(null);
   const found = useQuery({ queryKey: ["live", "state", server, feature], queryFn: () => data(api.GET("/api/state/{server}/{feature}", { params: { path: { server, feature } } })) });
   if (found.isPending) return <Loading what="the tree" />;
-  if (found.error || !found.data) return <Problem error={found.error} />;
+  if (found.error || !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
   const depths = indents(found.data.checkpoints);
   return (
     <section className="card" aria-label="State tree">
@@ -340,8 +350,8 @@ function Features() {
     onSuccess: () => queries.invalidateQueries({ queryKey: ["live", "features"] }),
   });
   if (found.isPending) return <Loading what="features" />;
-  if (found.error || !found.data) return <Problem error={found.error} />;
-  if (found.data.servers.length === 0) return <Empty>No live servers.</Empty>;
+  if (found.error || !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
+  if (found.data.servers.length === 0) return <NoRows list={found} what="features">No live servers.</NoRows>;
   return (
     <div className="list">
       <Problem error={decide.error} />

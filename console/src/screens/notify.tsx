@@ -2,9 +2,9 @@
 // the console is closed, if the operator has configured a notifier of that kind.
 import { useEffect, useState } from "react";
 import { useLive } from "../api/live";
-import { areNotificationsOn, switchNotificationsOff, switchNotificationsOn } from "../push";
+import { areNotificationsOn, showNotification, switchNotificationsOff, switchNotificationsOn } from "../push";
 
-const isSupported = "Notification" in window;
+const isSupported = "Notification" in window && "serviceWorker" in navigator;
 
 export function NotificationSwitch() {
   const [isOn, setOn] = useState(() => isSupported && Notification.permission === "granted" && areNotificationsOn());
@@ -14,7 +14,7 @@ export function NotificationSwitch() {
     return listen((hint) => {
       if (hint.topic !== "approvals" || !document.hidden) return;
       // The text names nothing of the request: it may appear on a locked screen.
-      new Notification("Comity", { body: "An approval request has changed.", tag: "comity-approvals", icon: "/console/icon.svg" });
+      void showNotification("An approval request has changed.").catch(() => undefined);
     });
   }, [isOn, listen]);
   if (!isSupported) return null;

@@ -3,10 +3,10 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api, data, type Schemas } from "../api/client";
 import { at, To } from "../navigate";
-import { Chip, Loading, Problem, Time, Words } from "../ui/parts";
+import { Chip, Loading, NoRows, Problem, Time, Words } from "../ui/parts";
 import { Plot, type Series } from "../ui/plot";
 import { count, duration, visible } from "../ui/text";
-import { NeedsYou } from "./approvals";
+import { NeedsYou } from "./needs-you";
 import { serverTone, useServers } from "./servers";
 
 type Sample = Schemas["SampleView"];
@@ -58,7 +58,7 @@ const money = (value: number) => `$${value.toFixed(value && value < 0.1 ? 4 : 2)
 function Plots({ samples, seconds }: { samples: Sample[]; seconds: number }) {
   const times = useMemo(() => samples.map((each) => each.at), [samples]);
   const line = (name: string, colour: Series["colour"], pick: (each: Sample) => number | null, dashed = false): Series => ({ name, colour, dashed, values: samples.map(pick) });
-  const calls = useMemo(() => [line("calls", "c1", (each) => each.calls), line("denied", "c2", (each) => each.refused, true), line("failed", "c3", (each) => each.failed, true)], [samples]);
+  const calls = useMemo(() => [line("calls", "c1", (each) => each.calls), line("denied", "c2", (each) => each.outcomes.denied ?? 0, true), line("failed", "c3", (each) => each.outcomes.failed ?? 0, true)], [samples]);
   const latency = useMemo(() => [line("median", "c1", (each) => each.p50_ms), line("95th percentile", "c3", (each) => each.p95_ms, true)], [samples]);
   const waiting = useMemo(() => [line("waiting", "c3", (each) => each.waiting)], [samples]);
   const cost = useMemo(() => [line("cost", "c4", (each) => each.cost)], [samples]);
@@ -88,7 +88,7 @@ function StateMap() {
           <span className="c2">■ error</span>
         </div>
       </div>
-      <Problem error={list.error} />
+      <Problem error={list.error} retry={() => void list.refetch()} />
       <div className="map">
         {servers.map((each) => {
           const tone = serverTone(each.state);
@@ -102,7 +102,11 @@ function StateMap() {
           );
         })}
       </div>
-      {servers.length === 0 && !list.isPending && <p className="soft">No servers yet.</p>}
+      {servers.length === 0 && (
+        <NoRows list={list} what="servers">
+          No servers yet.
+        </NoRows>
+      )}
     </section>
   );
 }
@@ -112,7 +116,8 @@ function Nodes() {
   return (
     <section className="card" aria-label="Nodes">
       <h2>Nodes</h2>
-      <Problem error={found.error} />
+      <Problem error={found.error} retry={() => void found.refetch()} />
+      {found.isPending && <Loading what="nodes" />}
       {found.data?.isolated && <div className="note bad">This node is cut off: <Words>{found.data.isolated}</Words></div>}
       <ul className="rowlist">
         {found.data?.nodes.map((node) => (

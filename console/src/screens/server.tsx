@@ -6,7 +6,7 @@ import { api, data, type Schemas } from "../api/client";
 import { at, To, useFilters } from "../navigate";
 import { useMayWrite } from "../session";
 import { Diff } from "../ui/diff";
-import { Chip, Code, Confirm, CopyButton, Empty, Facts, Loading, Problem, Risk, Time, Words } from "../ui/parts";
+import { Chip, Code, Confirm, CopyButton, Empty, Facts, Loading, NoRows, Problem, Risk, Time, Words } from "../ui/parts";
 import { Tabs } from "../ui/tabs";
 import { brief, count, visible } from "../ui/text";
 import { ServerState } from "./servers";
@@ -135,8 +135,8 @@ function State({ server }: { server: Detail }) {
 function ServerTools({ id }: { id: string }) {
   const list = useQuery({ queryKey: ["servers", id, "tools"], queryFn: () => data(api.GET("/api/definitions", { params: { query: { server: id, all: "true" } } })) });
   if (list.isPending) return <Loading what="tools" />;
-  if (list.error || !list.data) return <Problem error={list.error} />;
-  if (list.data.tools.length === 0) return <Empty>This server has no tools.</Empty>;
+  if (list.error || !list.data) return <Problem error={list.error} retry={() => void list.refetch()} />;
+  if (list.data.tools.length === 0) return <NoRows list={list} what="tools">This server has no tools.</NoRows>;
   return (
     <div className="card scrolls" tabIndex={0} role="region" aria-label="Tools of this server">
       <table>
@@ -176,12 +176,28 @@ function Quarantine({ server }: { server: Detail }) {
   });
   const waiting = list.data?.tools.filter((each) => each.state !== "accepted") ?? [];
   if (list.isPending) return <Loading what="definitions" />;
-  if (list.error) return <Problem error={list.error} />;
-  if (waiting.length === 0) return <Empty>Nothing is in quarantine. A changed definition waits here until a person accepts it.</Empty>;
+  if (list.error) return <Problem error={list.error} retry={() => void list.refetch()} />;
+  const names = new Set(list.data?.tools.map((each) => each.tool));
+  const unlisted = Object.entries(server.quarantined).filter(([name]) => !names.has(name));
+  if (waiting.length + unlisted.length === 0)
+    return (
+      <NoRows list={list} what="definitions">
+        Nothing is in quarantine. A changed definition waits here until a person accepts it.
+      </NoRows>
+    );
   return (
     <div className="list">
       {waiting.map((each) => (
         <Definition key={each.name} definition={each} />
+      ))}
+      {unlisted.map(([name, reason]) => (
+        <section key={name} className="card" aria-label={`Definition of ${visible(name)}`}>
+          <div className="head">
+            <h2 className="mono">{visible(name)}</h2>
+            <Chip tone="warn">cannot be listed</Chip>
+          </div>
+          <p className="note warn"><Words>{reason}</Words></p>
+        </section>
       ))}
     </div>
   );

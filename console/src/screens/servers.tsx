@@ -2,7 +2,7 @@
 import { api, data, type Schemas } from "../api/client";
 import { usePages } from "../api/pages";
 import { at, useFilters, useGo } from "../navigate";
-import { Chip, Empty, Loading, Problem, SearchBox, Select, Time, Words, type Tone } from "../ui/parts";
+import { Chip, NoRows, Problem, SearchBox, Select, Time, Words, type Tone } from "../ui/parts";
 import { VirtualList, type Column } from "../ui/list";
 import { count } from "../ui/text";
 
@@ -27,17 +27,26 @@ export function ServerState({ state }: { state: string }) {
 const STATES = [["", "All states"], ...Object.keys(TONES).map((each) => [each, each] as const)] as const;
 
 const COLUMNS: Column<Server>[] = [
-  { name: "Server", width: "minmax(8rem, 2fr)", cell: (row) => <b><Words>{row.label || row.id}</Words></b>, onPhone: true },
+  { name: "Server", width: "minmax(4rem, 2fr)", cell: (row) => <b><Words>{row.label || row.id}</Words></b>, onPhone: true },
   { name: "State", width: "minmax(7.5rem, 1fr)", cell: (row) => <ServerState state={row.state} />, onPhone: true },
+  {
+    name: "Definitions",
+    width: "7.5rem",
+    cell: (row) => (row.quarantined ? <Chip tone="warn" title="Tools that no client sees before a person accepts their definition">{count(row.quarantined)} to review</Chip> : null),
+    onPhone: true,
+  },
   { name: "Since", width: "6.5rem", cell: (row) => <Time at={row.since} /> },
   { name: "Tools", width: "4rem", cell: (row) => <span className="number">{count(row.tools)}</span> },
   { name: "Restarts", width: "5rem", cell: (row) => <span className="number">{row.restarts}</span> },
   {
-    name: "Needs attention",
+    name: "Reason",
     width: "minmax(8rem, 2fr)",
-    cell: (row) => (row.quarantined ? <Chip tone="warn">{row.quarantined} in quarantine</Chip> : <span className="soft"><Words>{row.reason}</Words></span>),
+    cell: (row) => <span className="soft"><Words>{row.reason}</Words></span>,
   },
 ];
+
+/** Where nothing waits for a review, a phone has its room for the names. */
+const REVIEWED_COLUMNS = COLUMNS.map((each) => (each.name === "Definitions" ? { ...each, onPhone: false } : each));
 
 const serversOf = (page: { servers: Server[] }) => page.servers;
 const keyOf = (row: Server) => row.id;
@@ -69,15 +78,15 @@ export function Servers() {
         </div>
       </div>
       <Problem error={list.error} retry={() => void list.refetch()} />
-      {list.isPending ? (
-        <Loading what="servers" />
-      ) : rows.length === 0 ? (
-        <Empty>{filters.search || filters.state ? "No server fits these filters." : <span>No servers yet. Run <code>comity servers add</code> or <code>comity init</code>.</span>}</Empty>
+      {rows.length === 0 ? (
+        <NoRows list={list} what="servers" isMore={hasMore}>
+          {filters.search || filters.state ? "No server fits these filters." : <span>No servers yet. Run <code>comity servers add</code> or <code>comity init</code>.</span>}
+        </NoRows>
       ) : (
         <VirtualList
           label="Servers"
           rows={rows}
-          columns={COLUMNS}
+          columns={rows.some((each) => each.quarantined) ? COLUMNS : REVIEWED_COLUMNS}
           keyOf={keyOf}
           onOpen={(row) => go(at.server(row.id))}
           total={total}

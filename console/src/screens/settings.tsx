@@ -59,8 +59,8 @@ function Health() {
   );
 }
 
-function useConfig() {
-  return useQuery({ queryKey: ["config"], queryFn: () => data(api.GET("/api/config")), refetchInterval: 30_000 });
+export function useConfig() {
+  return useQuery({ queryKey: ["config"], queryFn: () => data(api.GET("/api/config")), refetchInterval: 10_000 });
 }
 
 function Reload() {
@@ -77,7 +77,14 @@ function Reload() {
           ["State", reload && <Chip tone={reload.error ? "bad" : "good"}>{reload.error ? "the last change was refused" : "in force"}</Chip>],
         ]}
       />
-      {reload?.error && <div className="note bad"><Words>{reload.error}</Words></div>}
+      {reload?.error && (
+        <>
+          <div className="note bad"><Words>{reload.error}</Words></div>
+          <p>
+            The configuration from before is in force. Comity reads the file again when it changes, and after <code>comity config trust</code>.
+          </p>
+        </>
+      )}
     </section>
   );
 }

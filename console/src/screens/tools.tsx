@@ -5,7 +5,7 @@ import { api, data, type Schemas } from "../api/client";
 import { usePages } from "../api/pages";
 import { at, useFilters, useGo } from "../navigate";
 import { VirtualList, type Column } from "../ui/list";
-import { Chip, Empty, Loading, Problem, Risk, SearchBox, Select, Words } from "../ui/parts";
+import { Chip, Empty, NoRows, Problem, Risk, SearchBox, Select, Words } from "../ui/parts";
 import { Tabs } from "../ui/tabs";
 import { brief, count, duration, visible } from "../ui/text";
 
@@ -67,10 +67,10 @@ function AllTools() {
         )}
       </div>
       <Problem error={list.error} retry={() => void list.refetch()} />
-      {list.isPending ? (
-        <Loading what="tools" />
-      ) : rows.length === 0 && !hasMore ? (
-        <Empty>{search ? "No tool fits." : "No tools yet."}</Empty>
+      {rows.length === 0 ? (
+        <NoRows list={list} what="tools" isMore={hasMore}>
+          {search || server ? "No tool fits." : "No tools yet."}
+        </NoRows>
       ) : (
         <VirtualList
           label="Tools"

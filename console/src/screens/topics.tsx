@@ -5,10 +5,10 @@ import { useMemo } from "react";
 import { api, data, type Schemas } from "../api/client";
 import { MAX_PAGES, usePages } from "../api/pages";
 import { at, To } from "../navigate";
-import { Chip, Code, Empty, Loading, Problem, Risk, Time, Words, type Tone } from "../ui/parts";
+import { Chip, Code, Loading, NoRows, Problem, Risk, Time, Words, type Tone } from "../ui/parts";
 import { visible } from "../ui/text";
 import { AnswerButtons } from "./approval";
-import { APPROVAL_TONES } from "./approvals";
+import { APPROVAL_TONES } from "./approval-tones";
 
 type Envelope = Schemas["EnvelopeView"];
 
@@ -16,15 +16,18 @@ export function Topics() {
   const { topic } = useParams({ strict: false }) as { topic?: string };
   const list = useQuery({ queryKey: ["topics", "list"], queryFn: () => data(api.GET("/api/topics")) });
   if (list.isPending) return <Loading what="topics" />;
-  if (list.error || !list.data) return <Problem error={list.error} retry={() => void list.refetch()} />;
+  if (!list.data) return <Problem error={list.error} retry={() => void list.refetch()} />;
   if (topic) return <Topic key={topic} topic={topic} />;
   return (
     <div className="screen">
       <h1>Topics</h1>
+      <Problem error={list.error} retry={() => void list.refetch()} />
       {list.data.topics.length === 0 ? (
-        <Empty>
-          No topics are open. A member opens one when it joins: <code>comity topics join NAME</code>
-        </Empty>
+        <NoRows list={list} what="topics">
+          <span>
+            No topics are open. A member opens one when it joins: <code>comity topics join NAME</code>
+          </span>
+        </NoRows>
       ) : (
         <div className="tiles">
           {list.data.topics.map((each) => (
@@ -48,7 +51,7 @@ function Topic({ topic }: { topic: string }) {
         <h1><Words>{topic}</Words></h1>
         <To path="/topics" className="button">All topics</To>
       </div>
-      <Problem error={found.error} />
+      <Problem error={found.error} retry={() => void found.refetch()} />
       <div className="topic">
         <Proposals topic={topic} envelopes={messages.rows} />
         <Timeline messages={messages} />
@@ -103,9 +106,12 @@ function Timeline({ messages }: { messages: ReturnType<typeof useEnvelopes> }) {
   const threads = useMemo(() => threaded(envelopes), [envelopes]);
   return (
     <section aria-label="Timeline" className="list timeline">
-      {list.isPending && <Loading what="messages" />}
-      <Problem error={list.error} />
-      {list.isSuccess && threads.length === 0 && <Empty>No messages yet.</Empty>}
+      <Problem error={list.error} retry={() => void list.refetch()} />
+      {threads.length === 0 && (
+        <NoRows list={list} what="messages">
+          No messages yet.
+        </NoRows>
+      )}
       <ol className="list">
         {threads.map(([first, ...replies]) => (
           <li key={first!.id} className="card">

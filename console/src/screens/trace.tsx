@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useParams } from "@tanstack/react-router";
 import { api, data, type Schemas } from "../api/client";
 import { Code, CopyButton, Loading, Problem, Words } from "../ui/parts";
+import { DecidedBy, outcomeTone } from "../ui/outcomes";
 import { duration, json, moment, visible } from "../ui/text";
 
 export function Trace() {
@@ -13,6 +14,8 @@ export function Trace() {
   if (found.error || !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
   const story = found.data;
   const first = story.entries[0];
+  // A call may be tried again in the same trace. The last attempt tells how it stands.
+  const last = story.entries.findLast((entry) => entry.outcome !== null);
   return (
     <div className="screen">
       <div className="head top">
@@ -22,6 +25,7 @@ export function Trace() {
         <CopyButton text={json(story.entries)}>Copy as JSON</CopyButton>
       </div>
       {first && <p className="soft">{moment(new Date(first.at))}</p>}
+      {last?.decided_by && <DecidedBy decider={last.decided_by} principal={last.actor} />}
       {spans.data && <Waterfall spans={spans.data.spans} />}
       <section className="card" aria-label="In words">
         <h2>What happened</h2>
@@ -77,11 +81,11 @@ function Waterfall({ spans }: { spans: Span[] }) {
       <h2>Waterfall</h2>
       <ol className="fall">
         {spans.map((span) => {
-          const isBad = !["", "SUCCESS", "APPROVED", "ALLOWED"].includes(span.result.toUpperCase());
+          const isBad = span.outcome ? outcomeTone(span.outcome) === "bad" : span.result === "FAILURE" || (span.result === "BLOCKED" && span.kind !== "approval");
           return (
             <li key={span.id}>
               <span className="clip" title={visible(span.name)} style={{ paddingLeft: `${depth(span) * 0.75}rem` }}>
-                {visible(span.name)} <span className="soft small">{visible(span.result.toLowerCase())}</span>
+                {visible(span.name)} <span className="soft small">{span.outcome ?? visible(span.result.toLowerCase())}</span>
               </span>
               <span className="track" aria-hidden="true">
                 <i className={isBad ? "bad" : ""} style={{ left: `${Math.min(99, (100 * (Date.parse(span.start) - start)) / end)}%`, width: `${(100 * span.duration_ms) / end}%` }} />

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useParams } from "@tanstack/react-router";
 import { api, data, type Schemas } from "../api/client";
 import { at, To, useFilters, useGo } from "../navigate";
-import { Chip, Code, CopyButton, Empty, Facts, Loading, Problem, SearchBox, Words, type Tone } from "../ui/parts";
+import { Chip, Code, CopyButton, Empty, Facts, Loading, NoRows, Problem, SearchBox, Words, type Tone } from "../ui/parts";
 import { VirtualList, type Column } from "../ui/list";
 import { count, visible } from "../ui/text";
 
@@ -39,14 +39,12 @@ export function Views() {
         <h1>Views</h1>
       </div>
       <Problem error={list.error} retry={() => void list.refetch()} />
-      {list.isPending ? (
-        <Loading what="views" />
-      ) : rows.length === 0 ? (
-        <Empty>
+      {rows.length === 0 ? (
+        <NoRows list={list} what="views">
           <span>
             No views yet. Declare one in <code>[[views]]</code>, or run <code>comity views suggest PRINCIPAL</code>.
           </span>
-        </Empty>
+        </NoRows>
       ) : (
         <VirtualList label="Views" rows={rows} columns={COLUMNS} keyOf={(row) => row.name} onOpen={(row) => go(at.view(row.name))} total={rows.length} />
       )}

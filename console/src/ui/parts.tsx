@@ -1,5 +1,5 @@
 // Small parts that all screens share.
-import { useEffect, useId, useRef, useState, useSyncExternalStore, type ReactNode } from "react";
+import { Fragment, useEffect, useId, useRef, useState, useSyncExternalStore, type ReactNode } from "react";
 import { ApiError } from "../api/client";
 import { ago, json, moment, visible } from "./text";
 
@@ -29,6 +29,22 @@ export function Risk({ level }: { level: string | null | undefined }) {
 /** Untrusted text, as one block that keeps its line breaks. */
 export function Words({ children, className = "" }: { children: string | null | undefined; className?: string }) {
   return <span className={`anywhere ${className}`}>{visible(children ?? "")}</span>;
+}
+
+/** Names of principals. A narrow place breaks them before an `@` rather than within a word. */
+export function Names({ children }: { children: string }) {
+  return (
+    <span className="anywhere">
+      {visible(children)
+        .split(/(?=@)/)
+        .map((part, index) => (
+          <Fragment key={index}>
+            {index > 0 && <wbr />}
+            {part}
+          </Fragment>
+        ))}
+    </span>
+  );
 }
 
 export function Code({ value, label }: { value: unknown; label: string }) {
@@ -124,6 +140,38 @@ export function Loading({ what }: { what: string }) {
       <span>Loading {what}…</span>
     </div>
   );
+}
+
+interface Reading {
+  isPending: boolean;
+  isFetching: boolean;
+  isPlaceholderData: boolean;
+  error: unknown;
+}
+
+const SLOW_READING_MS = 500;
+
+/** Whether a list without rows is known to be empty now. A list that could not be read, or is read for the first time, is not. */
+export function useIsEmpty(list: Reading): boolean {
+  const [isSlow, setSlow] = useState(false);
+  const { isFetching } = list;
+  // A list is read again after each hint. That is seen only if it takes long, as the answer of before may be wrong by then.
+  useEffect(() => {
+    if (!isFetching) return;
+    const timer = window.setTimeout(() => setSlow(true), SLOW_READING_MS);
+    return () => {
+      window.clearTimeout(timer);
+      setSlow(false);
+    };
+  }, [isFetching]);
+  return !(list.isPending || list.isPlaceholderData || list.error || (isFetching && isSlow));
+}
+
+/** What stands in place of the rows of a list that has none. Its error is shown above it. */
+export function NoRows({ list, what, isMore = false, children }: { list: Reading; what: string; isMore?: boolean; children: ReactNode }) {
+  const isEmpty = useIsEmpty(list);
+  if (isEmpty && !isMore) return <Empty>{children}</Empty>;
+  return list.error && !list.isFetching ? null : <Loading what={what} />;
 }
 
 export function Empty({ children }: { children: ReactNode }) {

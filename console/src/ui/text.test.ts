@@ -32,4 +32,14 @@ describe("times", () => {
     expect(duration(90_000)).toBe("1 min 30 s");
     expect(duration(null)).toBe("–");
   });
+  it.each([
+    [999.7, "1.0 s"],
+    [59_960, "1 min 0 s"],
+    [119_600, "2 min 0 s"],
+    [3_599_700, "1 h 0 min"],
+    [21_595_000, "6 h 0 min"],
+    [21_540_000, "5 h 59 min"],
+  ])("never has as much of a unit as the next one has", (ms, text) => {
+    expect(duration(ms)).toBe(text);
+  });
 });

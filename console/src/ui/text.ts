@@ -14,6 +14,9 @@ export function brief(text: string | null | undefined, length = 160): string {
   return line.length > length ? `${line.slice(0, length - 1)}…` : line;
 }
 
+/** Return a text that begins as a sentence does. */
+export const sentence = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
+
 export function json(value: unknown): string {
   return visible(JSON.stringify(value, null, 2) ?? "");
 }
@@ -42,10 +45,13 @@ export function duration(ms: number | null | undefined): string {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return "–";
   if (ms === 0) return "0 ms";
   if (ms < 1) return `${ms.toFixed(2)} ms`;
-  if (ms < 1_000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1_000).toFixed(1)} s`;
-  if (ms < 3_600_000) return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1_000)} s`;
-  return `${Math.floor(ms / 3_600_000)} h ${Math.round((ms % 3_600_000) / 60_000)} min`;
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
+  if (ms < 59_950) return `${(ms / 1_000).toFixed(1)} s`;
+  // The whole is rounded before it is split. A rounded rest could be as large as the next unit.
+  const seconds = Math.round(ms / 1_000);
+  if (seconds < 3_600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  const minutes = Math.round(ms / 60_000);
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 const plain = new Intl.NumberFormat("en");

@@ -190,6 +190,9 @@ class AsksApi:
         """Return the grant of an approval with a rule. Raises before the answer is kept."""
         assert said.rule is not None
         request = await self._approvals.get(actor, id)
+        if not request.is_open:
+            # That it is over explains more than that no rule can be made from it.
+            raise self._approvals.ended_error(request)
         if said.verdict is not ApprovalDecision.ACCEPT:
             raise MalformedMessage("`rule` needs the approval of a call", INVALID_PARAMS)
         if (because := self._briefing.rule_refusal(actor, request)) is not None:

@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import Final, TypedDict, cast
 
 from comity.approvals.model import (
+    DESCRIPTION,
+    RISK_REASONS,
     ApprovalDecision,
     ApprovalFilter,
     ApprovalKind,
@@ -18,19 +20,20 @@ from comity.approvals.service import ApprovalInbox
 from comity.approvals.suggestion_rules import has_secrets, infer_condition
 from comity.audit.chain import AuditFilter, AuditRecord
 from comity.audit.events import AuditType
+from comity.catalog.definitions import tool_description
 from comity.catalog.review_api import DefinitionChange, change_view
 from comity.catalog.tool_reviews import ToolReviewService
 from comity.errors import MalformedMessage, Unavailable
-from comity.mcp import jsonrpc
 from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE, CALL, Actor
+from comity.mcp.entries import CatalogEntry
 from comity.policy.administration import GrantAdmin
 from comity.policy.conditions import parse_or_none
 from comity.policy.grants import Effect, Grant
 from comity.policy.risk import Risk
+from comity.telemetry.outcomes import OutcomeClass
 
 MAX_RECENT_CALLS: Final = 5
 MAX_EARLIER_REQUESTS: Final = 5
-MAX_DESCRIPTION: Final = 4000
 _CALL_TYPES: Final = (
     AuditType.TOOL_EXECUTED,
     AuditType.TOOL_BLOCKED,
@@ -74,10 +77,23 @@ class RuleView(TypedDict):
     where_text: str | None
 
 
+class CallResultView(TypedDict):
+    """How an approved call ended. Only its agent and the people who answered read the text."""
+
+    outcome: OutcomeClass
+    text: str | None
+    is_cut: bool
+    ended_at: datetime
+    duration_ms: float
+
+
 class BriefingView(ApprovalView):
     """A request with all that an approver needs. Nothing in it is trusted text."""
 
+    # Empty if the server gives none; null if Comity does not know it.
     tool_description: str | None
+    # Whether the server of the tool lists it now. Otherwise the facts are those of the request.
+    is_tool_listed: bool
     risk_reasons: list[str]
     # The arguments with secrets masked; null if Comity did not store them.
     arguments: object
@@ -94,6 +110,8 @@ class BriefingView(ApprovalView):
     rule: RuleView | None
     # Why no rule is offered.
     rule_refusal: str | None
+    # How the approved call ended, for some minutes after it.
+    result: CallResultView | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +134,7 @@ class ApprovalBriefing:
         return {
             **await self.inbox.view(actor, request),
             "tool_description": self._describe_tool(request),
+            "is_tool_listed": self._find_tool(request) is not None,
             "risk_reasons": self._risk_reasons(request),
             "arguments": request.about.get("arguments"),
             "changes": await self._changes(request),
@@ -130,6 +149,7 @@ class ApprovalBriefing:
             ),
             "rule": None if refusal else _rule_view(self.rule_of(request)),
             "rule_refusal": refusal,
+            "result": self._result(actor, request),
         }
 
     def rule_of(self, request: ApprovalRequest, where: Mapping[str, object] | None = None) -> Grant:
@@ -177,28 +197,47 @@ class ApprovalBriefing:
             return "the tool is dangerous; each of its calls is approved on its own"
         return review.repeat_approval_reason
 
-    def _describe_tool(self, request: ApprovalRequest) -> str | None:
+    def _find_tool(self, request: ApprovalRequest) -> CatalogEntry | None:
+        """Return the tool of a request if its server lists it now."""
         if self.tool_reviews is None:
             return None
-        entry = self.tool_reviews.find_entry(request.server, request.tool)
-        if entry is None:
-            return None
-        try:
-            said = jsonrpc.decode_text(jsonrpc.decode_members(entry.definition).get("description"))
-        except MalformedMessage:
-            return None
-        return None if said is None else said[:MAX_DESCRIPTION]
+        return self.tool_reviews.find_entry(request.server, request.tool)
+
+    def _describe_tool(self, request: ApprovalRequest) -> str | None:
+        """Return what the server said of the tool when it was called, or what it says now."""
+        stored = request.about.get(DESCRIPTION)
+        if isinstance(stored, str):
+            return stored
+        entry = self._find_tool(request)
+        return None if entry is None else tool_description(entry.definition) or ""
 
     def _risk_reasons(self, request: ApprovalRequest) -> list[str]:
-        if self.tool_reviews is None:
+        stored = request.about.get(RISK_REASONS)
+        if isinstance(stored, list):
+            return [str(each) for each in cast("list[object]", stored)]
+        entry = self._find_tool(request)
+        if entry is None or self.tool_reviews is None:
             return []
-        entry = self.tool_reviews.find_entry(request.server, request.tool)
-        return [] if entry is None else self.tool_reviews.risk_reasons_of(entry)
+        return self.tool_reviews.risk_reasons_of(entry)
+
+    def _result(self, actor: Actor, request: ApprovalRequest) -> CallResultView | None:
+        """Return how the approved call ended, with its text only for those who took part."""
+        found = self.inbox.approvals.results.get(request.id)
+        if found is None:
+            return None
+        people = {request.asker, *(each.by for each in request.answers)}
+        return {
+            "outcome": found.outcome,
+            "text": found.text if actor.party in people else None,
+            "is_cut": found.is_cut,
+            "ended_at": found.ended_at,
+            "duration_ms": found.duration_ms,
+        }
 
     async def _changes(self, request: ApprovalRequest) -> list[DefinitionChange]:
         if self.tool_reviews is None:
             return []
-        entry = self.tool_reviews.find_entry(request.server, request.tool)
+        entry = self._find_tool(request)
         if entry is None:
             return []
         return [change_view(each) for each in await self.tool_reviews.differences_of(entry)]

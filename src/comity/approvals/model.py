@@ -40,6 +40,11 @@ SIGN_IN_PATH: Final = "/accounts/connect/"
 OWNER: Final = "owner"
 """The member of `about` that names the person whose account a `sign_in` request needs."""
 
+DESCRIPTION: Final = "description"
+RISK_REASONS: Final = "risk_reasons"
+TOOL_FACTS: Final = frozenset({DESCRIPTION, RISK_REASONS})
+"""The members of `about` with what approvers read of a tool, as it was when it was called."""
+
 SCOPE: Final = "scope"
 """The member of `about` with the scope that a `confirm` request also approves, if it needs one."""
 
@@ -265,6 +270,10 @@ OPERATORS_ONLY_TEXT: Final = (
     "in local mode an answer needs the operator token; use `comity approve`, or open the page by a "
     "link from `comity approvals link`"
 )
+
+
+MEMBER_TOOL: Final = "member"
+"""Replaces the definition of a tool of a topic's member, which the gateway does not know."""
 
 
 def answer_refusal_reason(

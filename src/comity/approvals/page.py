@@ -56,17 +56,28 @@ def _render_row(row: DetailRow) -> str:
     return f"<dt>{name}</dt><dd{kind}>{text}</dd>"
 
 
-def answer_form(token: str) -> str:
-    """Return the form with the two buttons."""
+def answer_form(token: str, word: str | None, reason: str = "") -> str:
+    """Return the form with the two buttons. A request with a word is approved by typing it."""
+    field = ""
+    deny = '<button class="no" name="verdict" value="decline">Deny</button>'
+    approve = '<button class="yes" name="verdict" value="accept">Approve</button>'
+    buttons = deny + approve
+    if word is not None:
+        # The Enter key presses the first button. In the field of the word it means to approve.
+        buttons = approve + deny
+        # It is not required by the page, because a denial needs no word.
+        field = (
+            f'<label for="word">To approve, type <code>{escape(word)}</code></label>'
+            '<input id="word" name="word" spellcheck="false" autocapitalize="off">'
+        )
     return (
         '<form method="post" autocomplete="off">'
         f'<input type="hidden" name="t" value="{escape(token)}">'
         '<label for="reason">Reason (optional)</label>'
-        f'<input id="reason" name="reason" maxlength="{MAX_REASON_LENGTH}">'
+        f'<input id="reason" name="reason" maxlength="{MAX_REASON_LENGTH}" '
+        f'value="{escape(reason)}">{field}'
         '<div class="buttons">'
-        '<button class="no" name="verdict" value="decline">Deny</button>'
-        '<button class="yes" name="verdict" value="accept">Approve</button>'
-        "</div></form>"
+        f"{buttons}</div></form>"
     )
 
 
@@ -179,6 +190,14 @@ class AsksPage:
         if verdict is None:
             raise MalformedMessage("choose to approve or to deny", INVALID_PARAMS)
         reason = fields.get("reason", "").strip()[:MAX_REASON_LENGTH]
+        ask = await self._approvals.get(found[0], id)
+        word = presentation.confirmation_word(ask)
+        is_typed = word is None or fields.get("word", "").strip() == word
+        if verdict is ApprovalDecision.ACCEPT and ask.is_open and not is_typed:
+            problem = render_paragraph(f"Nothing is approved yet. Type {word} to approve.", "odd")
+            form = answer_form(token, word, reason)
+            similar = await self._inbox.describe_similar(ask)
+            return 400, self._render(ask, form, problem, similar)
         answered = await self._approvals.answer(found[0], id, verdict, reason)
         said = _DONE_TEXT_BY_STATE.get(answered.state, presentation.describe_state(answered))
         kind = "done" if verdict is ApprovalDecision.ACCEPT else "done denied"
@@ -268,7 +287,9 @@ class AsksPage:
                 f"/api/approvals/{ask.id}/answer."
             )
             return 200, self._render(ask, render_paragraph(how))
-        form = answer_form(token or self._make_token(ask, actor))
+        form = answer_form(
+            token or self._make_token(ask, actor), presentation.confirmation_word(ask)
+        )
         return 200, self._render(ask, form, similar_text=await self._inbox.describe_similar(ask))
 
     def _make_token(self, request: ApprovalRequest, actor: Actor) -> str:

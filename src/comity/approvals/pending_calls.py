@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from comity.approvals import model, presentation, prompt_messages
+from comity.approvals import call_results, model, presentation, prompt_messages
 from comity.approvals.kinds import RULES_BY_KIND
 from comity.approvals.model import (
     ApprovalDecision,
@@ -24,9 +24,9 @@ from comity.approvals.model import (
 )
 from comity.approvals.prompt_messages import ApprovalInstructions, PromptMode, PromptReply
 from comity.approvals.service import ApprovalService
-from comity.catalog.access import ToolReviewSource, ToolReviewStatus
+from comity.catalog.access import ToolReviewSource, ToolReviewStatus, not_ready
 from comity.catalog.catalog import Catalog
-from comity.catalog.definitions import UNLISTED_DEFINITION
+from comity.catalog.definitions import UNLISTED_DEFINITION, tool_description
 from comity.errors import (
     ACCESS_DENIED,
     APPROVAL_REQUIRED,
@@ -44,7 +44,7 @@ from comity.mcp.jsonrpc import UNSET, Frame
 from comity.mcp.refusals import Refusal
 from comity.policy.grants import Effect
 from comity.policy.snapshot import RETRY_AFTER, PolicyEngine
-from comity.sessions.calls import Call
+from comity.sessions.calls import Call, CallDenial
 from comity.toolkit.background import BackgroundTasks
 
 type GoOn = Callable[[], Coroutine[Any, Any, None]]
@@ -139,6 +139,8 @@ class ApprovedCall:
             self.call.view,
         )
         if judged.effect is Effect.DENY:
+            entry = self.entry
+            self.call.denial = CallDenial(judged, entry.server, entry.name, is_listed=True)
             return Refusal(ACCESS_DENIED, "this call is no longer allowed")
         if judged.effect is Effect.ASK and self.scope is not None and not self._has_answer():
             reason = "this call needs an approval of its own now; make it again"
@@ -150,6 +152,9 @@ class ApprovedCall:
         offer, holding = self.entry, self.pending_calls
         now = holding.catalog.find_own(offer.server, EntryKind.TOOL, offer.name)
         if now is None and offer.definition != UNLISTED_DEFINITION:
+            if offer.server in holding.catalog.starting_servers:
+                # The call waits for a while, and keeps its approval if that is not enough.
+                raise not_ready(offer.server)
             return Refusal(TOOL_NOT_FOUND, "this tool is not available")
         tools = holding.last_steps.tools
         standing = None if tools is None else tools.review_of(now or offer)
@@ -332,18 +337,21 @@ class ClientPrompt(Protocol):
         ...
 
 
-def client_label(call: Call) -> str:
-    """Return the name and version that the client of a call gives itself. It may be untrue."""
+def client_names(call: Call, frame: Frame) -> tuple[str, str]:
+    """Return the name and version that the client of a call gives itself. They may be untrue.
+
+    A legacy client says them once, and a modern one in each request.
+    """
     session = call.client
-    info = None if session is None else session.client_info
+    info = session.client_info if session is not None else eras.client_declaration_in(frame).info
     if info is None:
-        return ""
+        return "", ""
     try:
-        said = jsonrpc.decode_members(info)
-        name, version = (jsonrpc.decode_text(said.get(each)) for each in ("name", "version"))
+        members = jsonrpc.decode_members(info)
+        name, version = (jsonrpc.decode_text(members.get(key)) for key in ("name", "version"))
     except MalformedMessage:
-        return ""
-    return f"{name or ''} {version or ''}".strip()[:MAX_CLIENT_LABEL]
+        return "", ""
+    return (name or "")[:MAX_CLIENT_LABEL], (version or "")[:MAX_CLIENT_LABEL]
 
 
 class PendingCalls:
@@ -387,11 +395,16 @@ class PendingCalls:
             return _FALLBACK_REFUSAL
         action = ApprovedCall(self, call, entry, review, arguments, None)
         return PendingCall(
-            self, call, frame, self._draft(action, reach), action, definition=entry.definition
+            self,
+            call,
+            frame,
+            self._draft(action, frame, reach),
+            action,
+            definition=entry.definition,
         )
 
     def _draft(
-        self, approved_call: ApprovedCall, reach: Mapping[str, object] | None
+        self, approved_call: ApprovedCall, frame: Frame, reach: Mapping[str, object] | None
     ) -> ApprovalDraft:
         offer, standing, arguments = (
             approved_call.entry,
@@ -406,8 +419,13 @@ class PendingCalls:
             "arguments": self.redact(arguments),
             "arguments_digest": model.arguments_digest(arguments, self.key),
         }
-        if client := client_label(approved_call.call):
-            about = {**about, "client": client}
+        if client := " ".join(client_names(approved_call.call, frame)).strip():
+            about = {**about, "client": client[:MAX_CLIENT_LABEL]}
+        # Approvers read these also while the server is down, and its tools are not known.
+        description = tool_description(offer.definition)
+        about = {**about, model.DESCRIPTION: self.redact(description or "")}
+        if (tools := self.last_steps.tools) is not None:
+            about = {**about, model.RISK_REASONS: tools.risk_reasons_of(offer)}
         beyond = ""
         if reach is not None:
             about, beyond = {**about, model.SCOPE: reach}, presentation.BEYOND_SCOPE_TEXT
@@ -482,6 +500,13 @@ class PendingCalls:
             self.approvals.own_refusal_reason(request, actor),
         )
 
+    def keep_result(
+        self, approval: str, began_at: datetime, outcome: str, answer: Frame | None
+    ) -> None:
+        """Keep for a short time what an approved call returned, for those who approved it."""
+        results, now = self.approvals.results, self.approvals.clock()
+        results.add(call_results.read_result(approval, outcome, answer, began_at, now, self.redact))
+
     def end(self) -> None:
         """Tell the waiting clients to repeat the call, because the gateway shuts down."""
         for held in list(self.waiting_calls):
@@ -509,7 +534,8 @@ class PendingCall:
         self.pending_calls = pending_calls
         # The definition of the tool, for prompts that depend on it.
         self.definition = definition
-        self.timeout: timedelta | None = pending_calls.approvals.settings.client_wait
+        name, _ = client_names(call, frame)
+        self.timeout: timedelta | None = pending_calls.approvals.settings.wait_for_client(name)
         # Run when the call waits no longer, whatever the result.
         self.on_end: list[Callable[[], None]] = []
         self._draft = draft
@@ -602,13 +628,8 @@ class PendingCall:
         self._request = ask
         if reply.verdict is not None and ask.is_open and ask.expires_at > self.approvals.clock():
             ask = await self.take_answer(ask, reply.mode, reply.verdict)
-        if (
-            reply.verdict in (ApprovalDecision.DECLINE, ApprovalDecision.CANCEL)
-            and ask.state is ApprovalState.APPROVED
-        ):
-            # Another person approved it, but the client does not want it any more.
-            await self.approvals.withdraw(ask, "the requester cancelled it")
-            ask = await self.approvals.store.get(ask.id) or ask
+        if reply.verdict is not None:
+            ask = await self._withdraw_declined(ask, reply.verdict)
         if ask.state is ApprovalState.CONSUMED:
             raise MalformedMessage(_UNKNOWN_REPLY_TEXT, INVALID_PARAMS)
         return ask
@@ -638,7 +659,23 @@ class PendingCall:
             if error.fault is ACCESS_DENIED:
                 raise
             # Another approver was quicker.
-            return await self.approvals.store.get(request.id) or request
+            current = await self.approvals.store.get(request.id) or request
+            return await self._withdraw_declined(current, decision)
+
+    async def _withdraw_declined(
+        self, request: ApprovalRequest, decision: ApprovalDecision
+    ) -> ApprovalRequest:
+        """Withdraw an approval that another person gave, if the client does not want the call.
+
+        A person who declines a call must not see it run afterwards, unless it runs already.
+        """
+        if (
+            decision not in (ApprovalDecision.DECLINE, ApprovalDecision.CANCEL)
+            or request.state is not ApprovalState.APPROVED
+        ):
+            return request
+        await self.approvals.withdraw(request, "the requester cancelled it")
+        return await self.approvals.store.get(request.id) or request
 
     def _prompt_client(self, request: ApprovalRequest) -> None:
         if self._is_over or not request.is_open:
@@ -694,13 +731,14 @@ class PendingCall:
             self._stop_waiting()
             if self._rules.is_consumed:
                 self.pending_calls.approved_rounds.watch(self.call, request.digest)
+                self.call.on_end = partial(
+                    self.pending_calls.keep_result, request.id, self.approvals.clock()
+                )
             await self._action.run(request, go_on)
 
     def pending_refusal(self, request: ApprovalRequest) -> Refusal:
         """Return the refusal for a client that must not wait any longer."""
-        return prompt_messages.pending_refusal(
-            request, self.instructions(request), self.approvals.settings.client_wait
-        )
+        return prompt_messages.pending_refusal(request, self.instructions(request))
 
     def instructions(self, request: ApprovalRequest) -> ApprovalInstructions:
         """Return who can approve this call, and how, for its client."""

@@ -130,6 +130,20 @@ def describe_state(request: ApprovalRequest) -> str:
     return " ".join([_TEXT_BY_STATE[request.state], *(f"{each}." for each in said)])
 
 
+_HARMLESS: Final = frozenset({Risk.SAFE, Risk.MODERATE})
+
+
+def confirmation_word(request: ApprovalRequest) -> str | None:
+    """Return the word that people type to approve, so that no slip of the hand can; None if none.
+
+    A request without a known risk needs it too.
+    """
+    if request_risk(request) in _HARMLESS:
+        return None
+    # A request for a whole server has no tool.
+    return one_line(request.tool).strip() or one_line(request.server).strip() or "approve"
+
+
 def detail_rows(request: ApprovalRequest, now: datetime, similar_text: str = "") -> list[DetailRow]:
     """Return all rows that an approver should read."""
     found = [
@@ -255,6 +269,8 @@ class ApprovalView(RequestView):
 
     similar: str | None
     may_answer: bool
+    # The word that a person types to approve it.
+    confirmation_word: str | None
     refusal_reason: str | None
     approvers: str | None
 

@@ -191,19 +191,24 @@ def _awaited(request: ApprovalRequest) -> str:
     return f"a sign-in to {request.server!r}" if is_sign_in else "approval"
 
 
-def pending_refusal(
-    request: ApprovalRequest, instructions: ApprovalInstructions, retry_after: timedelta
-) -> Refusal:
+REPEAT_AFTER: Final = timedelta(seconds=1)
+_REPEAT_ADVICE: Final = (
+    "Make exactly the same call again, at once if you like: it waits again, and runs"
+)
+
+
+def pending_refusal(request: ApprovalRequest, instructions: ApprovalInstructions) -> Refusal:
     """Return the refusal of a call that is still pending. The same call finds the answer."""
     return Refusal(
         PENDING_APPROVAL,
-        f"this call waits for {_awaited(request)} (request {request.id}); the tool has not run",
-        retry_after,
+        f"this call waits for {_awaited(request)} (request {request.id})",
+        # The same call waits again, so a client loses nothing by making it at once.
+        REPEAT_AFTER,
         suggestions=(
-            "Make exactly the same call again: once the person has done it, it runs."
-            if request.kind is ApprovalKind.SIGN_IN
-            else "Make exactly the same call again: once it is approved, it runs.",
             f"{instructions}",
+            f"{_REPEAT_ADVICE} once the person has signed in."
+            if request.kind is ApprovalKind.SIGN_IN
+            else f"{_REPEAT_ADVICE} once it is approved.",
         ),
         details={
             "status": PENDING_APPROVAL.error_type,

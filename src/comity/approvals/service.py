@@ -15,6 +15,7 @@ from typing import Final
 
 from comity.approvals import presentation
 from comity.approvals.answers import content_fingerprint
+from comity.approvals.call_results import CallResults
 from comity.approvals.kinds import RULES_BY_KIND, answer_problem, expiry_for, is_still_valid
 from comity.approvals.metrics import ApprovalMetrics
 from comity.approvals.model import (
@@ -22,6 +23,7 @@ from comity.approvals.model import (
     ANSWER_VERB,
     OWNER,
     RANDOM_ID_BYTES,
+    TOOL_FACTS,
     ApprovalAnswer,
     ApprovalDecision,
     ApprovalDraft,
@@ -125,6 +127,7 @@ class ApprovalService:
         self._requesters: dict[str, str] = {}
         self._background_tasks = BackgroundTasks("the inbox")
         self._metrics = ApprovalMetrics()
+        self.results = CallResults(clock)
 
     def set_origin(self, origin: str) -> None:
         """Set the address of the pages where people answer."""
@@ -343,6 +346,12 @@ class ApprovalService:
 
     # Answers.
 
+    def ended_error(self, request: ApprovalRequest) -> MalformedMessage:
+        """Return the refusal of an answer that comes after the end of a request."""
+        state = "expired" if request.is_open else request.state
+        by = f" by {request.answers[-1].by}" if request.answers and not request.is_open else ""
+        return MalformedMessage(f"this approval request is already {state}{by}", INVALID_PARAMS)
+
     def refusal_reason(self, request: ApprovalRequest, actor: Actor) -> str | None:
         """Return why an actor cannot answer a request, or None if it can."""
         reason = answer_refusal_reason(
@@ -444,9 +453,7 @@ class ApprovalService:
             raise MalformedMessage(unfit, INVALID_PARAMS)
         answered = await self.store_answer(ask, answer)
         if answered is None:
-            current = await self.store.get(id) or ask
-            state = "expired" if current.is_open else current.state
-            raise MalformedMessage(f"this approval request is already {state}", INVALID_PARAMS)
+            raise self.ended_error(await self.store.get(id) or ask)
         on_answer = self.handlers.get(ask.kind, _NO_HANDLER).on_answer
         if on_answer is not None:
             await on_answer(answered, actor)
@@ -608,9 +615,10 @@ def _facts_of(
 
 
 def _audit_details(request: ApprovalRequest) -> Mapping[str, object]:
+    about = {name: said for name, said in request.about.items() if name not in TOOL_FACTS}
     return {
         "message": request.message,
-        "about": request.about,
+        "about": about,
         "digest": request.digest,
         "expires_at": request.expires_at.isoformat(),
         "quorum": request.quorum,
@@ -708,6 +716,7 @@ class ApprovalInbox:
             )
             or None,
             "may_answer": request.is_open and reason is None,
+            "confirmation_word": presentation.confirmation_word(request),
             "refusal_reason": reason,
             "approvers": self.approvals.describe_approvers(request, actor)
             if request.is_open

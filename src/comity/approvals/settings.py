@@ -1,14 +1,63 @@
 """The tables `[approvals]` and `[suggestions]`: approval requests and suggested grants."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Final, Literal
 
 from comity.approvals.notifiers.model import NotifierSettings
 from comity.approvals.notifiers.settings import NOTIFIERS
-from comity.config.fields import COUNT, number_type, setting
+from comity.config.document import ConfigValue
+from comity.config.fields import (
+    COUNT,
+    DURATION,
+    FieldType,
+    Members,
+    all_of,
+    members_of,
+    number_type,
+    pattern_type,
+    setting,
+    table_of,
+)
 
 type Elicitations = Literal["client", "people"]
+
+MAX_CLIENT_WAITS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ClientWait:
+    """One entry of `[[approvals.clients]]`."""
+
+    name: str
+    wait: timedelta
+
+
+KNOWN_CLIENT_WAITS: Final[Mapping[str, timedelta]] = {
+    # The official Python SDK, which frameworks do not rename. The OpenAI Agents SDK is built on it
+    # and gives up after five seconds, so a longer hold would hide the request from its model.
+    "mcp": timedelta(seconds=4),
+}
+"""How long calls of known clients are held at most, by the name in `clientInfo`."""
+
+_CLIENT_WAIT: Final[Members] = {
+    "name": (
+        pattern_type(r"[^\x00-\x1f]{1,200}", "openai-agents"),
+        "the name that the client gives itself in `clientInfo`",
+    ),
+    "wait": (DURATION, "how long its calls are held; less than its own time limit"),
+}
+
+
+def _read_client_wait(entry: ConfigValue) -> ClientWait:
+    return ClientWait(**members_of(entry, _CLIENT_WAIT, ("name", "wait")))
+
+
+CLIENT_WAITS: Final = FieldType(
+    all_of(_read_client_wait, MAX_CLIENT_WAITS),
+    {"type": "array", "items": table_of(_CLIENT_WAIT, required=["name", "wait"])},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +85,16 @@ class ApprovalSettings:
     notifiers: tuple[NotifierSettings, ...] = setting(
         (), "The notifiers, which tell people about requests.", NOTIFIERS
     )
+    clients: tuple[ClientWait, ...] = setting(
+        (), "How long calls of these clients are held, instead of `client_wait`.", CLIENT_WAITS
+    )
+
+    def wait_for_client(self, name: str) -> timedelta:
+        """Return how long a call of this client is held: less than the client's own time limit."""
+        for client in self.clients:
+            if client.name == name:
+                return client.wait
+        return min(self.client_wait, KNOWN_CLIENT_WAITS.get(name, self.client_wait))
 
 
 @dataclass(frozen=True, slots=True)

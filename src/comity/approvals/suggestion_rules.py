@@ -28,6 +28,7 @@ from comity.policy.conditions import (
     parse_condition,
     parse_or_none,
 )
+from comity.policy.grants import TOPIC_SERVER
 from comity.validation import network, paths
 from comity.validation.arguments import ArgumentKind, argument_kind_of
 
@@ -358,7 +359,9 @@ def _make_suggestion(
     people = tuple(sorted({person for each in approved for person in each.by}))
     first, last = min(each.at for each in approved), max(each.at for each in approved)
     count = len(approved)
-    named, covered = public_name(server, tool), parse_condition(where).describe()
+    is_of_member = server.startswith(TOPIC_SERVER)
+    named = f"{tool} in {server}" if is_of_member else public_name(server, tool)
+    covered = parse_condition(where).describe()
     by = _people_text(len(people))
     words = (
         f"always allow `{named}` {covered} for {asker}: {count} of {count} approved by {by} "

@@ -185,7 +185,7 @@ class SuggestionService:
             place = (one.server, one.tool)
             judged = access.authorize(actor, CALL, *place, now)
             is_granted = judged.effect is Effect.ALLOW and judged.level is TargetSpecificity.OFFER
-            if judged.effect is Effect.DENY or is_granted:
+            if is_granted or access.denies_call(actor, *place, now):
                 return True
             answer = access.standing_answer(actor, place, one.arguments, one.definition, now)
             return answer is not None

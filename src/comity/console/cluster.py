@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from comity.approvals.call_results import ApprovedCallResult, CallResults
 from comity.cluster.bus import Bus, BusMessage
 from comity.console.samples import TrafficSample, TrafficSampler
 from comity.console.stream import (
@@ -34,10 +35,11 @@ _STORE_TOPICS: Final = frozenset(
 
 
 class _ConsoleNews(msgspec.Struct, frozen=True, array_like=True):
-    """One message between nodes: some hints, or a sample."""
+    """One message between nodes: some hints, a sample, or the result of an approved call."""
 
     hints: tuple[tuple[HintTopic, str], ...] = ()
     sample: TrafficSample | None = None
+    result: ApprovedCallResult | None = None
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -47,8 +49,16 @@ _decode: Final = msgspec.msgpack.Decoder(_ConsoleNews).decode
 class ConsoleBus:
     """Sends the hints and samples of this node to the others, and receives theirs."""
 
-    def __init__(self, bus: Bus, prefix: str, stream: HintStream, sampler: TrafficSampler) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        prefix: str,
+        stream: HintStream,
+        sampler: TrafficSampler,
+        results: CallResults,
+    ) -> None:
         self._bus = bus
+        self._results = results
         self._subject = f"{prefix}.console"
         self._stream = stream
         self._sampler = sampler
@@ -59,12 +69,14 @@ class ConsoleBus:
         """Exchange news until the context ends."""
         subscription = await self._bus.subscribe(self._subject, self._on_message)
         self._sampler.watchers.append(self._send_sample)
+        self._results.watchers.append(self._send_result)
         task = asyncio.ensure_future(self._send_hints())
         try:
             yield
         finally:
             task.cancel()
             self._sampler.watchers.remove(self._send_sample)
+            self._results.watchers.remove(self._send_result)
             await subscription.close()
 
     def on_hint(self, hint: ChangeHint) -> None:
@@ -82,6 +94,10 @@ class ConsoleBus:
     def _send_sample(self, sample: TrafficSample) -> None:
         self._publish(_ConsoleNews(sample=sample))
 
+    def _send_result(self, result: ApprovedCallResult) -> None:
+        # The person who approved the call may be at any node.
+        self._publish(_ConsoleNews(result=result))
+
     def _publish(self, news: _ConsoleNews) -> None:
         # A reader polls what it shows, so a lost hint only delays it.
         with contextlib.suppress(Unavailable):
@@ -94,5 +110,7 @@ class ConsoleBus:
             return
         if news.sample is not None:
             self._sampler.keep(news.sample)
+        if news.result is not None:
+            self._results.keep(news.result)
         for topic, id in news.hints[:MAX_HINTS_AT_ONCE]:
             self._stream.publish(ChangeHint(topic, id))

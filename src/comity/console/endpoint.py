@@ -4,6 +4,7 @@ The files are public: they hold no data. The console reads all data from `/api/`
 has its permission. `scripts/console` builds the files into the folder `static` of this package.
 """
 
+import functools
 import gzip
 import hashlib
 from collections.abc import Iterator
@@ -14,9 +15,19 @@ from typing import Final
 
 from comity.http import asgi
 from comity.http.asgi import HttpEndpoint, Receive, Scope, Send
-from comity.http.pages import PROTECTION_HEADERS
+from comity.http.pages import (
+    PROTECTION_HEADERS,
+    render_heading,
+    render_page,
+    render_paragraph,
+    send_page,
+)
 
 CONSOLE_PATH: Final = "/console/"
+NO_CONSOLE: Final = "This build of Comity has no web console."
+HOW_TO_GET_IT: Final = (
+    "Install a release with `pip install comity`, or build the package where npm is installed."
+)
 
 _INDEX: Final = "index.html"
 _HASHED: Final = "assets/"
@@ -37,8 +48,9 @@ _CONTENT_POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     b"connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; "
     b"form-action 'self'; frame-ancestors 'none'; "
-    # No code of the console may turn text into HTML or into a script.
-    b"require-trusted-types-for 'script'; trusted-types 'none'"
+    # No code of the console may turn text into HTML or into a script. The one policy gives the
+    # address of the worker that shows notifications, and nothing else.
+    b"require-trusted-types-for 'script'; trusted-types comity-worker"
 )
 _HEADERS: Final = (
     (b"content-security-policy", _CONTENT_POLICY),
@@ -74,8 +86,8 @@ class ConsoleFiles:
 
     @property
     def endpoints(self) -> dict[str, HttpEndpoint]:
-        """The endpoints of the console. There are none if it was not built."""
-        return {CONSOLE_PATH: self.serve_file} if self.is_built else {}
+        """The endpoints of the console, or of the page that says that it is missing."""
+        return {CONSOLE_PATH: self.serve_file if self.is_built else explain_missing_console}
 
     async def serve_file(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
@@ -96,6 +108,34 @@ class ConsoleFiles:
             await asgi.send_empty(send, 304, (*_HEADERS, *extra))
             return
         await _send_file(send, file, (*_HEADERS, *extra), headers, has_body=method == "GET")
+
+
+@functools.cache
+def installed_console_files() -> ConsoleFiles:
+    """Return the console of this installation. Reading and compressing it takes 30 ms of CPU."""
+    return ConsoleFiles()
+
+
+def is_console_built() -> bool:
+    """Return whether this installation has the console."""
+    return files("comity.console").joinpath("static", _INDEX).is_file()
+
+
+async def explain_missing_console(
+    scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+) -> None:
+    """Say that this build has no console, and how to get one."""
+    if scope["method"] not in ("GET", "HEAD"):
+        await asgi.send_empty(send, 405, ((b"allow", b"GET, HEAD"),))
+        return
+    body = render_page(
+        "No console",
+        render_heading("No console"),
+        render_paragraph(NO_CONSOLE),
+        render_paragraph(HOW_TO_GET_IT),
+        render_paragraph("The gateway works. `comity status` shows it in a terminal.", "soft"),
+    )
+    await send_page(send, 404, body)
 
 
 async def redirect_to_console(

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -18,7 +18,10 @@ from comity.servers.service import ServerService
 
 
 class OverviewView(TypedDict):
-    """The gateway at a glance. `series` has a sample for each `sample_seconds` of an hour."""
+    """The gateway at a glance. `series` has a sample for each `sample_seconds` of an hour.
+
+    `quarantined` counts the tools that no client sees before a person has looked at them.
+    """
 
     servers: Mapping[ServerLifecycleState, int]
     tools: int
@@ -38,6 +41,7 @@ class OverviewApi:
 
     servers: ServerService
     catalog: Catalog
+    withheld_definitions: Callable[[str], Awaitable[Mapping[str, str]]]
     approvals: ApprovalStore
     count_principals: Callable[[], int]
     count_sessions: Callable[[], int]
@@ -51,11 +55,12 @@ class OverviewApi:
     async def _show_overview(self, _: ApiRequest[EmptyQuery]) -> OverviewView:
         """Return counts, and the traffic of all nodes in the last hour."""
         names = self.servers.names()
+        withheld = [len(await self.withheld_definitions(name)) for name in names]
         states = Counter(server.state for server in self.servers)
         return {
             "servers": {state: states[state] for state in ServerLifecycleState if states[state]},
             "tools": sum(self.catalog.count(name, EntryKind.TOOL) for name in names),
-            "quarantined": sum(len(self.catalog.quarantine_reasons(name)) for name in names),
+            "quarantined": sum(withheld),
             "open_approvals": await self.approvals.count(OPEN_STATES),
             "principals": self.count_principals(),
             "sessions": self.count_sessions(),

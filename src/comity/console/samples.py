@@ -6,16 +6,15 @@ A sample is the difference of the counters since the one before, so a call costs
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, TypedDict
 
 import msgspec
 
-from comity import errors
-from comity.errors import Fault
-from comity.telemetry.metrics import BOUNDS, CANCELLED, ERROR, OK, TOOL_ERROR, CallMetrics
+from comity.telemetry.metrics import BOUNDS, CallMetrics
+from comity.telemetry.outcomes import OutcomeClass, class_of
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +22,7 @@ SAMPLE_SECONDS: Final = 5
 MAX_SAMPLES: Final = 3600 // SAMPLE_SECONDS
 MAX_NODES: Final = 1000
 BUCKETS: Final = len(BOUNDS) + 1
-_REFUSED_CATEGORIES: Final = frozenset({"security", "validation", "resource"})
-_REFUSED: Final = frozenset(
-    fault.error_type
-    for fault in vars(errors).values()
-    if isinstance(fault, Fault) and fault.category in _REFUSED_CATEGORIES
-)
+CLASSES: Final = tuple(OutcomeClass)
 
 
 class TrafficSample(msgspec.Struct, frozen=True, array_like=True):
@@ -37,8 +31,8 @@ class TrafficSample(msgspec.Struct, frozen=True, array_like=True):
     node: str
     at: int
     calls: int = 0
-    refused: int = 0
-    failed: int = 0
+    # How many of the calls ended in each of `CLASSES`.
+    outcomes: tuple[int, ...] = (0,) * len(CLASSES)
     waiting: int = 0
     tokens: int = 0
     # In millionths of the currency.
@@ -47,12 +41,14 @@ class TrafficSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SampleView(TypedDict):
-    """The traffic of five seconds. A latency is null if no call ended."""
+    """The traffic of five seconds. A latency is null if no call ended.
+
+    `waiting` counts the open approval requests at its end, and `outcomes` the calls that ended.
+    """
 
     at: int
     calls: int
-    refused: int
-    failed: int
+    outcomes: Mapping[OutcomeClass, int]
     waiting: int
     p50_ms: float | None
     p95_ms: float | None
@@ -64,8 +60,7 @@ class TrafficTotals(NamedTuple):
     """The counters of this node since its start."""
 
     calls: int
-    refused: int
-    failed: int
+    outcomes: tuple[int, ...]
     tokens: int
     money: int
     buckets: tuple[int, ...]
@@ -115,12 +110,11 @@ class TrafficSampler:
             self.node,
             at,
             totals.calls - before.calls,
-            totals.refused - before.refused,
-            totals.failed - before.failed,
+            _differences(totals.outcomes, before.outcomes),
             self._count_waiting(),
             totals.tokens - before.tokens,
             totals.money - before.money,
-            tuple(now - then for now, then in zip(totals.buckets, before.buckets, strict=True)),
+            _differences(totals.buckets, before.buckets),
         )
         self.keep(sample)
         for watcher in self.watchers:
@@ -129,8 +123,8 @@ class TrafficSampler:
 
     def keep(self, sample: TrafficSample) -> None:
         """Keep a sample of any node. A sample that is late or not whole is dropped."""
-        if len(sample.buckets) != BUCKETS:
-            # A node with another version of Comity may count in other buckets.
+        if len(sample.buckets) != BUCKETS or len(sample.outcomes) != len(CLASSES):
+            # A node with another version of Comity may count in other buckets or classes.
             return
         samples = self._samples_by_node.get(sample.node)
         if samples is None:
@@ -166,24 +160,23 @@ class TrafficSampler:
         return {**sample_view(newest), "at": at}
 
     async def _read_totals(self) -> TrafficTotals:
-        calls = refused = failed = 0
+        calls, by_class = 0, Counter[OutcomeClass]()
         buckets = [0] * BUCKETS
         for server in self._metrics().servers():
             for counter in list(server.tools.values()):
                 for outcome, count in counter.outcomes.items():
                     calls += count
-                    refused += count if outcome in _REFUSED else 0
-                    failed += count if is_failure(outcome) else 0
+                    by_class[class_of(outcome)] += count
                 buckets = [a + b for a, b in zip(buckets, counter.counts, strict=True)]
             # Other tasks run between two servers, because there may be many.
             await asyncio.sleep(0)
         tokens, money = self._count_usage()
-        return TrafficTotals(calls, refused, failed, tokens, money, tuple(buckets))
+        outcomes = tuple(by_class[each] for each in CLASSES)
+        return TrafficTotals(calls, outcomes, tokens, money, tuple(buckets))
 
 
-def is_failure(outcome: str) -> bool:
-    """Return whether a call failed: its server or the way to it, and not the policy."""
-    return outcome in (TOOL_ERROR, ERROR) or outcome not in (OK, CANCELLED, *_REFUSED)
+def _differences(now: Iterable[int], before: Iterable[int]) -> tuple[int, ...]:
+    return tuple(one - other for one, other in zip(now, before, strict=True))
 
 
 def sample_view(samples: Iterable[TrafficSample]) -> SampleView:
@@ -193,8 +186,10 @@ def sample_view(samples: Iterable[TrafficSample]) -> SampleView:
     return {
         "at": max((each.at for each in listed), default=0),
         "calls": sum(each.calls for each in listed),
-        "refused": sum(each.refused for each in listed),
-        "failed": sum(each.failed for each in listed),
+        "outcomes": {
+            outcome: sum(each.outcomes[place] for each in listed)
+            for place, outcome in enumerate(CLASSES)
+        },
         "waiting": sum(each.waiting for each in listed),
         "p50_ms": percentile_ms(buckets, 0.5),
         "p95_ms": percentile_ms(buckets, 0.95),

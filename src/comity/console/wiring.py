@@ -17,6 +17,7 @@ from comity.audit.chain import AuditRecord
 from comity.audit.events import AuditType
 from comity.audit.log import AuditLog
 from comity.catalog.catalog import Catalog
+from comity.catalog.tool_reviews import ToolReviewService
 from comity.console.cluster import ConsoleBus
 from comity.console.overview import OverviewApi
 from comity.console.samples import TrafficSample, TrafficSampler
@@ -72,6 +73,7 @@ class ConsoleDependencies:
 
     servers: ServerService
     catalog: Catalog
+    tool_reviews: ToolReviewService
     sessions: SessionStore
     active_calls: ActiveCalls
     approvals: ApprovalService
@@ -124,13 +126,16 @@ def build_console(
     bus = (
         None
         if cluster is None
-        else ConsoleBus(cluster.bus, cluster.members.prefix, stream, sampler)
+        else ConsoleBus(
+            cluster.bus, cluster.members.prefix, stream, sampler, parts.approvals.results
+        )
     )
     HintSources(stream, bus, parts.approvals).connect(parts, cluster)
     sampler.watchers.append(partial(_publish_sample, sampler, stream))
     overview = OverviewApi(
         parts.servers,
         parts.catalog,
+        parts.tool_reviews.withheld_definitions,
         parts.approvals.store,
         lambda: len(parts.snapshot.parties),
         lambda: len(parts.sessions),

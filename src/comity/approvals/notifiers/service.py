@@ -182,6 +182,13 @@ class NotifierService:
             raise MalformedMessage("there is no notifier of this name", NOTHING_HERE)
         return found
 
+    async def has_announced(self, name: str, request: str) -> bool:
+        """Return whether a notifier has a message of its own about a request."""
+        # Anybody can put anything into a click. No id of a request has other characters.
+        if not request.isalnum():
+            return False
+        return bool(await self._queue.page(limit=1, group=_group(name, request)))
+
     async def send_test(self, name: str, person: str) -> None:
         """Send a test message now. Raises MalformedMessage with the reason if it fails."""
         notifier = self.get(name)
@@ -267,7 +274,9 @@ class NotifierService:
             if matches(notifier.settings, request):
                 await self._add_message(notifier, request, NoticePhase.CHANGED, label=label)
             return True
-        jobs = await self._queue.page(limit=MAX_JOBS_OF_REQUEST, group=_group(notifier, request.id))
+        jobs = await self._queue.page(
+            limit=MAX_JOBS_OF_REQUEST, group=_group(notifier.name, request.id)
+        )
         if any(each.state is JobState.WAITING and each.holder for each in jobs):
             return False
         orders = [(_order.decode(each.payload), each) for each in jobs]
@@ -433,7 +442,7 @@ class NotifierService:
             NoticeTask.SEND, request.id, notifier.name, phase, person, reference=reference
         )
         key = f"send/{notifier.name}/{request.id}/{label or phase}/{person}"
-        await self._add(key, order, due_at, _group(notifier, request.id))
+        await self._add(key, order, due_at, _group(notifier.name, request.id))
 
     async def _add_escalation(
         self, notifier: ApprovalNotifier, request: ApprovalRequest, since: datetime
@@ -557,8 +566,8 @@ def _is_answerable(request: ApprovalRequest, now: datetime) -> bool:
     return request.is_open and request.expires_at > now
 
 
-def _group(notifier: ApprovalNotifier, request: str) -> str:
-    return f"{notifier.name}/{request}"
+def _group(notifier: str, request: str) -> str:
+    return f"{notifier}/{request}"
 
 
 def _describe(problem: Exception) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from comity.approvals.model import ApprovalDecision, ApprovalRequest
 from comity.approvals.notifiers.model import ApprovalNotice, NoticePhase
+from comity.approvals.notifiers.service import NotifierService
 from comity.approvals.notifiers.slack import SlackChannel, SlackClick, click_in, replay_key
 from comity.approvals.service import ApprovalInbox
 from comity.audit.events import AuditResult, AuditType
@@ -26,6 +27,7 @@ MAX_PENDING_REPLIES: Final = 100
 _PATH: Final = re.compile(rf"{NOTIFIERS}([A-Za-z0-9][A-Za-z0-9_.-]{{0,63}})/slack")
 _UNSIGNED_TEXT: Final = "this request is not signed by Slack, or was used before"
 _TOO_LONG_TEXT: Final = "the arguments are too long for Slack; open the request to answer it"
+_NO_MESSAGE_TEXT: Final = "this notifier has sent no message about this request"
 _UNKNOWN_TEXT: Final = (
     "Comity does not know you. Ask an operator to add your Slack user ID to the notifier"
 )
@@ -37,11 +39,13 @@ class SlackClicks:
     def __init__(
         self,
         channels: Iterable[SlackChannel],
+        service: NotifierService,
         inbox: ApprovalInbox,
         seen: OnceKeys,
         audit_log: AuditLog | None = None,
     ) -> None:
         self._channels = {each.name: each for each in channels if each.is_interactive}
+        self._service = service
         self._inbox = inbox
         self._seen = seen
         self._audit_log = audit_log
@@ -95,8 +99,11 @@ class SlackClicks:
     ) -> ApprovalRequest:
         """Answer the request of a click. Raises MalformedMessage and Unavailable."""
         approvals = self._inbox.approvals
+        # A click can name any request, whatever messages and buttons there are. Whoever has the
+        # signing secret of one notifier must not answer the requests of all others.
+        if not await self._service.has_announced(channel.name, click.request):
+            raise MalformedMessage(_NO_MESSAGE_TEXT, INVALID_PARAMS)
         if click.decision is ApprovalDecision.ACCEPT:
-            # A click can name any request, whatever buttons its message has.
             request = await approvals.get(actor, click.request)
             if not channel.shows_all(request):
                 raise MalformedMessage(_TOO_LONG_TEXT, INVALID_PARAMS)

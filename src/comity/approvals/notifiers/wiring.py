@@ -117,7 +117,7 @@ def build_notifiers(
     )
     return NotifierComponents(
         service,
-        SlackClicks(slack, inbox, records.notice_clicks, audit_log),
+        SlackClicks(slack, service, inbox, records.notice_clicks, audit_log),
         (*NotifiersApi(service).routes, *push_api.routes),
         audit_log,
     )
