@@ -55,7 +55,7 @@ class Person:
 def shown(event: object) -> str:
     match event:
         case Presence() if event.id != "local:ana":
-            return f"     {event.id} has {'come' if event.has_come else 'gone'}"
+            return f"     {event.id} {'joined' if event.has_come else 'left'}"
         case Chat():
             return f"     {event.sender}: {event.text}"
         case Proposal():
@@ -79,7 +79,7 @@ async def taught(ana: Person, agent: Participant) -> None:
         wanted = asyncio.create_task(proposer.write(agent, f"/reports/{day}.txt", "all is well"))
         line = await ana.reads("say `approve")
         await ana.says(f"approve {line.partition('`approve ')[2][:8]}")
-        await ana.reads("on the word of")
+        await ana.reads("(approved by")
         print(f"bot> {await wanted}")
 
 

@@ -10,6 +10,7 @@ from comity.approvals.model import ANSWER_VERB, ApprovalDecision
 from comity.audit.events import AuditEvent, event_of
 from comity.mcp.actors import ADMIN_WRITE, CALL, Actor, PrincipalKind
 from comity.policy.grants import PERMISSION_VERB, Effect, Grant
+from comity.policy.settings import PolicySettings
 from tests.conformance.governed import (
     ADMIN,
     ADMINISTERS,
@@ -39,6 +40,14 @@ MINE = Grant(AGENT, ADMIN_WRITE, "*", Effect.ALLOW)
 PERSON = Actor(ADMIN, PrincipalKind.PERSON)
 
 
+DEFAULT_POLICY: dict[str, Any] = {
+    "policy_require_approval": PolicySettings().require_approval,
+    "policy_fallback_validators": PolicySettings().fallback_validators,
+    "policy_on_suspicious_definition": PolicySettings().on_suspicious_definition,
+}
+"""The policy that `governed` sets for its tests, as it is where nobody sets it."""
+
+
 @asynccontextmanager
 async def brought(folder: Path, **chosen: Any) -> AsyncGenerator[Governed]:
     """Scripts of one folder may be registered, by whoever comes with a key."""
@@ -47,6 +56,7 @@ async def brought(folder: Path, **chosen: Any) -> AsyncGenerator[Governed]:
         "registration_commands": ("python",),
         "registration_folders": (str(folder),),
         "registration_from_network": True,
+        **DEFAULT_POLICY,
         "approvals_client_wait": chosen.pop("approvals_client_wait", None),
         "grants": (*ADMINISTERS, ANSWERS, *chosen.pop("more_grants", ())),
         **chosen,
@@ -102,8 +112,9 @@ async def journaled(scene: Governed, type: str) -> list[AuditEvent]:
     return [event for line in lines if (event := event_of(line.body)).type == type]
 
 
-def may_call(party: str, server: str) -> Grant:
-    return Grant(party, CALL, f"{server}/*", Effect.ALLOW)
+def may_call(party: str, server: str, tool: str = "*") -> Grant:
+    """A grant by the name of a tool answers beforehand what is asked about a dangerous tool."""
+    return Grant(party, CALL, f"{server}/{tool}", Effect.ALLOW)
 
 
 def is_there(scene: Governed, server: str = "dynamic.stats") -> bool:

@@ -283,6 +283,54 @@ async def test_what_is_proposed_to_another_member_is_put_before_people_too() -> 
         await ci.told("unaddressed", nowhere)
 
 
+@pytest.mark.requirement("MCPX-9.4-members")
+async def test_equal_proposals_to_a_member_become_a_rule_that_a_person_accepts() -> None:
+    worker = may_send("agent:worker", "mcp/response:*")
+    rule = {"suggestions_min_approvals": 4, "suggestions_min_people": 1}
+    async with a_topic(*worker, asks=True, mounts=(), **rule) as scene:
+        ci, other = await scene.join(CI), await scene.join("agent:worker")
+
+        async def runs_without_a_person(**arguments: Any) -> bool:
+            """Propose; approve it if a person is needed; the worker answers."""
+            proposal = await ci.propose("write_file", "agent:worker", **arguments)
+            first = await ci.until(
+                lambda each: is_notice(each, proposal) or is_fulfilment(each, proposal)
+            )
+            is_alone = first["kind"] != "system/notice"
+            if not is_alone:
+                assert (await scene.answer(first["payload"]["approval"]))[0] == 200
+            asked = await other.until(lambda each: is_fulfilment(each, proposal))
+            assert asked["payload"]["params"]["arguments"] == arguments
+            reply: Heard = {
+                "jsonrpc": "2.0",
+                "id": asked["payload"]["id"],
+                "result": {"content": []},
+            }
+            kind = "mcp/response:tools/call:write_file"
+            id = await other.say(kind, reply, (asked["from"],), asked["id"])
+            await ci.until(lambda each: each["id"] == id)
+            return is_alone
+
+        assert not any([await runs_without_a_person(path="/notes/a") for _ in range(4)])
+        _, listed = await scene.guest().http("GET", "/api/grant-suggestions")
+        (suggestion,) = listed["suggestions"]
+        assert "agent:worker/write_file" in suggestion["description"]
+        accepted = {"id": suggestion["id"], "decision": "accept"}
+        status, _ = await scene.guest().http("POST", "/api/grant-suggestions", accepted)
+        assert status == 200
+        assert await runs_without_a_person(path="/notes/a")
+        assert not await runs_without_a_person(path="/etc/passwd")
+
+
+def is_notice(each: Heard, proposal: str) -> bool:
+    return each["kind"] == "system/notice" and each.get("correlation_id") == proposal
+
+
+def is_fulfilment(each: Heard, proposal: str) -> bool:
+    is_request = each["kind"] == "mcp/request:tools/call:write_file"
+    return is_request and each["correlation_id"] == proposal
+
+
 async def test_a_topic_that_everybody_left_has_nothing_done() -> None:
     async with a_topic() as scene:
         ci = await scene.join(CI)

@@ -44,7 +44,8 @@ async def test_a_server_that_is_mounted_is_a_member_and_answers_who_asks_it() ->
     async with a_topic() as scene:
         bot = await scene.join(BOT)
         others = bot.heard[0]["payload"]["participants"]
-        assert {"id": FILES, "capabilities": ["mcp/response:*"]} in others
+        mounted = ["mcp/response:*", "mcp/request:notifications/resources/updated"]
+        assert {"id": FILES, "capabilities": mounted} in others
         id = await bot.request(path="/a")
         answer = await bot.answer_to(id)
         assert (answer["from"], answer["to"]) == (FILES, [BOT])
@@ -61,7 +62,11 @@ async def test_what_an_mcp_server_is_asked_first_is_answered_as_by_one() -> None
         bot = await scene.join(BOT)
         hello = (await bot.ask("initialize", {"protocolVersion": "2025-06-18"}))["result"]
         assert hello["protocolVersion"] == "2025-06-18"
-        assert hello["capabilities"] == {"tools": {}, "resources": {}, "prompts": {}}
+        assert hello["capabilities"] == {
+            "tools": {},
+            "resources": {"subscribe": True},
+            "prompts": {},
+        }
         assert await bot.ask("ping") == {"jsonrpc": "2.0", "id": 1, "result": {}}
         listed = (await bot.ask("tools/list"))["result"]
         assert "plain" in [tool["name"] for tool in listed["tools"]]
@@ -86,6 +91,65 @@ async def test_resources_and_prompts_are_asked_for_alike() -> None:
         assert answer["payload"]["result"]["contents"][0]["text"] == "water the plants"
         assert (await bot.ask("prompts/get", {"name": "review"}))["result"] == {"messages": []}
         assert (await bot.ask("prompts/list"))["result"]["prompts"] == [{"name": "review"}]
+
+
+SUBSCRIBE = f"mcp/request:resources/subscribe:{NOTES}"
+UPDATED = f"mcp/request:notifications/resources/updated:{NOTES}"
+READS = Grant(BOT, "resources/read", "files/*", Effect.ALLOW)
+
+
+def a_request(method: str, uri: str = NOTES) -> Heard:
+    return {"jsonrpc": "2.0", "id": 8, "method": method, "params": {"uri": uri}}
+
+
+@pytest.mark.requirement("MCPX-4.1-w-resources", "MCPX-4.1-subscribe")
+async def test_a_member_subscribes_to_a_resource_and_hears_of_its_updates() -> None:
+    async with a_topic(READS) as scene:
+        bot = await scene.join(BOT)
+        id = await bot.say(SUBSCRIBE, a_request("resources/subscribe"), (FILES,))
+        answer = await bot.answer_to(id)
+        assert answer["kind"] == f"mcp/response:resources/subscribe:{NOTES}"
+        assert answer["payload"] == {"jsonrpc": "2.0", "id": 8, "result": {}}
+        await bot.answer_to(await bot.request("touch", uri=NOTES))
+        update = await bot.until(lambda each: each["kind"] == UPDATED)
+        assert (update["from"], update["to"], update["correlation_id"]) == (FILES, [BOT], id)
+        assert update["payload"] == {
+            "jsonrpc": "2.0",
+            "method": "notifications/resources/updated",
+            "params": {"uri": NOTES},
+        }
+        ended = f"mcp/request:resources/unsubscribe:{NOTES}"
+        answer = await bot.answer_to(
+            await bot.say(ended, a_request("resources/unsubscribe"), (FILES,))
+        )
+        assert answer["payload"]["result"] == {}
+        await bot.answer_to(await bot.request("touch", uri=NOTES))
+        # A second answer of the server follows the update that nobody hears of any more.
+        await bot.answer_to(await bot.request())
+        assert [each["kind"] for each in bot.heard].count(UPDATED) == 1
+
+
+async def test_a_member_without_a_grant_to_read_cannot_subscribe() -> None:
+    async with a_topic() as scene:
+        bot = await scene.join(BOT)
+        id = await bot.say(SUBSCRIBE, a_request("resources/subscribe"), (FILES,))
+        answer = await bot.answer_to(id)
+        assert answer["payload"]["error"]["code"] == -32600
+        await bot.answer_to(await bot.request("touch", uri=NOTES))
+        await bot.answer_to(await bot.request())
+        assert UPDATED not in [each["kind"] for each in bot.heard]
+
+
+async def test_an_approved_proposal_subscribes_its_proposer() -> None:
+    async with a_topic(Grant(CI, "resources/read", "files/*", Effect.ALLOW)) as scene:
+        ci, bot = await scene.join(CI), await scene.join(BOT)
+        payload = {"method": "resources/subscribe", "params": {"uri": NOTES}}
+        id = await ci.say(f"mcp/proposal:resources/subscribe:{NOTES}", payload, (FILES,))
+        ask = (await ci.told("pending", id))["approval"]
+        assert (await scene.answer(ask))[0] == 200
+        await ci.until(lambda each: each["kind"] == SUBSCRIBE.replace("request", "response"))
+        await bot.answer_to(await bot.request("touch", uri=NOTES))
+        assert CI in (await ci.until(lambda each: each["kind"] == UPDATED))["to"]
 
 
 @pytest.mark.requirement("MCPX-5.1-dynamic")

@@ -206,11 +206,17 @@ async def test_who_administers_one_server_administers_no_other(scene: Governed, 
     assert refused["error"]["code"] == 1001
 
 
-async def test_a_granter_who_names_another_is_refused(scene: Governed, era: str) -> None:
+@pytest.mark.requirement("MGP-5.4-grant-provenance")
+async def test_the_grantor_is_the_sender_whomever_the_message_names(
+    scene: Governed, era: str
+) -> None:
     admin = await asked(scene, ADMIN, era)
-    refused = await admin("mgp/access/grant", granted(granted_by="person:somebody"))
-    assert "error" in refused
-    assert not await may_call(scene)
+    entry = (await admin("mgp/access/grant", granted(granted_by="person:somebody")))["result"]
+    assert entry["granted_by"] == ADMIN
+    assert (await admin("mgp/access/query", TOOL))["result"]["granted_by"] == ADMIN
+    (stored,) = await scene.visitor.parts.snapshot.records.grants.page()
+    assert stored.granted_by == ADMIN
+    assert await may_call(scene)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from tests.conformance.newcomer_scene import (
 from tests.support.upstream import scripted
 
 PERSON = Actor(ADMIN, PrincipalKind.PERSON)
-CALLS = may_call(AGENT, "dynamic.stats")
+CALLS = may_call(AGENT, "dynamic.stats", "average")
 
 
 async def answer(scene: Governed, verdict: ApprovalDecision = ApprovalDecision.ACCEPT) -> None:
@@ -47,7 +47,9 @@ async def answer(scene: Governed, verdict: ApprovalDecision = ApprovalDecision.A
 
 @pytest.mark.requirement("MGP-15.4-register", "MGP-15.4-sandboxed")
 async def test_what_is_registered_is_listed_and_its_tools_can_be_called(tmp_path: Path) -> None:
-    async with brought(tmp_path, more_grants=[may_call(ADMIN, "dynamic.stats")]) as scene:
+    async with brought(
+        tmp_path, more_grants=[may_call(ADMIN, "dynamic.stats", "average")]
+    ) as scene:
         admin = await greeted(scene)
         wish = {**STATS, "mgp": {"trust_level": "trusted"}, "created_by": "agent:somebody_else"}
         came = (await admin.ask(REGISTER, {**wish, "justification": "to count"}))["result"]
@@ -322,7 +324,8 @@ async def test_an_agent_that_lacks_a_tool_makes_one_and_then_has_it(tmp_path: Pa
         tmp_path,
         registration_allow_code_tools=True,
         policy_approval_policy="auto_approve",
-        more_grants=[MAY_CODE],
+        approvals_client_wait=timedelta(milliseconds=200),
+        more_grants=[MAY_CODE, Grant(OTHER, "tools/call", "*", Effect.ALLOW)],
     ) as scene:
         agent = await greeted(scene, AGENT)
         lack = {"context": "arithmetic average", "requirements": {"capabilities": ["average"]}}
@@ -339,6 +342,73 @@ async def test_an_agent_that_lacks_a_tool_makes_one_and_then_has_it(tmp_path: Pa
         (tool,) = found["tools_loaded"]
         called = await agent.ask("tools/call", {"name": tool["name"], "arguments": {"values": [3]}})
         assert called["result"]["content"][0]["text"] == "3.0"
+        # Nobody else uses code of an agent unasked, not even who may call every tool.
+        other = await greeted(scene, OTHER)
+        for method in ("mgp/tools/request", "tools/call"):
+            same = {**lack, "name": tool["name"], "arguments": {"values": [3]}}
+            answer = await other.ask(method, same)
+            said = answer.get("result", {}).get("status") or refusal_of(answer)
+            assert said == "pending_approval"
+        await agent.visitor.send("DELETE", agent.session.items())
+        grants = scene.visitor.parts.snapshot.records.grants
+
+        async def have_ended() -> bool:
+            return not await grants.page()
+
+        await until(have_ended)
+
+
+@pytest.mark.requirement("MGP-16.6-creating", "MGP-16.6-creating-cond", "MGP-16.6-followup")
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+async def test_an_agent_of_plain_mcp_makes_a_tool_by_a_tool(tmp_path: Path, era: str) -> None:
+    async with brought(
+        tmp_path,
+        registration_allow_code_tools=True,
+        policy_approval_policy="auto_approve",
+        discovery_mode="on",
+        approvals_client_wait=timedelta(milliseconds=200),
+        more_grants=[MAY_CODE, Grant(OTHER, "tools/call", "*", Effect.ALLOW)],
+    ) as scene:
+
+        async def ask(party: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
+            answer = await asks[party](method, params)
+            assert "result" in answer, answer
+            return answer["result"]
+
+        async def use(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            return await ask(AGENT, "tools/call", {"name": tool, "arguments": arguments})
+
+        asks: dict[str, Any] = {}
+        for party in (AGENT, OTHER):
+            guest = scene.guest(party)
+            asks[party] = (await guest.greet()).ask if era == "handshake" else guest.modern
+        offered = {
+            party: [each["name"] for each in (await ask(party, "tools/list", {}))["tools"]]
+            for party in asks
+        }
+        assert "create_tool" in offered[AGENT]
+        assert set(offered[AGENT]) - set(offered[OTHER]) == {"create_tool"}
+        refused = await asks[OTHER]("tools/call", {"name": "create_tool"})
+        assert refusal_of(refused) == "tool_not_found"
+        lack = {"context": "arithmetic average", "requirements": {"capabilities": ["average"]}}
+        lacking = await use("request_tools", lack)
+        creation = lacking["structuredContent"]["creation"]
+        assert lacking["structuredContent"]["status"] == "creating"
+        assert creation["tool"] == "create_tool"
+        assert creation["arguments"]["id"] in lacking["content"][0]["text"]
+        wrong = {**creation["arguments"], "code": "import socket\n" + CODE}
+        rejected = await use("create_tool", wrong)
+        assert refusal_of({"result": rejected}) == "code_unsafe"
+        made = await use("create_tool", {**creation["arguments"], "code": CODE})
+        (name,) = made["structuredContent"]["tools"]
+        assert name in made["content"][0]["text"]
+        assert (await use(name, {"values": [3]}))["content"][0]["text"] == "3.0"
+        found = (await use("request_tools", lack))["structuredContent"]
+        assert found["status"] == "fulfilled"
+        (tool,) = found["tools_loaded"]
+        assert (await use(tool["name"], {"values": [5]}))["content"][0]["text"] == "5.0"
+        session = (await use("session_tools", {}))["structuredContent"]
+        assert session["total_tokens"] == sum(session["tokens"].values())
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,13 @@ def told_to_a_model(result: Frame, fault: Fault) -> Frame:
     assert result["isError"] is True
     assert "structuredContent" not in result
     text = result["content"][0]["text"]
-    again = "did not run; call it again in 7 seconds" if fault.retryable else "was not run."
+    # When an approval comes depends on a person, so the text names no time for it.
+    has_time = fault.retryable and fault is not errors.PENDING_APPROVAL
+    again = "did not run; call it again in 7 seconds" if has_time else "was not run."
+    if fault is errors.PENDING_APPROVAL:
+        again = "has not run."
     assert text.startswith(f"It is as it is. The tool {again}")
-    assert ("in 7 seconds" in text) is fault.retryable
+    assert ("in 7 seconds" in text) is has_time
     body = result["_meta"][REFUSAL]
     assert body["trace_id"] in text
     return body

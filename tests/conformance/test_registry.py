@@ -139,7 +139,6 @@ def test_a_tools_export_has_examples_that_really_pass(face: Face) -> None:
     "REG-openapi-path",
     "REG-ex-call",
     "REG-core-register",
-    "REG-design-transport",
 )
 def test_a_tool_is_invoked_with_its_arguments_as_the_body(face: Face) -> None:
     said = face.call(FORECAST, {"harbour": "BREST", "days": 73})

@@ -1,13 +1,18 @@
 """Keys at the registry's face: what each permission opens, and credentials inside a message."""
 
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from comity.audit.events import event_of
 from comity.policy.grants import Effect, Grant
+from comity.policy.limits import LimitRule
+from comity.toolkit.resilience import RateLimit
 from comity.validation.json_schema import compile_schema
 from tests.support.credentials import GivenOut, bearer
 from tests.support.upstream import Exchange, scripted
@@ -98,6 +103,43 @@ async def test_without_a_key_nothing_is_told(path: str) -> None:
         status, refused = await told(visitor, "GET", path, None)
         assert (status, refused["error"]["code"]) == (401, -32004)
         assert refused["error"]["data"]["error_type"] == "AuthenticationError"
+
+
+@pytest.mark.requirement("REG-auth-fail", "REG-err-32004")
+async def test_a_well_formed_key_counts_only_with_its_id_and_its_secret() -> None:
+    async with registry() as (visitor, given):
+        right = given.give("agent:a")
+        unknown_id = GivenOut().give("agent:a")
+        wrong_secret = GivenOut().give("agent:a")
+        (known,) = given.keys.values()
+        # The gateway knows this id, and has the digest of another secret for it.
+        id = wrong_secret.split("_")[2]
+        given.keys[id] = replace(known, id=id)
+        for key in (unknown_id, wrong_secret):
+            status, refused = await told(visitor, "POST", "/tools/up__add", key, {})
+            assert (status, refused["error"]["code"]) == (401, -32004)
+            assert refused["error"]["data"]["error_type"] == "AuthenticationError"
+        assert (await told(visitor, "POST", "/tools/up__add", right, {}))[0] == 200
+
+
+@pytest.mark.requirement("REG-p4-security")
+async def test_each_call_needs_a_key_a_grant_and_a_free_share_and_is_written_down() -> None:
+    rule = LimitRule(target="up/drop", rate=RateLimit(2, 3600.0, 2))
+    async with registry(limits_rates=(rule,)) as (visitor, given):
+        key, stranger = given.give("agent:a"), given.give("agent:b")
+        slow = given.give("agent:a", requests_per_minute=1)
+        calls = [None, stranger, key, key, key]
+        statuses = [(await told(visitor, "POST", "/tools/up__drop", each, {}))[0] for each in calls]
+        assert statuses == [401, 403, 200, 200, 429]
+        statuses = [(await told(visitor, "GET", "/tools/up__add", slow))[0] for _ in range(2)]
+        assert statuses == [200, 429]
+        log = visitor.parts.audit_log_components.audit_log
+        await log.flush()
+        entries = [event_of(line.body) for line in await log.store.page(log.node, 0, 1_000)]
+        found = Counter((each.actor, each.type, each.result) for each in entries if each.tool)
+        assert found["agent:a", "TOOL_EXECUTED", "SUCCESS"] == 2
+        assert found["agent:a", "TOOL_BLOCKED", "BLOCKED"] == 1
+        assert found["agent:b", "TOOL_BLOCKED", "BLOCKED"] == 1
 
 
 @pytest.mark.requirement("REG-p4-fast")

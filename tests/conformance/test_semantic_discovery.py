@@ -2,11 +2,14 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.conformance.toolshed import ERAS, toolshed
+from tests.conformance.toolshed import ERAS, toolshed, wanted
+from tests.support.visitor import SECONDS
 from tests.support.weights import needs_weights
 
 DISCOVER = "mgp/tools/discover"
@@ -57,3 +60,76 @@ async def test_without_the_extra_words_find_and_the_answer_says_so(
             assert found["search_strategy"] == strategy
             assert found["fallback_strategy"] == "keyword"
             assert found["tools"][0]["name"] == "files__read_file"
+
+
+class GatedEmbedder:
+    """It knows what rain has to do with weather, and makes vectors of tools when a test says so."""
+
+    name, size = "gated/weather", 2
+
+    def __init__(self) -> None:
+        self.is_reached = asyncio.Event()
+        self.is_open = asyncio.Event()
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        if any(":" in text for text in texts):  # Texts of tools have their name before a colon.
+            self.is_reached.set()
+            await self.is_open.wait()
+        is_near = [any(word in text.lower() for word in ("rain", "weather")) for text in texts]
+        return [(1.0, 0.0) if near else (0.0, 1.0) for near in is_near]
+
+    async def close(self) -> None:
+        self.is_open.set()
+
+
+@pytest.fixture
+def embedder(monkeypatch: pytest.MonkeyPatch) -> GatedEmbedder:
+    embedder = GatedEmbedder()
+
+    def load(name: str) -> GatedEmbedder:
+        assert name == "gated"
+        return embedder
+
+    monkeypatch.setattr("comity.catalog.wiring.load_plugin_embedder", load)
+    return embedder
+
+
+RAIN = "will it rain tomorrow"
+GATED: dict[str, Any] = {"discovery_embedder": "gated", "policy_require_approval": "auto"}
+
+
+@pytest.mark.requirement("MGP-16.6-unavailable", "MGP-16.6-fulfilled")
+async def test_a_request_for_tools_waits_for_an_index_that_is_being_made(
+    embedder: GatedEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A search itself waits for this long, and then goes by words.
+    monkeypatch.setattr("comity.catalog.semantic.index.CATCH_UP_TIMEOUT_SECONDS", 0.05)
+    async with toolshed(**GATED) as shed:
+        client = await shed.client()
+        request = asyncio.ensure_future(wanted(client, RAIN))
+        async with asyncio.timeout(SECONDS):
+            await embedder.is_reached.wait()
+        done, _ = await asyncio.wait([request], timeout=1)
+        assert not done
+        embedder.is_open.set()
+        answer = await request
+        assert answer["status"] == "fulfilled"
+        assert "air__weather_here" in [each["name"] for each in answer["tools_loaded"]]
+
+
+@pytest.mark.requirement("MGP-16.6-unavailable", "MGP-14.5-retryable")
+async def test_while_the_index_is_being_made_a_request_is_told_to_come_again(
+    embedder: GatedEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comity.catalog.discovery.MAX_WARMING_WAIT", timedelta(milliseconds=50))
+    async with toolshed(**GATED) as shed:
+        client = await shed.client()
+        answer = await client.answer("mgp/tools/request", {"context": RAIN})
+        assert answer["error"]["code"] == 2000
+        advice = answer["error"]["data"]["_mgp"]
+        assert (advice["retryable"], advice["retry_after_ms"]) == (True, 1000)
+        # What the words find already needs no vectors.
+        known = await wanted(client, "read file")
+        assert known["status"] == "fulfilled"
+        embedder.is_open.set()
+        assert (await wanted(client, RAIN))["status"] == "fulfilled"

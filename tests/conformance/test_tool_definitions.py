@@ -36,6 +36,13 @@ async def become(house: House, server: str, **members: Any) -> None:
     await answer_to(house, server, "become", tool="look", members=members)
 
 
+async def counted(house: House, server: str) -> tuple[int, list[str]]:
+    """How many definitions the list of servers counts for a server, and which ones it has."""
+    listed = (await asked(house, "servers"))["servers"]
+    (number,) = (each["quarantined"] for each in listed if each["id"] == server)
+    return number, list((await asked(house, "servers", server))["quarantined"])
+
+
 async def waiting(house: House, server: str) -> dict[str, Any]:
     found = await asked(house, "definitions", server=server)
     return {each["tool"]: each for each in found["tools"]}
@@ -64,11 +71,15 @@ async def test_a_tool_that_has_changed_is_disabled_until_it_is_accepted_again(
             }
         ],
     )
+    assert await counted(house, "drifting") == (1, ["look"])
+    before = (await asked(house, "overview"))["quarantined"]
     await asked(
         house,
         *("definitions", "accept"),
         body={"server": "drifting", "tools": {"look": told["digest"]}},
     )
+    assert await counted(house, "drifting") == (0, [])
+    assert (await asked(house, "overview"))["quarantined"] == before - 1
     assert "result" in await answer_to(house, "drifting", "look")
     assert (await asked(house, "definitions", "drifting", "look"))["accepted"][
         "by"

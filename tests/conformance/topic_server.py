@@ -1,7 +1,8 @@
 """A server over stdio with a tool, a resource and a prompt, that knows what it was sent; a program.
 
 Tools: `plain` gives back its arguments and its environment; `mild` the same, and says that it
-destroys nothing; `heard` gives back every message so far; `hang` never answers.
+destroys nothing; `heard` gives back every message so far; `touch` says that a resource changed;
+`hang` never answers.
 """
 
 import json
@@ -16,6 +17,7 @@ TOOLS: list[Frame] = [
     {"name": "plain", "inputSchema": SCHEMA},
     {"name": "mild", "inputSchema": SCHEMA, "annotations": {"destructiveHint": False}},
     {"name": "heard", "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True}},
+    {"name": "touch", "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True}},
     {"name": "hang", "inputSchema": SCHEMA},
 ]
 NOTES = "notes:///today"
@@ -32,13 +34,16 @@ def called(params: Frame) -> Frame | None:
             return text(heard)
         case "hang":
             return None
+        case "touch":
+            write({"method": "notifications/resources/updated", "params": params["arguments"]})
+            return text("touched")
         case _:
             return text({"env": dict(os.environ), "arguments": params.get("arguments")})
 
 
 ABOUT: Frame = {
     "protocolVersion": "2025-11-25",
-    "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
+    "capabilities": {"tools": {}, "resources": {"subscribe": True}, "prompts": {}},
     "serverInfo": {"name": "s", "version": "1"},
 }
 ANSWERS: dict[str, Frame] = {
@@ -60,14 +65,18 @@ def answer(frame: Frame) -> Frame | None:
     return None if result is None else {"result": result}
 
 
+def write(frame: Frame) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **frame}) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     for line in sys.stdin:
         frame = json.loads(line)
         heard.append(frame)
         said = answer(frame) if "id" in frame and "method" in frame else None
         if said is not None:
-            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": frame["id"], **said}) + "\n")
-            sys.stdout.flush()
+            write({"id": frame["id"], **said})
 
 
 if __name__ == "__main__":

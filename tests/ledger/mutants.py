@@ -4,9 +4,15 @@ Rule 1: a place is a piece of text that stands once in the product, not a path, 
         survives moves. Where it stands no more, or twice, the mutant is stale.
 Rule 2: which rows must have a mutant is drawn by a seed, and not by whoever writes them. A row's
         turn depends on its id alone, so that a new row changes little of the draw.
+Rule 3: a mutant runs. One with a name that the product lost in the meantime, or that cannot be
+        read at all, fails every test that meets it, and shows nothing of its row.
 """
 
+import ast
+import builtins
 import hashlib
+import re
+import symtable
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +22,8 @@ TABLE = Path("tests/ledger/mutants.toml")
 PRODUCT = Path("src/comity")
 SEED = 13
 SAMPLE = 60
+_GIVEN = frozenset(dir(builtins)) | {"__file__", "__path__"}
+_MEMBER = re.compile(r"\b(\w+)\.(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,7 @@ class Product:
     """The text of the product, in which places are looked up."""
 
     def __init__(self, root: Path) -> None:
+        self._sources = (root / PRODUCT).parent
         self._texts = {
             path: path.read_text(encoding="utf-8")
             for path in sorted((root / PRODUCT).rglob("*.py"))
@@ -61,7 +70,61 @@ class Product:
     def whole(self, place: Path) -> str:
         return self._texts[place]
 
+    def unknown_names(self, mutant: Mutant, place: Path) -> set[str]:
+        """The names that only the broken file uses and that nothing binds, or why it is no code."""
+        broken, whole = self.broken(mutant, place), self.whole(place)
+        try:
+            unknown = _unbound_names(broken)
+        except SyntaxError as error:
+            return {str(error)}
+        if unknown:
+            unknown -= _unbound_names(whole)
+        members = {*_MEMBER.findall(mutant.replace)} - {*_MEMBER.findall(whole)}
+        if members:
+            modules = self._modules_imported_in(whole)
+            unknown |= {
+                f"{name}.{member}"
+                for name, member in members
+                if name in modules and member not in _names_bound_in(self._texts[modules[name]])
+            }
+        return unknown
+
+    def _modules_imported_in(self, text: str) -> dict[str, Path]:
+        """The modules of the product that a module imports by their names."""
+        paths = {
+            alias.asname or alias.name: self._sources / node.module.replace(".", "/") / alias.name
+            for node in ast.parse(text).body
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+        }
+        files = {name: path.with_name(f"{path.name}.py") for name, path in paths.items()}
+        return {name: path for name, path in files.items() if path in self._texts}
+
     def stale(self, mutants: Iterable[Mutant]) -> Iterator[Mutant]:
         for mutant in mutants:
             if mutant.find == mutant.replace or self.place_of(mutant) is None:
                 yield mutant
+
+
+def _unbound_names(text: str) -> set[str]:
+    known = _names_bound_in(text) | _GIVEN
+    return {
+        symbol.get_name()
+        for table in _tables_of(symtable.symtable(text, "<mutant>", "exec"))
+        for symbol in table.get_symbols()
+        if symbol.is_referenced() and symbol.is_global() and symbol.get_name() not in known
+    }
+
+
+def _names_bound_in(text: str) -> set[str]:
+    return {
+        symbol.get_name()
+        for symbol in symtable.symtable(text, "<mutant>", "exec").get_symbols()
+        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+    }
+
+
+def _tables_of(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _tables_of(child)

@@ -22,6 +22,39 @@ def test_every_mutant_of_this_project_has_one_place_and_a_row_that_is_to_be_prov
     assert len({mutant.row for mutant in mutants}) >= 120
 
 
+def test_no_mutant_of_this_project_fails_only_because_it_cannot_run() -> None:
+    product = Product(ROOT)
+    unknown = {
+        f"{mutant.row}: {mutant.breaks}": product.unknown_names(mutant, place)
+        for mutant in read_mutants(ROOT)
+        if (place := product.place_of(mutant))
+    }
+    assert {where: names for where, names in unknown.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("replace", "names"),
+    [
+        ("return one + b.here", set[str]()),
+        ("return two", {"two"}),
+        ("return b.gone", {"b.gone"}),
+        ("return (lambda each: other)(one)", {"other"}),
+        ("return = one", {"invalid syntax (<mutant>, line 6)"}),
+    ],
+)
+def test_a_mutant_that_names_what_is_not_there_is_found(
+    tmp_path: Path, replace: str, names: set[str]
+) -> None:
+    package = tmp_path / "src/comity"
+    package.mkdir(parents=True)
+    (package / "b.py").write_text("here = 1\n", encoding="utf-8")
+    place = package / "a.py"
+    text = "from comity import b\n\none = 1\n\ndef f():\n    return one\n\nb.old\n"
+    place.write_text(text, encoding="utf-8")
+    mutant = Mutant("MCP-1-a", "breaks one", "return one", replace)
+    assert Product(tmp_path).unknown_names(mutant, place) == names
+
+
 def test_every_row_that_the_seed_draws_has_a_mutant() -> None:
     rows = read_requirements(ROOT)
     wanted = drawn(rows.keys() - read_deviations(ROOT, rows).keys(), SEED, SAMPLE)

@@ -76,7 +76,40 @@ def test_each_channel_is_judged_by_the_sets_that_are_for_it(
     channel: str, bounds: dict[str, ScopeBounds], may: bool
 ) -> None:
     sets = [PUBLISH] if "publish" in str([*bounds]) and len(bounds) == 1 else [PUBLISH, OBSERVE]
-    assert (model.channel_refusal(channel, sets, bounds) is None) is may
+    assert (model.channel_refusal((channel,), sets, bounds) is None) is may
+
+
+PRINTED = ChannelDescriptor(
+    "discord:#general", "discord", address={"guild": "acme", "channel": "#general"}
+)
+
+
+@pytest.mark.requirement("MCPL-14.5-scopes", "MCPL-14.5-address")
+@pytest.mark.parametrize(
+    ("bounds", "may"),
+    [
+        (ScopeBounds(("discord:acme/*",)), True),
+        (ScopeBounds(("discord:#general",)), True),
+        (ScopeBounds(("discord:other/*",)), False),
+        (ScopeBounds(("discord:**",), ("discord:acme/*",)), False),
+    ],
+)
+def test_the_printed_pattern_covers_the_printed_channel(bounds: ScopeBounds, may: bool) -> None:
+    scopes = {"channels.publish": bounds}
+    names = model.channel_names(PRINTED)
+    assert (model.channel_refusal(names, [PUBLISH], scopes) is None) is may
+
+
+@pytest.mark.parametrize(
+    "address", [{}, {"a": "x/y"}, {"a": ""}, {"a": ["x"]}, {"a": "x", "b": None}]
+)
+def test_an_address_that_is_no_path_names_no_channel(address: dict[str, object]) -> None:
+    assert model.channel_names(ChannelDescriptor("a", "x", address=address)) == ("a",)
+
+
+def test_a_pattern_that_covers_no_channel_is_found() -> None:
+    scopes = {"channels.publish": ScopeBounds(("discord:acme/*", "discord:acmee/*", "thinking"))}
+    assert model.unused_patterns([PRINTED], [PUBLISH], scopes) == ["discord:acmee/*"]
 
 
 def test_words_go_the_way_that_a_channel_has() -> None:
@@ -128,7 +161,7 @@ def test_words_go_the_way_that_a_channel_has() -> None:
 def test_another_servers_words_are_seen_by_whom_they_were_named_to(
     place: OutputTarget, sets: list[FeatureSet], bounds: dict[str, ScopeBounds], may: bool
 ) -> None:
-    assert model.can_observe(place, "chat", sets, bounds) is may
+    assert model.can_observe(place, "chat", sets, bounds, (place.id,)) is may
 
 
 @pytest.mark.parametrize(
@@ -159,6 +192,7 @@ def test_the_first_route_that_is_about_a_channel_counts() -> None:
     assert model.route_of(routes, "chat", "abc") is routes[1]
     assert model.route_of(routes, "chat", "x/y") is routes[2]
     assert model.route_of(routes, "other", "abc") is None
+    assert model.route_of([ChannelRoute("chat", "*")], "chat", "discord:acme/x") is not None
 
 
 def test_a_conversation_is_a_channel_or_a_thread_or_an_author() -> None:

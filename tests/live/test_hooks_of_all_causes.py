@@ -161,7 +161,9 @@ def prompt_of(house: House) -> str:
     return str(house.models.requests[-1].body["messages"])
 
 
-@pytest.mark.requirement("MCPL-13.3-allcauses", "MCPL-15.1-ownpush", "MCPL-13.3-failclosed")
+@pytest.mark.requirement(
+    "MCPL-13.3-allcauses", "MCPL-15.1-ownpush", "MCPL-13.3-failclosed", "MCPL-15.1-memory"
+)
 async def test_a_push_of_the_redacting_server_is_redacted_and_gets_its_memories(
     tmp_path: Path,
 ) -> None:

@@ -265,6 +265,30 @@ async def test_a_rollback_and_what_follows_it_make_a_branch(desk: Desk) -> None:
     assert written[0]["actor"] != "server:desk"
 
 
+@pytest.mark.requirement("MCPL-8.5-rollback")
+async def test_a_principal_rolls_back_a_server_that_it_was_granted_and_no_other(
+    desk: Desk,
+) -> None:
+    for text in ("one", "two"):
+        await desk.call("add_note", text=text)
+    keys: dict[str, str] = {}
+    for principal, target in (("agent:writer", "desk/*"), ("agent:reader", "other/*")):
+        made = await desk.post("..", "keys", principal=principal)
+        keys[principal] = made["key"]
+        await desk.post(
+            *("..", "grants"), subject=principal, verb="admin/write", target=target, effect="allow"
+        )
+    url = f"{desk.origin}/api/state/desk/notes.edit/rollback"
+    for principal, refusal in (("agent:reader", "access_denied"), ("agent:writer", "")):
+        shown = {"authorization": f"Bearer {keys[principal]}"}
+        async with desk.http.post(url, json={"checkpoint": "chk_1"}, headers=shown) as reply:
+            text = await reply.text()
+            assert (reply.status == 200, refusal in text) == (not refusal, True), text
+    assert await desk.current() == {"state": {"notes": ["one"]}}
+    (entry,) = await desk.journal("state_rolled_back")
+    assert entry["actor"] == "agent:writer"
+
+
 @pytest.mark.requirement(
     "MCPL-8.6-result",
     "MCPL-8.6-besteffort",

@@ -178,7 +178,9 @@ class Scene:
 
 
 def _of(entry: Frame, name: str) -> Any:
-    return entry.get(name, entry.get("details", {}).get(name))
+    # An entry has members of its own for the end of a call, which are empty for other events.
+    own = entry.get(name)
+    return entry.get("details", {}).get(name) if own is None else own
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from comity.identity.principals import Principal
 from comity.mcp.actors import ADMIN_READ, ADMIN_WRITE
 from comity.policy.grants import Effect, Grant
 from tests.support.credentials import GivenOut, bearer
@@ -31,6 +32,7 @@ class Door:
 
     async def promote(self, party: str, *add: str, remove: tuple[str, ...] = ()) -> dict[str, Any]:
         """As the document has it: `POST /admin/participants/{id}/capabilities`. (MCPx §11.3)"""
+        self.given_out.parties.setdefault(party, Principal(party))
         body = json.dumps({"add": add, "remove": remove}).encode()
         headers = {"content-type": "application/json", **bearer(self.token(ADMIN))}
         path = f"/admin/participants/{party}/capabilities"

@@ -51,7 +51,7 @@ class Crew:
         handle = await self.propose(path)
         await self.heard(BOT)
         await self.ana.chat(f"approve {handle.id[:8]}")
-        await self.heard("fulfilled")
+        await self.heard("ran")
         return handle
 
 
@@ -91,7 +91,7 @@ async def test_after_some_equal_decisions_it_asks_for_a_rule_and_then_acts_alone
         await made.heard("rule")
         alone = await made.propose("/srv/reports/d")
         assert "content" in await alone
-        told = await made.heard("fulfilled")
+        told = await made.heard("ran")
         assert f"by rule {rule.split('`')[0]}" in told
         assert f"approved by {ANA}" in told
         assert first.id[:8] in told

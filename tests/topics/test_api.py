@@ -16,6 +16,7 @@ PATH = f"/admin/participants/{CI}/capabilities"
 @pytest.fixture
 async def scene() -> AsyncGenerator[Scene]:
     async with gathering() as scene:
+        await scene.key_of(CI)
         yield scene
 
 
@@ -57,12 +58,40 @@ async def test_without_a_topic_they_are_for_all_and_with_one_for_that(scene: Sce
 
 
 async def test_a_party_is_named_in_the_path_as_it_is(scene: Scene) -> None:
+    for party in (ANA, "agent:100%41"):
+        await scene.key_of(party)
     for written in ("person:ana@example.org", "person%3Aana%40example.org"):
         told = await scene.done(f"/admin/participants/{written}/capabilities", {"add": ["chat"]})
         assert told["participantId"] == ANA
     odd = "agent:100%2541"
     told = await scene.done(f"/admin/participants/{odd}/capabilities", {"add": ["chat"]})
     assert told["participantId"] == "agent:100%41"
+
+
+@pytest.mark.requirement("MCPX-11.3-unknown")
+async def test_the_promotion_of_an_unknown_participant_is_refused_with_what_was_meant(
+    scene: Scene,
+) -> None:
+    await scene.grants(BEA, "chat")
+    await scene.joins(BEA)
+    for unknown, hint in (
+        ("ci", f"did you mean '{CI}'?"),
+        ("person:bae@example.org", f"did you mean '{BEA}'?"),
+        ("agent:nobody-of-them", "comity grants allow"),
+    ):
+        path = f"/admin/participants/{unknown}/capabilities"
+        reply = await scene.order(path, {"add": ["chat"]})
+        assert reply.status == 404
+        message = (await reply.json())["error"]["message"]
+        assert message.startswith(f"there is no participant '{unknown}'; ")
+        assert hint in message
+        assert (await scene.asked(path))[0] == 404
+    _, listed = await scene.asked("/api/grants")
+    assert {each["subject"] for each in listed["grants"]} == {BEA, OPERATOR}
+    granted = {"subject": "agent:later", "verb": "topic/send", "target": "ops/chat"}
+    await scene.done("/api/grants", {**granted, "effect": "allow"})
+    path = "/admin/participants/agent:later/capabilities"
+    assert (await scene.done(path, {"remove": ["chat"]}))["participantId"] == "agent:later"
 
 
 async def test_what_cannot_be_done_is_said_and_changes_nothing(scene: Scene) -> None:

@@ -31,7 +31,7 @@ from comity.topics.topic import REPLACED, TopicMember, TopicSettings
 from tests.support.carriers import Clock, settled
 from tests.support.cases import loop_over
 from tests.support.node_house import OneNode, some_nodes
-from tests.support.topic_house import Ear, Granted, envelope
+from tests.support.topic_house import AllKnown, Ear, Granted, envelope
 
 
 @dataclass
@@ -252,7 +252,7 @@ async def test_an_operator_sees_a_topic_from_every_node_with_what_is_said_in_it(
 
 def api_of(node: Node) -> ApiRouter:
     admin: Any = None
-    made = ParticipantsApi(node.topics, CapabilityAdmin(admin, node.topics))
+    made = ParticipantsApi(node.topics, CapabilityAdmin(admin, node.topics, AllKnown()))
     return ApiRouter(lambda _, __, ___: None, made.routes)
 
 

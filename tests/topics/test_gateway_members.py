@@ -24,7 +24,7 @@ async def test_they_are_told_in_the_welcome_and_are_nobody_who_takes_a_place() -
     async with furnished() as house:
         ear = await house.joins(ANA)
         told = {each["id"]: each["capabilities"] for each in ear.welcomes[0]["participants"]}
-        assert told[FILES] == ["mcp/response:*"]
+        assert told[FILES] == ["mcp/response:*", "mcp/request:notifications/resources/updated"]
         assert INBOX in told
         assert house.place.room.member_count == 1
         house.goes(ANA)

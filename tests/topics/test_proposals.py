@@ -199,7 +199,7 @@ async def test_a_fulfilment_for_another_member_ends_the_ask_and_a_second_is_note
         house.proposes(CI, "p-1", ["agent:worker"])
         await house.settled()
         (ask,) = await asks_of(house, ApprovalState.PENDING)
-        assert (ask.server, ask.tool) == ("topic.ops", "write")
+        assert (ask.server, ask.tool) == ("topic.ops", "agent:worker/write")
         for id in ("f-1", "f-2"):
             more: dict[str, Any] = {"to": ["agent:worker"], "correlation_id": "p-1"}
             house.says(BEA, id, "mcp/request:tools/call:write", payload=a_call(), **more)

@@ -34,6 +34,7 @@ from tests.support.topic_house import (
     CI,
     NOON,
     USUAL,
+    AllKnown,
     Granted,
     House,
     grant,
@@ -318,7 +319,7 @@ class Scene:
         administration = GrantAdmin(
             self.records.grants, grants, self.snapshot.refresh, lambda: NOON
         )
-        self.promotion = CapabilityAdmin(administration, self.topics)
+        self.promotion = CapabilityAdmin(administration, self.topics, AllKnown())
 
     async def kept(self) -> list[tuple[str, str, str, str]]:
         found = await self.records.grants.page()

@@ -1,6 +1,6 @@
 """Access to the catalog: which entries an actor sees, and which entry a name means to it."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import Final, Protocol
@@ -14,6 +14,7 @@ from comity.errors import (
     INVALID_PARAMS,
     RESOURCE_NOT_FOUND,
     SERVER_NOT_READY,
+    SERVER_STOPPED,
     TOOL_NOT_FOUND,
     MalformedMessage,
     Unavailable,
@@ -21,14 +22,13 @@ from comity.errors import (
 from comity.mcp import protocol
 from comity.mcp.actors import LIST, READ, Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
-from comity.mcp.protocol import public_name
 from comity.mcp.refusals import Refusal
-from comity.policy.grants import Decision, Effect
-from comity.policy.risk import Risk
+from comity.policy.grants import Decision, Effect, TargetSpecificity
+from comity.policy.risk import Risk, TrustLevel
 from comity.policy.snapshot import AllowAll, PolicyEngine, StillHolds
 from comity.policy.visibility import ALL_VISIBLE, ServerVisibility
 from comity.redaction.secrets import without_secrets
-from comity.sessions.calls import Call
+from comity.sessions.calls import Call, CallDenial
 
 type IsUsable = Callable[[CatalogEntry], bool]
 
@@ -110,6 +110,12 @@ VERB_BY_KIND: Final[Mapping[EntryKind, str]] = {
     EntryKind.RESOURCE: protocol.READ_RESOURCE,
     EntryKind.TEMPLATE: protocol.READ_RESOURCE,
 }
+_NOUN_BY_KIND: Final = {
+    EntryKind.TOOL: "tool",
+    EntryKind.PROMPT: "prompt",
+    EntryKind.RESOURCE: "resource",
+    EntryKind.TEMPLATE: "resource template",
+}
 FAULT_BY_KIND: Final = {
     EntryKind.TOOL: TOOL_NOT_FOUND,
     EntryKind.PROMPT: INVALID_PARAMS,
@@ -168,11 +174,28 @@ class ToolReviewSource(Protocol):
 
     def review_of(self, entry: CatalogEntry) -> ToolReviewStatus: ...
 
+    def trust_of(self, server: str) -> TrustLevel:
+        """Return the trust level of a server that is in force."""
+        ...
+
+    def risk_reasons_of(self, entry: CatalogEntry) -> Sequence[str]:
+        """Return why a tool has its effective risk."""
+        ...
+
     def with_listed_definition(
         self, catalog_entry: CatalogEntry, entry: Mapping[str, Raw]
     ) -> CatalogEntry:
         """Return the entry with the definition that its server sent in a list for a client."""
         ...
+
+
+def needs_confirmation(decision: Decision | None, review: ToolReviewStatus | None) -> bool:
+    """Return whether a person is asked about a call, unless an earlier answer covers it."""
+    if review is None:
+        return decision is not None and decision.effect is Effect.ASK
+    if decision is None or decision.effect is Effect.ASK or review.is_always_confirmed:
+        return True
+    return review.must_be_confirmed and decision.level is not TargetSpecificity.OFFER
 
 
 class CatalogAccess:
@@ -242,7 +265,9 @@ class CatalogAccess:
                 return False
             offer = self.catalog.find_own(server, kind, name)
             if offer is None:
-                offer = CatalogEntry(public_name(server, name), server, name, UNLISTED_DEFINITION)
+                offer = CatalogEntry(
+                    self.catalog.public_name(server, name), server, name, UNLISTED_DEFINITION
+                )
             if kind is EntryKind.TOOL and self._tools is not None:
                 # The server may describe the tool differently to this client than it did to the
                 # gateway.
@@ -320,24 +345,71 @@ class CatalogAccess:
     def find(self, call: Call, kind: EntryKind, key: str | None) -> CatalogEntry:
         """Return the entry for a public name, or for a bare name that only one visible server has.
 
-        Raises MalformedMessage if the name is unknown, ambiguous or denied.
+        A name may also be written with the id of the server, as `mind.cerebras__think`. Raises
+        MalformedMessage if the name is unknown, ambiguous or denied.
         """
-        key = _require_name(key)
+        key, actor = _require_name(key), call.client_stream.actor
         offer = self.catalog.find_public(kind, key)
         if offer is not None and self._may_use(call, kind, offer, offer.name):
             return offer
-        offer = self._find_bare_name(call.client_stream.actor, kind, key)
+        offer = self._find_bare_name(actor, kind, key) or self.catalog.find_written(kind, key)
         if offer is not None and self._may_use(call, kind, offer, offer.name):
             return offer
+        self._refuse_shared_name(actor, kind, key)
         # From here on the answer must not depend on which entries exist, or it would reveal them.
+        self._note_hidden_denial(call, kind, key)
         server, name = self.catalog.split_public_name(key)
         if not self.catalog.has_server(server) and server not in self.catalog.starting_servers:
-            self._refuse_while_starting(call.client_stream.actor)
-        self._authorize(call, kind, server, name)
+            self.require_started(actor)
+        if server:
+            self._authorize(call, kind, server, name)
+        else:
+            self._require_some_server(call, kind, self.catalog.find_bare(kind, name), name)
         if server in self.catalog.starting_servers:
-            raise _not_ready(server)
-        said = without_secrets(key[:1000])
-        raise MalformedMessage(f"no such name in {kind}: {said!r:.200}", FAULT_BY_KIND[kind])
+            raise not_ready(server)
+        self._refuse_if_failed(server)
+        raise _unknown_name(kind, key)
+
+    def _is_known_to_lack(self, actor: Actor, kind: EntryKind, server: str, name: str) -> bool:
+        """Return whether a server that the actor may know of has no entry of this name.
+
+        Only then is the actor told so. Of a server that it may not know of, the answer must not
+        depend on which entries exist, or on whether the server does. A server may serve resources
+        that it does not list.
+        """
+        return (
+            kind in (EntryKind.TOOL, EntryKind.PROMPT)
+            and self.catalog.has_server(server)
+            and not self.catalog.has_entry(server, kind, name)
+            and self._policy_engine.may_know_server(actor, server)
+        )
+
+    def _require_some_server(
+        self, call: Call, kind: EntryKind, holders: Iterable[CatalogEntry], name: str
+    ) -> None:
+        """Raise MalformedMessage with ACCESS_DENIED unless the actor may be told: no such name.
+
+        It may if it knows of some server, and of none that has the name. The answer is then the
+        same whether a hidden server has the name or not.
+        """
+        actor = call.client_stream.actor
+        servers = self._policy_engine.visible_servers(actor)
+        may_know = self._policy_engine.may_know_server
+        if servers is None or any(may_know(actor, each) for each in servers):
+            hidden = not any(may_know(actor, each.server) for each in holders)
+            if hidden:
+                return
+        self._authorize(call, kind, "", name)
+
+    def _refuse_shared_name(self, actor: Actor, kind: EntryKind, key: str) -> None:
+        """Tell the right names of entries whose servers share the prefix of this name."""
+        sharing = self.catalog.find_sharing(kind, key)
+        seen = [each.key for each in sharing if self._is_visible(actor, kind, each)]
+        if seen:
+            raise MalformedMessage(
+                f"several servers have ids like that in {key!r:.200}; use {' or '.join(seen[:3])}",
+                FAULT_BY_KIND[kind],
+            )
 
     def find_in_view(
         self, call: Call, kind: EntryKind, entry: CatalogEntry | None, name: str | None
@@ -350,8 +422,9 @@ class CatalogAccess:
             return entry
         if entry is None:
             self._refuse_unless_known(call.client_stream.actor)
-        said = without_secrets((name or "")[:1000])
-        raise MalformedMessage(f"no such name in {kind}: {said!r:.200}", FAULT_BY_KIND[kind])
+        else:
+            self._note_denial(call, kind, entry.server, entry.name)
+        raise _unknown_name(kind, name or "")
 
     def find_resource_in_view(
         self, call: Call, uri: str | None, serves: Callable[[str, str], bool]
@@ -378,8 +451,9 @@ class CatalogAccess:
         for offer in self.catalog.find_resources(uri):
             if self._may_use(call, EntryKind.RESOURCE, offer, uri):
                 return offer
-        self._refuse_while_starting(call.client_stream.actor)
-        self._authorize(call, EntryKind.RESOURCE, "", uri)
+        self.require_started(call.client_stream.actor)
+        holders = self.catalog.find_resources(uri)
+        self._require_some_server(call, EntryKind.RESOURCE, holders, uri)
         said = without_secrets(uri[:1000])
         raise MalformedMessage(f"no such resource: {said!r:.200}", RESOURCE_NOT_FOUND)
 
@@ -420,7 +494,7 @@ class CatalogAccess:
         self._authorize(call, EntryKind.TOOL, server, name)
         offer = self.catalog.find_own(server, EntryKind.TOOL, name)
         return (
-            CatalogEntry(public_name(server, name), server, name, UNLISTED_DEFINITION)
+            CatalogEntry(self.catalog.public_name(server, name), server, name, UNLISTED_DEFINITION)
             if offer is None
             else offer
         )
@@ -442,6 +516,10 @@ class CatalogAccess:
     def review_of(self, entry: CatalogEntry) -> ToolReviewStatus | None:
         """Return the review of a tool; None if tools are not reviewed."""
         return None if self._tools is None else self._tools.review_of(entry)
+
+    def trust_of(self, server: str) -> TrustLevel:
+        """Return the trust level of a server that is in force."""
+        return TrustLevel.STANDARD if self._tools is None else self._tools.trust_of(server)
 
     def view_of(self, actor: Actor, kind: EntryKind, view: str = "") -> ActorView:
         """Return what the actor sees of all entries of one kind."""
@@ -472,14 +550,20 @@ class CatalogAccess:
             )
         return seen[0] if seen else None
 
-    def _refuse_while_starting(self, actor: Actor) -> None:
+    def _refuse_if_failed(self, server: str) -> None:
+        """Raise Unavailable for a server that failed before anybody knew its entries."""
+        reason = self.catalog.failed_servers.get(server)
+        if reason is not None:
+            raise Unavailable(f"server {server!r} has failed: {reason}", SERVER_STOPPED)
+
+    def require_started(self, actor: Actor) -> None:
         """Raise Unavailable while a server that the actor may know of has listed nothing yet.
 
         The wanted entry may be one of it.
         """
         for server in self.catalog.starting_servers:
             if self._policy_engine.may_know_server(actor, server):
-                raise _not_ready(server)
+                raise not_ready(server)
 
     def _refuse_unless_known(self, actor: Actor) -> None:
         """Raise Unavailable while it is unknown what a view has, or what the actor may use of it.
@@ -487,7 +571,7 @@ class CatalogAccess:
         A name that the view lacks must not be told from one whose grant is unknown.
         """
         self._policy_engine.require_fresh()
-        self._refuse_while_starting(actor)
+        self.require_started(actor)
 
     def _may_use(self, call: Call, kind: EntryKind, entry: CatalogEntry, name: str) -> bool:
         """Return whether a call may go to an entry, and note the decision on the call if so."""
@@ -504,12 +588,37 @@ class CatalogAccess:
             call.client_stream.actor, VERB_BY_KIND[kind], server, name
         )
         if judged.effect is Effect.DENY:
+            if self._is_known_to_lack(call.client_stream.actor, kind, server, name):
+                raise _unknown_name(kind, name)
+            if call.denial is None:
+                self._note_denial(call, kind, server, name)
             raise MalformedMessage(NOT_VISIBLE_TEXT, ACCESS_DENIED)
         call.decision = judged
         return judged
 
+    def _note_hidden_denial(self, call: Call, kind: EntryKind, key: str) -> None:
+        """Note by what a call is denied, if its name means one entry that it may not use."""
+        entry = self.catalog.find_public(kind, key)
+        holders = self.catalog.find_bare(kind, key) if entry is None else [entry]
+        if len(holders) == 1:
+            self._note_denial(call, kind, holders[0].server, holders[0].name)
 
-def _not_ready(server: str) -> Unavailable:
+    def _note_denial(self, call: Call, kind: EntryKind, server: str, name: str) -> None:
+        """Note for operators by what a call is denied. The caller learns nothing of it."""
+        judged = self._policy_engine.authorize(
+            call.client_stream.actor, VERB_BY_KIND[kind], server, name, call.view
+        )
+        is_listed = self.catalog.find_own(server, kind, name) is not None
+        call.denial = CallDenial(judged, server, name, is_listed)
+
+
+def _unknown_name(kind: EntryKind, name: str) -> MalformedMessage:
+    said = without_secrets(name[:1000])
+    return MalformedMessage(f"unknown {_NOUN_BY_KIND[kind]} {said!r:.200}", FAULT_BY_KIND[kind])
+
+
+def not_ready(server: str) -> Unavailable:
+    """Return why no entry of a server that starts can be used yet, and when to retry."""
     reason = f"server {server!r} is starting, so its entries are not known yet"
     return Unavailable(reason, SERVER_NOT_READY, START_RETRY_AFTER)
 
@@ -527,6 +636,6 @@ def _require_name(name: str | None) -> str:
 
 
 NOT_VISIBLE_TEXT: Final = (
-    "there is nothing with this name that you may use; an operator can grant it (see `comity "
-    "grants explain`)"
+    "there is nothing with this name that you may use; check the name, or have an operator grant "
+    "it (see `comity grants explain`)"
 )

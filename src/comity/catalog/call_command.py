@@ -1,8 +1,11 @@
 """`comity call`: one tool call with its progress, questions and result."""
 
+import asyncio
 import contextlib
 import json
+import os
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -130,6 +133,7 @@ def _progress_text(done: float, total: float | None) -> str:
 
 
 DECLINED_ANSWER: Frame = {"action": "decline"}
+_YES_OR_NO: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,52 @@ class TerminalUser:
         except click.Abort:
             _print_line("")
             return {"action": "cancel"}
+
+
+MAX_ANSWER_BYTES: Final = 4096
+
+
+async def _read_terminal_line() -> str:
+    """Return the next line that is typed; empty at the end of the input.
+
+    It can be cancelled, unlike `input`, because the answer may come from elsewhere.
+    """
+    loop, terminal = asyncio.get_running_loop(), sys.stdin.fileno()
+    line: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        typed = b""
+        with contextlib.suppress(OSError):
+            typed = os.read(terminal, MAX_ANSWER_BYTES)
+        if not line.done():
+            line.set_result(typed)
+
+    loop.add_reader(terminal, read)
+    try:
+        text = (await line).decode(errors="replace")
+    finally:
+        loop.remove_reader(terminal)
+    # Ctrl-D ends a line without a line end. That is no answer.
+    return text if text.endswith("\n") else ""
+
+
+async def _ask_yes_or_no(question: str) -> bool:
+    """Ask until the answer is yes or no. An empty line and the end of the input are no."""
+    # What was typed before the question was no answer to it, and what was typed for a question
+    # that has ended must not become a command of the shell.
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    try:
+        while True:
+            click.echo(f"{question} [y/N]: ", err=True, nl=False)
+            line = await _read_terminal_line()
+            if line in ("", "\n"):
+                _print_line("" if not line else "No.")
+                return False
+            if (word := line.strip().lower()) in _YES_OR_NO:
+                return _YES_OR_NO[word]
+            _print_line("Answer y or n.")
+    finally:
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def _offer_page(question: Frame) -> Frame:
@@ -215,10 +265,9 @@ def _parse_input(text: str, field: Frame, choices: Sequence[tuple[object, str]])
     if choices:
         return _parse_choice(text, choices)
     if field.get("type") == "boolean":
-        yes_or_no = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
-        if text.lower() not in yes_or_no:
+        if text.lower() not in _YES_OR_NO:
             raise ValueError("Answer yes or no.")
-        return yes_or_no[text.lower()]
+        return _YES_OR_NO[text.lower()]
     if field.get("type") in ("integer", "number"):
         return _parse_number(text, field)
     return _parse_text(text, field)
@@ -354,6 +403,8 @@ class CallApprovalWait:
         self._show_message = show_message
         self._unknown_ids: set[str] = set()
         self._view: Answer = {}
+        self._is_declined = False
+        self._was_dropped = False
 
     def handle_message(self, params: Frame) -> bool:
         """Return whether a message is about the approval of this call.
@@ -393,30 +444,69 @@ class CallApprovalWait:
             self._view["approvers"], f"{url}/approvals/{id}", approval_command(id, url), reason
         )
 
-    def answer(self, question: Frame, person: TerminalUser) -> Frame | None:
-        """Return the answer to a question about the request; None without a terminal."""
+    async def answer(self, question: Frame, person: TerminalUser) -> Frame | None:
+        """Return the answer to a question about the request; None without a terminal.
+
+        It is cancelled when the request is answered elsewhere, or ends.
+        """
         if "url" in question:
-            # `handle_message` showed the address already; opening the page does not approve it.
+            # This person may not answer. `handle_message` has shown who can, and how.
             return {"action": "accept"}
-        return person.answer(question) if person.is_present else None
+        if not person.is_present:
+            return None
+        _print_line("")
+        _print_line(click.style(f"{person.about} asks:", bold=True))
+        _print_line(_as_text(question.get("message")))
+        _print_line("Yes runs this call once. No denies it, and nothing runs.")
+        try:
+            self._is_declined = not await _ask_yes_or_no("Approve and run this call?")
+        except asyncio.CancelledError:
+            _print_line("")
+            self._was_dropped = True
+            raise
+        # Imported here because it loads slowly, and most calls wait for no approval.
+        from comity.approvals.prompt_messages import APPROVE_VALUE, DECISION_FIELD
+
+        if self._is_declined:
+            return DECLINED_ANSWER
+        return {"action": "accept", "content": {DECISION_FIELD: APPROVE_VALUE}}
+
+    def explain(self, answer: Answer) -> None:
+        """Say why the answer of the call is not what the person at the terminal decided."""
+        if self._was_dropped:
+            self._show_message(f"request {self._view['id']} no longer waits for your answer")
+        elif self._is_declined and not object_members(answer.get("result")).get("isError", True):
+            # An approval elsewhere can start the call before the answer of this person arrives.
+            self._show_message(
+                "your answer came too late: the call was approved elsewhere before, and has run"
+            )
 
     @property
     def timeout_advice(self) -> str:
         """The advice after a timeout; empty if the call did not wait for approval."""
-        if not self._view or self._find_request(self._view["id"]) is None:
-            return ""
+        return f"{self._open_advice} Then run the same command again" if self._is_open() else ""
+
+    @property
+    def interruption_advice(self) -> str:
+        """The advice after an interruption; empty if the call did not wait for approval."""
+        return self._open_advice if self._is_open() else ""
+
+    @property
+    def _open_advice(self) -> str:
         return (
             f"the call still waits for approval (request {self._view['id']}); nothing has run. "
-            f"{self.instructions} Then run the same command again"
+            f"{self.instructions}"
         )
 
+    def _is_open(self) -> bool:
+        view = self._find_request(self._view["id"]) if self._view else None
+        return view is not None and view["state"] in ("pending", "deferred")
+
     def _find_request(self, id: str) -> Answer | None:
-        """Return the open approval request for exactly this tool, as the gateway reports it."""
+        """Return the approval request for exactly this tool, as the gateway reports it."""
         with contextlib.suppress(Misconfigured, Unavailable):
             view = self._api_client.get("approvals", id)
-            about = (view.get("server"), view.get("tool"))
-            is_open = view.get("state") in ("pending", "deferred")
-            if is_open and about == (self._tool["server"], self._tool["tool"]):
+            if (view.get("server"), view.get("tool")) == (self._tool["server"], self._tool["tool"]):
                 return view
         return None
 
@@ -479,11 +569,11 @@ def _call(
             if not waiting.handle_message(params):
                 meanwhile.show_notification(method, params)
 
-        def answer(question: Answer) -> Answer | None:
+        async def answer(question: Answer) -> Answer | None:
             meanwhile.pause()
             try:
                 if waiting.handle_message(question):
-                    return waiting.answer(question, gatekeeper)
+                    return await waiting.answer(question, gatekeeper)
                 return person.answer(question)
             finally:
                 meanwhile.resume()
@@ -491,7 +581,13 @@ def _call(
         params = {"name": tool["name"], "arguments": arguments, "_meta": {"progressToken": 1}}
         try:
             with CliMcpSession(api_client, timeout, tell, answer) as talk:
-                return talk.request(protocol.CALL_TOOL, params)
+                answered = talk.request(protocol.CALL_TOOL, params)
+                waiting.explain(answered)
+                return answered
+        except KeyboardInterrupt:
+            if advice := waiting.interruption_advice:
+                meanwhile.show_message(advice)
+            raise
         except TimeoutError:
             late = f"the tool did not answer within {timeout.total_seconds():g} s"
             return waiting.timeout_advice or f"{late}; set a longer limit with --timeout"

@@ -1,6 +1,10 @@
 """`comity tools`."""
 
+import time
+from contextlib import suppress
+from datetime import timedelta
 from itertools import islice
+from typing import Final
 
 import click
 
@@ -24,13 +28,15 @@ from comity.cli.output import (
     show_document,
     show_hint,
     show_output,
+    show_spinner,
 )
 from comity.cli.target import connect_gateway
-from comity.errors import Misconfigured
-from comity.mcp.protocol import SEPARATOR
+from comity.errors import Misconfigured, Unavailable
+from comity.mcp.protocol import SEPARATOR, public_prefix
 from comity.toolkit.text import count_noun, object_members
 
 MAX_COMPARED_TOOLS = 50
+MAX_START_WAIT: Final = timedelta(seconds=20)
 STATE_DESCRIPTIONS = {
     "new": "is new, and waits to be accepted",
     "changed": "has changed since it was accepted",
@@ -270,21 +276,50 @@ def show_tool(name: str) -> None:
 
 def may_own_tool(server: str, tool: str) -> bool:
     """Return whether a tool of that name may belong to this server. Other servers need no start."""
-    return SEPARATOR not in tool or tool.startswith(server + SEPARATOR)
+    prefixes = (server + SEPARATOR, public_prefix(server) + SEPARATOR)
+    return SEPARATOR not in tool or tool.startswith(prefixes)
 
 
 def require_tool(api_client: ApiClient, name: str) -> Answer:
-    """Return the tool with its definition. Raises Misconfigured with a suggestion."""
+    """Return the tool with its definition. Raises Misconfigured with a suggestion.
+
+    A server that starts may have the tool, so the command waits for it.
+    """
+    deadline = time.monotonic() + MAX_START_WAIT.total_seconds()
+    while True:
+        try:
+            return _read_tool(api_client, name)
+        except Unavailable as problem:
+            if problem.retry_after is None or time.monotonic() > deadline:
+                raise
+            with show_spinner("a server starts"):
+                time.sleep(min(problem.retry_after, MAX_START_WAIT).total_seconds())
+
+
+def _read_tool(api_client: ApiClient, name: str) -> Answer:
     try:
         return api_client.get("tools", name)
     except Misconfigured as refusal:
         if refusal.exit_status != NOT_FOUND:
             raise
+        if failure := _server_failure(api_client, name):
+            raise Misconfigured(failure, NOT_FOUND) from None
         names = [each["name"] for each in api_client.tools()]
         hint = suggest_name(name, names) or "`comity tools` lists the tools that you may use."
         raise Misconfigured(
             f"there is no tool {name!r}, or you may not use it. {hint}", NOT_FOUND
         ) from None
+
+
+def _server_failure(api_client: ApiClient, tool: str) -> str:
+    """Return why the server of a tool has none; empty if it is not known here."""
+    with suppress(Misconfigured, Unavailable):
+        for server in api_client.get("servers")["servers"]:
+            if server["state"] == "error" and tool.startswith(
+                public_prefix(server["id"]) + SEPARATOR
+            ):
+                return f"server {server['id']!r} has failed: {server['reason']}"
+    return ""
 
 
 def _print_tool(tool: Answer) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import islice
 from typing import Final, Protocol
 
@@ -10,7 +11,7 @@ from msgspec import Raw
 from comity.audit.events import AuditResult, AuditType
 from comity.audit.log import AuditLog
 from comity.catalog import discovery_messages
-from comity.catalog.access import ActorView
+from comity.catalog.access import ActorView, needs_confirmation
 from comity.catalog.catalog import Catalog
 from comity.catalog.discovery_messages import (
     RESERVED_PREFIXES,
@@ -44,7 +45,6 @@ from comity.mcp.jsonrpc import UNSET, Frame
 from comity.mcp.mgp import MgpExtension, NegotiatedTerms, of_request
 from comity.mcp.protocol import CALL_TOOL, COMPLETE_RESULT
 from comity.policy.call_limiter import CallLimiter
-from comity.policy.grants import Effect
 from comity.policy.snapshot import PolicyEngine
 from comity.redaction.secrets import without_secrets
 from comity.sessions.calls import Call
@@ -84,7 +84,7 @@ class ToolDiscoveryMethods:
         self.default_results = default_results
         # None if the operator switched off `log_searches`.
         self._audit_log = audit_log
-        self._review_of = review_of
+        self.review_of = review_of
         self._limits = limits
 
     @property
@@ -98,7 +98,7 @@ class ToolDiscoveryMethods:
         self, toolbelt: ClientToolbelt, entry: CatalogEntry, score: float | None = None
     ) -> dict[str, object]:
         """Return the whole definition of a tool with its security label and score."""
-        known = self._review_of(entry)
+        known = self.review_of(entry)
         label = discovery_messages.security_label(known.risk, known.permissions, known.validators)
         return discovery_messages.describe_tool(
             toolbelt.listed_definition(entry.definition), entry.server, label, score
@@ -322,6 +322,9 @@ MIN_SCORE: Final = 0.1
 """A tool with a lower score has almost nothing in common with the request."""
 
 TOOLS_PER_CAPABILITY: Final = 3
+MAX_WARMING_WAIT: Final = timedelta(seconds=15)
+"""How long a request for tools waits for vectors. Clients commonly wait 60 s for an answer."""
+
 _NEEDS_APPROVAL_TEXT: Final = "a person is asked about each call; call it, and wait for the answer"
 _NO_ROOM_TEXT: Final = "its definition does not fit into the budget; it can be called all the same"
 _NO_TOOL_TEXT: Final = "no tool that you may call does this"
@@ -329,6 +332,17 @@ _NO_TOOL_TEXT: Final = "no tool that you may call does this"
 
 class ToolCreator(Protocol):
     """Starts the creation of tools that do not exist yet."""
+
+    def may_create(self, actor: Actor) -> bool:
+        """Return whether the settings and the grants of an actor let its code become a tool."""
+        ...
+
+    async def create_from_code(self, request: MethodRequest, arguments: Mapping[str, Raw]) -> None:
+        """Make a server from the code in these arguments, and answer the call.
+
+        Raises MalformedMessage or Unavailable.
+        """
+        ...
 
     async def create(
         self, request: MethodRequest, tool_request: ToolRequestParams
@@ -339,11 +353,17 @@ class ToolCreator(Protocol):
 
 @dataclass(slots=True)
 class _CapabilityMatch:
-    """The tools found for one capability."""
+    """The tools found for one capability: those that run at once, and those that ask a person."""
 
     capability: str
     usable: list[CatalogEntry] = field(default_factory=list[CatalogEntry])
+    asking: list[CatalogEntry] = field(default_factory=list[CatalogEntry])
     missing: MissingTool | None = None
+
+    @property
+    def chosen(self) -> list[CatalogEntry]:
+        """The tools to load. Those that ask are loaded too: a call of one begins the asking."""
+        return (self.usable or self.asking)[:TOOLS_PER_CAPABILITY]
 
 
 class ToolRequestMethods:
@@ -372,12 +392,11 @@ class ToolRequestMethods:
         """
         call, actor = request.call, request.actor
         await self._discovery.count_search(call, MetaTool.REQUEST)
-        needs = tool_request.capabilities or (tool_request.context,)
-        sought = [await self._match_capability(actor, need, tool_request) for need in needs]
+        sought = await self._match_known(actor, tool_request)
         belts = self._discovery.toolbelt_service
         toolbelt = belts.toolbelt_of(call)
-        by_key = {offer.key: offer for each in sought for offer in each.usable}
-        keys = [[offer.key for offer in each.usable] for each in sought]
+        by_key = {offer.key: offer for each in sought for offer in each.chosen}
+        keys = [[offer.key for offer in each.chosen] for each in sought]
         chosen = round_robin(keys, self._discovery.default_results)
         loaded = belts.load(toolbelt, [by_key[key] for key in chosen])
         lacking = _missing_tools(sought, loaded)
@@ -433,6 +452,31 @@ class ToolRequestMethods:
         }
         return {**result, "evicted": list(loaded.evicted)} if loaded.evicted else result
 
+    async def _match_known(
+        self, actor: Actor, tool_request: ToolRequestParams
+    ) -> list[_CapabilityMatch]:
+        """Match each capability with a search that knows all tools.
+
+        "No tool does this" would be untrue while vectors are made or a server has listed nothing
+        yet. Raises Unavailable if that takes too long; the client may then ask again.
+        """
+        sought = await self._match_capabilities(actor, tool_request)
+        search = self._discovery.tool_search
+        if all(each.chosen or each.missing for each in sought):
+            return sought
+        if search.is_warming:
+            await search.wait_while_warming(MAX_WARMING_WAIT)
+            sought = await self._match_capabilities(actor, tool_request)
+        if not all(each.chosen or each.missing for each in sought):
+            search.require_complete(actor)
+        return sought
+
+    async def _match_capabilities(
+        self, actor: Actor, tool_request: ToolRequestParams
+    ) -> list[_CapabilityMatch]:
+        needs = tool_request.capabilities or (tool_request.context,)
+        return [await self._match_capability(actor, need, tool_request) for need in needs]
+
     async def _match_capability(
         self, actor: Actor, capability: str, tool_request: ToolRequestParams
     ) -> _CapabilityMatch:
@@ -443,23 +487,26 @@ class ToolRequestMethods:
             for offer in likely:
                 if not self._needs_approval(actor, offer):
                     sought.usable.append(offer)
-                elif sought.missing is None:
-                    sought.missing = _missing_tool(capability, offer, _NEEDS_APPROVAL_TEXT)
+                elif offer not in sought.asking:
+                    sought.asking.append(offer)
             if sought.usable:
-                sought.usable = sought.usable[:TOOLS_PER_CAPABILITY]
                 return sought
+        if sought.asking:
+            sought.missing = _missing_tool(capability, sought.asking[0], _NEEDS_APPROVAL_TEXT)
+            return sought
         waiting = (
             None if self._waiting_tools is None else self._waiting_tools.find(actor, capability)
         )
-        if sought.missing is None and waiting is not None:
+        if waiting is not None:
             sought.missing = _missing_tool(
                 capability, waiting.entry, waiting.reason, waiting.approval_request_id
             )
         return sought
 
     def _needs_approval(self, actor: Actor, entry: CatalogEntry) -> bool:
-        judged = self._policy_engine.authorize(actor, CALL_TOOL, entry.server, entry.name)
-        return judged.effect is Effect.ASK
+        """Return whether a call waits for a person, by the rule that decides about the call."""
+        decision = self._policy_engine.authorize(actor, CALL_TOOL, entry.server, entry.name)
+        return needs_confirmation(decision, self._discovery.review_of(entry))
 
     @method("mgp/tools/request", MgpExtension.TOOL_DISCOVERY)
     async def _request(self, request: MethodRequest) -> Mapping[str, object]:
@@ -495,7 +542,7 @@ def _missing_tool(
 
 
 def _is_fulfilled(match: _CapabilityMatch, loaded: LoadResult) -> bool:
-    return any(offer.key not in loaded.left_out for offer in match.usable)
+    return any(offer in match.usable and offer.key not in loaded.left_out for offer in match.chosen)
 
 
 def _missing_tools(matches: Sequence[_CapabilityMatch], loaded: LoadResult) -> list[MissingTool]:
@@ -545,13 +592,21 @@ class MetaTools:
         self,
         discovery: ToolDiscoveryMethods,
         tool_requests: ToolRequestMethods,
+        tool_creator: ToolCreator,
         *,
         is_enabled: bool,
     ) -> None:
         self._discovery = discovery
         self._tool_requests = tool_requests
+        self._tool_creator = tool_creator
         self._belts = discovery.toolbelt_service
         self._is_enabled = is_enabled
+        if is_enabled:
+            self._belts.more_definitions_of = self._definitions_for_some
+
+    def _definitions_for_some(self, actor: Actor) -> tuple[bytes, ...]:
+        is_creator = self._tool_creator.may_create(actor)
+        return (discovery_messages.DEFINITIONS[MetaTool.CREATE],) if is_creator else ()
 
     def list_definitions(self, call: Call) -> list[bytes] | None:
         """Return the tools to list for this client; None if discovery mode is off.
@@ -591,14 +646,19 @@ class MetaTools:
             if self._is_available_to(request)
             else None
         )
+        if tool is MetaTool.CREATE and not self._tool_creator.may_create(request.actor):
+            tool = None
         if tool is None:
             said = without_secrets(name[:1000])
-            raise MalformedMessage(f"no such name in tools: {said!r:.200}", TOOL_NOT_FOUND)
+            raise MalformedMessage(f"unknown tool {said!r:.200}", TOOL_NOT_FOUND)
         arguments = _arguments(params)
         if tool is MetaTool.CALL:
             return _target_call(request, params, arguments)
         if "task" in params:
             raise MalformedMessage(f"{name} is not done as a task", METHOD_NOT_FOUND)
+        if tool is MetaTool.CREATE:
+            await self._tool_creator.create_from_code(request, arguments)
+            return None
         result = await self._answer(tool, request, arguments)
         text = {"type": "text", "text": _DESCRIBE_BY_TOOL[tool](result)}
         body: dict[str, object] = {"content": [text], "structuredContent": result, "isError": False}

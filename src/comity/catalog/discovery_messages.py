@@ -232,13 +232,14 @@ RESERVED_PREFIXES: Final = ("mgp.", "mgp/")
 
 
 class MetaTool(StrEnum):
-    """The gateway's own tools by listed name; EVICT is not listed."""
+    """The gateway's own tools by listed name; EVICT is not listed, CREATE only for some clients."""
 
     SEARCH = "search_tools"
     REQUEST = "request_tools"
     CALL = "call_tool"
     SESSION = "session_tools"
     EVICT = "session_tools.evict"
+    CREATE = "create_tool"
 
 
 LISTED_TOOLS: Final = (MetaTool.SEARCH, MetaTool.REQUEST, MetaTool.CALL, MetaTool.SESSION)
@@ -253,7 +254,7 @@ TOOL_BY_MGP_NAME: Final[Mapping[str, MetaTool]] = {
     **{method.replace("/", "."): tool for method, tool in _TOOL_BY_METHOD.items()},
 }
 TOOL_BY_NAME: Final[Mapping[str, MetaTool]] = {
-    **{str(tool): tool for tool in LISTED_TOOLS},
+    **{str(tool): tool for tool in (*LISTED_TOOLS, MetaTool.CREATE)},
     **TOOL_BY_MGP_NAME,
 }
 
@@ -363,6 +364,23 @@ DEFINITIONS: Final[Mapping[MetaTool, bytes]] = {
         destructive=False,
         openWorld=False,
     ),
+    MetaTool.CREATE: _encode_definition(
+        MetaTool.CREATE,
+        "Make a tool that does not exist, where request_tools answered `creating`: its answer has "
+        "the id and the rules. The code runs in a sandbox, as long as your session.",
+        _object_schema(
+            {
+                "id": _text_schema("the id that request_tools gave"),
+                "code": _text_schema("a Python file; each function in it is a tool"),
+                "justification": _text_schema("the purpose of the tool"),
+            },
+            "id",
+            "code",
+        ),
+        readOnly=False,
+        destructive=False,
+        openWorld=False,
+    ),
 }
 
 
@@ -395,7 +413,9 @@ ADVICE_BY_OUTCOME: Final[Mapping[str, str]] = {
     ToolRequestOutcome.PENDING_APPROVAL: (
         "There are tools for this, but a person must approve their use."
     ),
-    ToolRequestOutcome.CREATING: "There is no tool for this yet; you may write one.",
+    ToolRequestOutcome.CREATING: (
+        "There is no tool for this yet; you may write one, as `creation` says."
+    ),
 }
 
 
@@ -431,6 +451,9 @@ def describe_request_result(result: Result) -> str:
         why = lacking.get("message") or lacking["reason"]
         ask = f" (approval request {lacking['approval_id']})" if "approval_id" in lacking else ""
         lines.append(f"Not available: {what}: {why}{ask}")
+    if "creation" in result:
+        # Many clients show their model only the text of a result.
+        lines.append(jsonrpc.to_json(result["creation"]).decode())
     added = result["context_tokens_added"]
     were = "was" if added == 1 else "were"
     lines.append(f"{count_noun(added, 'token')} {were} added to your list of tools.")

@@ -40,7 +40,7 @@ MAX_SHOWN_TEXT: Final = 500
 class PermissionView(TypedDict):
     """A permission that a server needs or has, and the decision on it.
 
-    `reach` has the folders or hosts that an approved permission is for.
+    `reach` has the folders, hosts or programs that an approved permission is for.
     """
 
     server: str
@@ -132,7 +132,7 @@ class PermissionDecisionBody(RequestBody, frozen=True):
     permission: NonEmptyText
     justification: ShortText = ""
     expires_in_seconds: Annotated[int, Meta(ge=1, le=366 * 86_400)] | None = None
-    # The folders or hosts to add. Only an approval has them.
+    # The folders, hosts or programs to add. Only an approval has them.
     reach: Annotated[tuple[ShortText, ...], Meta(max_length=MAX_PLACES)] = ()
 
     @property

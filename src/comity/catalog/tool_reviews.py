@@ -242,6 +242,10 @@ class ToolReviewService:
         self.audit_log = audit_log
         # Called with a server whose reviews may have changed without a change of its list.
         self._watchers: list[Callable[[str], None]] = []
+        # Why tools of a server cannot be called until a person accepts them, for servers whose
+        # reviews have not changed since; and how often reviews of any server changed.
+        self._unaccepted_by_server: dict[str, Mapping[str, str]] = {}
+        self._review_changes = 0
         # The digest of each changed definition that the audit log already has.
         self._recorded_digests: dict[tuple[str, str], str] = {}
         self._first_seen_tools: list[AcceptedTool] = []
@@ -366,6 +370,29 @@ class ToolReviewService:
         """Return the canonical definition of a tool; empty if it cannot be read."""
         return self._examine(entry).canonical_bytes()
 
+    async def withheld_definitions(self, server: str) -> Mapping[str, str]:
+        """Return why clients do not see tools of a server, for each definition in quarantine.
+
+        Those are definitions that no person has accepted, and those that Comity cannot list. The
+        method yields to the event loop, since a server may have many tools.
+        """
+        unlisted = self._catalog.quarantine_reasons(server)
+        known = self._unaccepted_by_server.get(server)
+        return {**unlisted, **(await self._find_unaccepted(server) if known is None else known)}
+
+    async def _find_unaccepted(self, server: str) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        breath, number = LoopYielder(), self._review_changes
+        for entry in self.entries_of(server):
+            await breath.count(ANALYSIS_COST)
+            review = self.review_of(entry)
+            if review.state is not ReviewState.ACCEPTED and review.refusal is not None:
+                found[entry.name] = review.refusal.reason
+        if number == self._review_changes:
+            # Nothing changed meanwhile, so this holds until something does.
+            self._unaccepted_by_server[server] = found
+        return found
+
     def find_entry(self, server: str, tool: str) -> CatalogEntry | None:
         """Return a tool by its server's own name, if the server lists it."""
         return self._catalog.find_own(server, EntryKind.TOOL, tool)
@@ -440,26 +467,40 @@ class ToolReviewService:
             await breath.count(ANALYSIS_COST)
             accepted = self.accepted_definitions.get(server, name)
             since = accepted.at.timestamp() if accepted is not None and accepted.at else now
+            self._review_by_tool.pop((server, name), None)
             self._lookalikes.add(server, name, since)
             self._discard_lookalikes(name)
 
     def _discard_lookalikes(self, name: str) -> None:
         for place in self._lookalikes.find_lookalikes(name):
+            # A tool is never mistaken for one of the same name, which thousands of servers may
+            # share. Only a strict policy finds fault with a name that two servers use.
+            is_strict = self._policy_of(place[0]).suspicious is SuspicionPolicy.STRICT
+            if place[1] == name and not is_strict:
+                continue
             if self._review_by_tool.pop(place, None) is None:
                 # Nothing was derived from its review since the watchers were told of it.
                 continue
+            self._forget_unaccepted(place[0])
             for told in self._watchers:
                 told(place[0])
 
     def _on_catalog_changed(self, server: str, kind: EntryKind) -> None:
         """Forget the names of a server that lists no tools any more."""
-        if kind is not EntryKind.TOOL or self._catalog.count(server, kind):
+        if kind is not EntryKind.TOOL:
+            return
+        self._forget_unaccepted(server)
+        if self._catalog.count(server, kind):
             return
         for name in self._analysis_by_tool.pop(server, {}):
             self._review_by_tool.pop((server, name), None)
             self._same_definitions.pop((server, name), None)
             self._lookalikes.remove(server, name)
             self._discard_lookalikes(name)
+
+    def _forget_unaccepted(self, server: str) -> None:
+        self._unaccepted_by_server.pop(server, None)
+        self._review_changes += 1
 
     def _examine(self, entry: CatalogEntry) -> DefinitionAnalysis:
         known = self._analysis_by_tool.get(entry.server, {}).get(entry.name)

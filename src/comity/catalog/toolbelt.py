@@ -209,6 +209,8 @@ class ClientToolbelt:
     tools: Toolbelt
     used_at: float
     definitions: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    # The gateway's own tools that this client lists.
+    own_definitions: tuple[bytes, ...] = ()
     # The tools of the client's last list, if any; and those at its last change notification.
     listed_before: tuple[bytes, ...] | None = None
     last_notified: tuple[bytes, ...] | None = None
@@ -223,10 +225,15 @@ class ClientToolbelt:
 
     @property
     def definitions_listed(self) -> tuple[bytes, ...]:
-        return tuple(self.listed_definition(self.definitions[name]) for name in self.names)
+        held = (self.listed_definition(self.definitions[name]) for name in self.names)
+        return (*self.own_definitions, *held)
 
 
 _DEFAULTS: Final = ToolbeltDefaults()
+
+
+def _no_definitions(actor: Actor) -> Sequence[bytes]:
+    return ()
 
 
 class ToolbeltService:
@@ -246,7 +253,8 @@ class ToolbeltService:
         self._catalog_access = catalog_access
         self._now = now
         self._count_tokens = lru_cache(MAX_CACHED_COUNTS)(token_counter.count)
-        self._own_tokens = sum(map(self._count_tokens, defaults.own_definitions))
+        # Returns the own tools that only some clients list. `MetaTools` sets it.
+        self.more_definitions_of: Callable[[Actor], Sequence[bytes]] = _no_definitions
         self._toolbelt_by_session: dict[Session, ClientToolbelt] = {}
         self._toolbelt_by_principal: OrderedDict[object, ClientToolbelt] = OrderedDict()
         self._warned: set[tuple[str, ...]] = set()
@@ -277,7 +285,7 @@ class ToolbeltService:
         The list holds the gateway's own tools, the pinned and the cached ones.
         """
         toolbelt.listed_before = listed = toolbelt.definitions_listed
-        return [*self.defaults.own_definitions, *listed]
+        return list(listed)
 
     def size_tool(self, toolbelt: ClientToolbelt, entry: CatalogEntry) -> SizedTool:
         """Return the name of a tool and its token cost for this client."""
@@ -344,9 +352,7 @@ class ToolbeltService:
         return toolbelt
 
     def _create(self, actor: Actor, session: Session | None) -> ClientToolbelt:
-        return ClientToolbelt(
-            actor, session, Toolbelt(self.defaults.budget, self._own_tokens), self._now()
-        )
+        return ClientToolbelt(actor, session, Toolbelt(self.defaults.budget), self._now())
 
     def _remove_session(self, session: Session) -> None:
         self._toolbelt_by_session.pop(session, None)
@@ -361,6 +367,9 @@ class ToolbeltService:
         """Drop tools that changed or are no longer visible, and pin the configured ones."""
         gone = [name for name in toolbelt.tools.cached if not self._is_unchanged(toolbelt, name)]
         toolbelt.tools.remove(gone)
+        more = self.more_definitions_of(toolbelt.actor)
+        toolbelt.own_definitions = (*self.defaults.own_definitions, *more)
+        toolbelt.tools.own_tokens = sum(map(self._count_tokens, toolbelt.own_definitions))
         pinned = {offer.key: offer for offer in self._entries_to_pin(toolbelt.actor)}
         toolbelt.tools.pin([self.size_tool(toolbelt, offer) for offer in pinned.values()])
         self._keep_definitions(toolbelt, pinned)

@@ -166,7 +166,7 @@ def make_output_router(settings: Settings, parts: LiveDependencies) -> OutputRou
     topics = TopicSpeakers(
         parts.topic_components.topics, _speakers(rows), asyncio.get_running_loop().time
     )
-    observing = OutputObservers(live_host, hide)
+    observing = OutputObservers(live_host, hide, channels.names_of)
     ways = OutputTargets(channels, ChannelPublisher(channels, hide), observing, topics)
     once = DeliveryLog(parts.snapshot.records.incoming, secrets.token_hex(8))
     return OutputRouter(ways, once, rows.routes)

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import version
@@ -50,6 +50,7 @@ _FAULTS: Final[dict[int, tuple[Fault, str]]] = {
 }
 
 FAREWELL_SECONDS: Final = 2.0
+MAX_OPEN_REQUESTS: Final = 64
 RESUME_SECONDS: Final = 0.5
 
 type Hear = Callable[[Frame], Awaitable[None]]
@@ -167,13 +168,33 @@ class McpClientSession:
                 await self._post(cancelled)
 
     async def _answer_to(self, request: Frame, handler: Hear, limit: PausableTimeout) -> Frame:
+        try:
+            async with asyncio.TaskGroup() as group:
+                replies = _Replies(group, self._post)
+                answer = await self._read_answer(request, handler, limit, replies)
+                # A reply that needs no person is made in one turn of the loop, and is still sent.
+                await asyncio.sleep(0)
+                replies.cancel_undecided()
+                return answer
+        except ExceptionGroup as failures:
+            # The first failure has ended all others.
+            raise failures.exceptions[0] from None
+
+    async def _read_answer(
+        self, request: Frame, handler: Hear, limit: PausableTimeout, replies: "_Replies"
+    ) -> Frame:
         how, body, more = "POST", jsonrpc.encode_frame(request), dict[str, str]()
         while True:
             parser = SseParser(self._max_bytes)
             async for frame in self._frames(how, body, parser, more):
                 if jsonrpc.is_response(frame) and frame.id == request.id:
                     return frame
-                await self._take(frame, handler, limit)
+                if jsonrpc.is_request(frame):
+                    # Read on while a person answers: the server may withdraw its request.
+                    replies.start(frame, self._reply_to(frame, limit))
+                    continue
+                replies.heed_cancellation(frame)
+                await self._take(frame, handler)
             if not parser.last_event_id:
                 break
             # The server lets its stream rest: the answer is fetched where the stream ended.
@@ -213,8 +234,11 @@ class McpClientSession:
     async def _take(self, frame: Frame, handler: Hear, limit: PausableTimeout = UNLIMITED) -> None:
         if jsonrpc.is_notification(frame):
             await handler(frame)
-        if not jsonrpc.is_request(frame):
-            return
+        if jsonrpc.is_request(frame):
+            await self._post(await self._reply_to(frame, limit))
+
+    async def _reply_to(self, frame: Frame, limit: PausableTimeout) -> Frame:
+        """Return the reply to a request of the server."""
         result: Mapping[str, object] | None = None
         if self._answers is not None:
             # A person who answers may take their time.
@@ -223,9 +247,8 @@ class McpClientSession:
         id = None if frame.id is UNSET else frame.id
         if result is None:
             reason = "this client does not answer such requests"
-            await self._post(jsonrpc.make_error(id, METHOD_NOT_FOUND, reason))
-        else:
-            await self._post(jsonrpc.make_result(id, dict(result)))
+            return jsonrpc.make_error(id, METHOD_NOT_FOUND, reason)
+        return jsonrpc.make_result(id, dict(result))
 
     async def _post(self, frame: Frame) -> None:
         async for _ in self._frames("POST", jsonrpc.encode_frame(frame)):
@@ -296,6 +319,44 @@ class McpClientSession:
             **self._session,
             **({"authorization": f"Bearer {token}"} if token else {}),
         }
+
+
+class _Replies:
+    """The replies in progress to the requests that a server sends during one call."""
+
+    def __init__(self, group: asyncio.TaskGroup, post: Hear) -> None:
+        self._group = group
+        self._post = post
+        # The requests that a person may still decide about.
+        self._tasks: dict[asyncio.Task[None], object] = {}
+
+    def start(self, request: Frame, reply: Coroutine[Any, Any, Frame]) -> None:
+        if len(self._tasks) >= MAX_OPEN_REQUESTS:
+            reply.close()
+            raise MalformedMessage(f"a server has at most {MAX_OPEN_REQUESTS} open requests")
+        task = self._group.create_task(self._send(reply))
+        self._tasks[task] = request.id
+
+    async def _send(self, reply: Coroutine[Any, Any, Frame]) -> None:
+        task = asyncio.current_task()
+        try:
+            frame = await reply
+        finally:
+            if task is not None:
+                self._tasks.pop(task, None)
+        await self._post(frame)
+
+    def heed_cancellation(self, frame: Frame) -> None:
+        """Cancel the reply to a request that this notification withdraws, if it is one."""
+        if frame.method == protocol.CANCELLED:
+            id = jsonrpc.decode_scalar(frame.parameters.get("requestId"))
+            for task in [task for task, request_id in self._tasks.items() if request_id == id]:
+                task.cancel()
+
+    def cancel_undecided(self) -> None:
+        """Cancel what waits for a person: after the answer of the call, no reply has an effect."""
+        for task in list(self._tasks):
+            task.cancel()
 
 
 def _unavailable(status: int) -> Unavailable:

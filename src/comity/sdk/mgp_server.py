@@ -294,6 +294,10 @@ class MgpServer:
         """Add a number that each health status reports."""
         self.life.resources[name] = read
 
+    def set_unhealthy(self, reason: str) -> None:
+        """Report the server as `unhealthy` from now on. An empty reason ends it."""
+        self.life.unhealthy_reason = reason
+
     async def audit(self, event_type: str, result: str = "SUCCESS", **details: object) -> None:
         """Send an audit event in the trace of the current call. (MGP §6.5)"""
         request = CURRENT.get()

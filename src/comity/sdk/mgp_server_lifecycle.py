@@ -55,15 +55,11 @@ class MgpServerLifecycle:
         self.peers: set[MgpClientConnection] = set()
         self._id = server_id
         self._began = datetime.now(UTC)
-        self._ailment = ""
+        self.unhealthy_reason = ""
         self._running: set[MgpRequest] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining: asyncio.Task[None] | None = None
-
-    def ail(self, because: str) -> None:
-        """Report the server as unhealthy; an empty text takes it back."""
-        self._ailment = because
 
     @asynccontextmanager
     async def running(self, request: MgpRequest) -> AsyncGenerator[None]:
@@ -140,7 +136,7 @@ class MgpServerLifecycle:
                 log.exception("A change of state could not be sent")
 
     def _status(self, checks: Mapping[str, bool]) -> HealthStatus:
-        if self._ailment:
+        if self.unhealthy_reason:
             return HealthStatus.UNHEALTHY
         well = all(checks.values()) and self.state is ServerLifecycleState.CONNECTED
         return HealthStatus.HEALTHY if well else HealthStatus.DEGRADED

@@ -6,15 +6,18 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Raw, UnsetType
 
 from comity.errors import (
+    ACCESS_DENIED,
     HTTP_STATUS_OF_CODE,
     INTERRUPTED,
     METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
     TIMEOUT,
+    TOOL_NOT_FOUND,
     UPSTREAM_FAILED,
     Fault,
     MalformedMessage,
@@ -30,14 +33,13 @@ from comity.policy.grants import Decision
 from comity.policy.shares import PrincipalShares
 from comity.sessions.client_streams import ClientStream
 from comity.telemetry.metrics import (
-    CANCELLED,
     NO_ERROR,
-    OK,
     CallMetrics,
     ServerCounters,
     name_in,
     outcome_of,
 )
+from comity.telemetry.outcomes import CANCELLED, OK
 from comity.telemetry.tracing import CallTraceOutcome, Tracer, new_trace_id
 
 log = logging.getLogger(__name__)
@@ -244,6 +246,29 @@ class CallSignIn(Protocol):
     def survives_refusal(self, call: "Call", error: Unavailable | MalformedMessage) -> bool: ...
 
 
+class CallDenial(NamedTuple):
+    """The decision that denied a call, and the catalog entry that it was about.
+
+    Only operators may learn it: an answer that depended on it would tell the caller which entries
+    exist.
+    """
+
+    decision: Decision
+    server: str
+    name: str
+    is_listed: bool
+
+    @property
+    def outcome(self) -> str:
+        """The outcome for the metrics: a name that nothing has is no denial by a rule."""
+        is_unknown = not self.is_listed and self.decision.is_default
+        return (TOOL_NOT_FOUND if is_unknown else ACCESS_DENIED).error_type
+
+
+HIDING_FAULTS: Final = frozenset({ACCESS_DENIED, TOOL_NOT_FOUND, RESOURCE_NOT_FOUND})
+"""The faults behind which a denial and an unknown name look the same to the caller."""
+
+
 class Call:
     """One request of a client, from its arrival to its answer."""
 
@@ -264,6 +289,7 @@ class Call:
     tool: str | None = None
     target: tuple[str, str] | None = None
     decision: Decision | None = None
+    denial: CallDenial | None = None
     # The id of the standing grant or of the approval request that permitted the call.
     permitted_by = ""
     # The digest of the definition with which people have confirmed this very call.
@@ -279,6 +305,8 @@ class Call:
     # client.
     prompt_reply: object | None = None
     on_input_required: Callable[[Frame], None] | None = None
+    # Told once how an approved call ended, and its answer if it has one.
+    on_end: Callable[[str, Frame | None], None] | None = None
     # Whether the call continues without its client, which polls for the result.
     is_detached = False
     trace = ""
@@ -430,7 +458,9 @@ class Call:
         told = {"trace_id": trace}
         log.debug("%s is refused: %s (trace %s)", self.method, refusal.reason, trace, extra=told)
         worded = refusals.refusal_response(asked, refusal, trace)
-        self._end_call(refusal.fault.error_type, worded)
+        is_hidden = self.denial is not None and refusal.fault in HIDING_FAULTS
+        counted = self.denial.outcome if self.denial and is_hidden else refusal.fault.error_type
+        self._end_call(counted, worded)
         at_registry = asked.registry is not None
         status = refusal.fault.reg_status if at_registry else self._http_status(worded, 200)
         self._reply(jsonrpc.encode_frame(worded), status, refusal.fault.error_type, refusal)
@@ -634,7 +664,8 @@ class ActiveCalls:
         self._deadline = deadline
         self._cap = cap
         self._question_timeout = question_timeout
-        self._calls: set[Call] = set()
+        # In the order in which they began, so that calls that end together end in that order.
+        self._calls: dict[Call, None] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -670,13 +701,15 @@ class ActiveCalls:
             call.request_share = (share, principal)
         else:
             call.exceeded_shares = share
-        self._calls.add(call)
+        self._calls[call] = None
         return call
 
     def end(self, call: Call, outcome: str, answer: Frame | None) -> None:
         """Count a call as ended. A later end of the same call has no effect."""
         if call in self._calls:
-            self._calls.remove(call)
+            del self._calls[call]
+            if call.on_end is not None:
+                call.on_end(outcome, answer)
             if call.request_share is not None:
                 share, principal = call.request_share
                 share.release(principal)

@@ -155,6 +155,7 @@ class ParticipantsApi:
 
     async def _show_capabilities(self, request: ApiRequest[EmptyQuery]) -> CapabilityView:
         party = request.path["principal"]
+        self._capability_admin.require_known(party)
         return {
             "participantId": party,
             "capabilities": self._capability_admin.of(party, ANY_TARGET),

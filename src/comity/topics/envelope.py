@@ -281,6 +281,9 @@ CONTEXT_OF: Final = {
     protocol.CALL_TOOL: "name",
     protocol.GET_PROMPT: "name",
     protocol.READ_RESOURCE: "uri",
+    protocol.SUBSCRIBE: "uri",
+    protocol.UNSUBSCRIBE: "uri",
+    protocol.RESOURCE_UPDATED: "uri",
 }
 """The parameter that is the context of each method. Other methods have no context."""
 
@@ -363,6 +366,8 @@ METHOD_PARAMS: Final[Mapping[str, tuple[str, ...]]] = {
     protocol.CALL_TOOL: ("name", "arguments"),
     protocol.GET_PROMPT: ("name", "arguments"),
     protocol.READ_RESOURCE: ("uri",),
+    protocol.SUBSCRIBE: ("uri",),
+    protocol.UNSUBSCRIBE: ("uri",),
     protocol.COMPLETE: ("ref", "argument", "context"),
     protocol.LIST_TOOLS: ("cursor",),
     protocol.LIST_PROMPTS: ("cursor",),
@@ -376,7 +381,7 @@ AUTHORIZED_METHODS: Final = frozenset(
 )
 """The methods that concern one catalog entry, which grants can name."""
 _TRACES: Final = ("traceparent", "tracestate", "baggage")
-_ENVELOPE: Final[Mapping[str, object]] = {
+MODERN_META: Final[Mapping[str, object]] = {
     protocol.PROTOCOL_VERSION: protocol.LATEST_MODERN,
     # A call in a topic declares no client capabilities: its sender is only one of many readers.
     protocol.CLIENT_CAPABILITIES: {},
@@ -419,8 +424,11 @@ def _check(kind: str, fields: dict[str, object], params: Raw | UnsetType) -> Non
 def whole_kind(family: str, frame: Frame) -> str:
     """Return the kind of a request or proposal with its context, even if the sender omitted it."""
     named = of_payload(family, {"method": frame.method, "params": decode_params(frame)})
-    spelt = quote(named.context, safe=_PLAIN) if named.context else ""
-    return str(EnvelopeKind(family, named.method, spelt))
+    return str(EnvelopeKind(family, named.method, quote_context(named.context)))
+
+
+def quote_context(context: str) -> str:
+    return quote(context, safe=_PLAIN)
 
 
 def context_of(frame: Frame) -> str:
@@ -439,7 +447,7 @@ def to_modern_request(frame: Frame) -> Frame:
     kept = {name: params[name] for name in METHOD_PARAMS[str(frame.method)] if name in params}
     meta = eras.meta_of(params)
     traces = {name: meta[name] for name in _TRACES if jsonrpc.decode_text(meta.get(name))}
-    said = {**kept, "_meta": {**traces, **_ENVELOPE}}
+    said = {**kept, "_meta": {**traces, **MODERN_META}}
     return Frame("2.0", frame.id, frame.method, jsonrpc.to_raw(said))
 
 

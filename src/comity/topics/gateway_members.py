@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from comity.errors import Unavailable
+from comity.mcp import protocol
 from comity.mcp.actors import LOCAL, LOCAL_OPERATOR, Actor, PrincipalKind
 from comity.policy.grants import GrantSet
 from comity.policy.snapshot import WallClock
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 INBOX: Final = "system:approvals"
 _INBOX_CAPABILITIES: Final = ("mcp/request:*", "mcp/response:*", "mcp/proposal:*")
-_SERVER_CAPABILITIES: Final = ("mcp/response:*",)
+_SERVER_CAPABILITIES: Final = ("mcp/response:*", f"{REQUEST}:{protocol.RESOURCE_UPDATED}")
 _HANDLED_FAMILIES: Final = frozenset({REQUEST, PROPOSAL, REJECT, WITHDRAW})
 
 

@@ -21,7 +21,7 @@ from comity.mcp import protocol
 from comity.mcp.actors import Actor, kind_of
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.mcp.jsonrpc import Frame
-from comity.policy.grants import Effect, Grant
+from comity.policy.grants import TOPIC_SERVER, Effect, Grant
 from comity.policy.snapshot import PolicyEngine
 from comity.toolkit.background import BackgroundTasks
 from comity.topics import envelope, rules
@@ -36,7 +36,6 @@ PROPOSAL_DIGEST: Final = "proposal"
 """The member of an approval request's `about` that identifies the proposal."""
 
 MAX_NAME_LENGTH: Final = 1_000
-_TOPIC: Final = "topic."
 
 
 @dataclass(slots=True)
@@ -63,6 +62,17 @@ class PendingProposal:
     @property
     def context(self) -> str:
         return envelope.context_of(self.frame)
+
+    @property
+    def topic_server(self) -> str:
+        """The name in the place of a server, for a proposal to another member."""
+        return f"{TOPIC_SERVER}{self.managed_topic.topic}"
+
+    @property
+    def member_tool(self) -> str:
+        """The member and its tool, as grants name them; empty for a server or another method."""
+        is_call = not self.server and self.frame.method == protocol.CALL_TOOL and self.context
+        return f"{self.proposal.target[0]}/{self.context}" if is_call else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,14 @@ class ProposalPolicy:
 
     def standing_answer(self, pending: PendingProposal) -> Grant | None:
         """Return the grant that lets the proposal be fulfilled without approval, or None."""
+        if pending.member_tool:
+            return self.judge.standing_answer(
+                pending.actor,
+                pending.topic_server,
+                pending.member_tool,
+                pending.frame.arguments,
+                model.MEMBER_TOOL,
+            )
         standing = self.review_status(pending)
         if standing is None or standing.refusal is not None or standing.is_always_confirmed:
             return None
@@ -127,7 +145,7 @@ class ProposalPolicy:
         """Return why an actor cannot answer the request for a proposal, or None if it can."""
         method = approval_request.about.get("method")
         if PROPOSAL_DIGEST not in approval_request.about or approval_request.server.startswith(
-            _TOPIC
+            TOPIC_SERVER
         ):
             return None
         asker = approval_request.asker
@@ -153,14 +171,14 @@ class ProposalPolicy:
             "method": pending.method,
             "to": target,
         }
-        server = pending.server or f"{_TOPIC}{topic}"
+        server = pending.server or pending.topic_server
         what = f"{pending.method} {context}".strip()
         message = f"{proposal.proposer} proposes {what} to {target} in topic {topic}"
         return ApprovalDraft(
             kind=ApprovalKind.CONFIRM,
             asker=proposal.proposer,
             server=server,
-            tool=(context or what)[:MAX_NAME_LENGTH],
+            tool=(pending.member_tool or context or what)[:MAX_NAME_LENGTH],
             digest=self.digest(topic, proposal.id),
             message=message[:1000],
             about=about,
@@ -177,7 +195,12 @@ class ProposalPolicy:
         if offer is None or review_status is None:
             what = f"{pending.method} {pending.context}".strip()
             params = self.redact(envelope.decode_params(pending.frame))
-            return {"tool": what[:MAX_NAME_LENGTH], "params": params}
+            described: dict[str, object] = {"tool": what[:MAX_NAME_LENGTH], "params": params}
+            if pending.member_tool:
+                # People's decisions about these arguments can become a rule, as for a server.
+                described["arguments"] = self.redact(pending.frame.arguments)
+                described["definition"] = model.MEMBER_TOOL
+            return described
         arguments = pending.frame.arguments
         return {
             "tool": offer.key,
@@ -448,7 +471,7 @@ class ProposalService:
         methods.
         """
         definition = approval_request.about.get("definition")
-        if not isinstance(definition, str):
+        if not pending.server or not isinstance(definition, str):
             return None
         place = (pending.server, pending.context, definition)
         digest = good_for(*place, pending.frame.arguments, self._policy.key)

@@ -32,6 +32,8 @@ from comity.topics.envelope import (
 )
 
 MAX_CACHED_KINDS: Final = 256
+ALIAS_PREFIX: Final = "local:"
+"""The beginning of the id that a participant of local mode gives itself."""
 MAX_CAPABILITY_LENGTH: Final = 256
 FULL: Final = ("mcp/*", "chat")
 PROPOSE: Final = ("mcp/proposal:*", "mcp/response:*", "chat")

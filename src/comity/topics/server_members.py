@@ -14,6 +14,7 @@ from comity.audit.log import AuditLog
 from comity.catalog.access import ToolReviewStatus
 from comity.errors import (
     EXHAUSTED,
+    INVALID_PARAMS,
     METHOD_NOT_FOUND,
     UPSTREAM_FAILED,
     Fault,
@@ -29,11 +30,11 @@ from comity.mcp.refusals import Refusal
 from comity.redaction.redact import Hide, Mark, TopicRedactor
 from comity.sessions.calls import Call
 from comity.sessions.client_streams import ClientStream
-from comity.telemetry.tracing import Headers
 from comity.toolkit.background import BackgroundTasks
 from comity.topics import envelope as topic_requests
 from comity.topics.envelope import REQUEST, Envelope
-from comity.topics.gateway_members import GatewayMember, ManagedTopic, grant_actor
+from comity.topics.gateway_members import INBOX, GatewayMember, ManagedTopic, grant_actor
+from comity.topics.resource_updates import ResourceFollower, ServerDesk, TopicSubscriptions
 from comity.topics.rules import TopicRefusal, TopicViolation, party_of
 from comity.topics.topic import TopicMember, TopicMessage
 
@@ -106,16 +107,6 @@ MAX_INLINE_BYTES: Final = 64 * 1024
 PENDING_NOTICE: Final = "pending"
 
 
-class ServerDesk(Protocol):
-    """The endpoint of one server. Its calls pass the call pipeline."""
-
-    async def handle_modern_request(
-        self, frame: Frame, client_stream: ClientStream, headers: Headers
-    ) -> Call: ...
-    def headers_for(self, frame: Frame) -> Headers: ...
-    def initialize_result(self, version: str | None) -> Mapping[str, object]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ApprovedFulfilment:
     """A fulfilment by the approvals member: its actor, and the approval or grant behind it."""
@@ -161,6 +152,7 @@ class ServerMembers:
         self._hide = hide
         self._audit_log = audit_log
         self._active_calls: dict[tuple[str, str], dict[str, tuple[Id, Call | None]]] = {}
+        self._subscriptions = TopicSubscriptions()
         self._background_tasks = BackgroundTasks("servers in topics")
 
     def on_message(
@@ -191,8 +183,12 @@ class ServerMembers:
         """Wait until all requests so far are answered."""
         await self._background_tasks.finish()
 
+    def look(self) -> None:
+        self._subscriptions.look()
+
     def stop(self) -> None:
         self._background_tasks.cancel()
+        self._subscriptions.stop()
 
     def _on_notification(
         self, managed_topic: ManagedTopic, member: TopicMember, frame: Frame
@@ -263,6 +259,8 @@ class ServerMembers:
             reason = await self._claims.claim(place, errand.envelope, actor, errand.server)
             if reason:
                 raise MalformedMessage(reason, EXHAUSTED)
+        if errand.method in (protocol.SUBSCRIBE, protocol.UNSUBSCRIBE):
+            return await self._change_subscription(desk, answering, actor)
         plain = topic_requests.to_modern_request(errand.frame)
         client_stream = answering.open_client_stream(actor)
         call = await desk.handle_modern_request(plain, client_stream, desk.headers_for(plain))
@@ -272,6 +270,18 @@ class ServerMembers:
         if not _has_left(call):
             self._claims.release(place, errand.envelope)
         return None if said is None else await self._check_answer(said, place, errand)
+
+    async def _change_subscription(
+        self, desk: ServerDesk, answering: "TopicReply", actor: Actor
+    ) -> Mapping[str, object]:
+        """Begin or end the updates of a resource. They come into the topic, to who asked."""
+        errand, follower = answering.topic_call, answering.follower
+        if errand.method == protocol.SUBSCRIBE:
+            stream = answering.open_client_stream(actor)
+            await self._subscriptions.follow(desk, follower, stream)
+        else:
+            self._subscriptions.unfollow(follower)
+        return {"jsonrpc": "2.0", "id": errand.id, "result": {}}
 
     async def _check_answer(
         self, said: bytes, managed_topic: ManagedTopic, topic_call: "TopicCall"
@@ -407,6 +417,16 @@ class TopicReply:
     def _failure(self, fault: Fault, reason: str) -> Mapping[str, object]:
         failure = jsonrpc.make_error(self.topic_call.id, fault, reason[:1000])
         return {"jsonrpc": "2.0", "id": self.topic_call.id, "error": failure.error}
+
+    @property
+    def follower(self) -> ResourceFollower:
+        """Return the follower of the resource: the caller, or the member that proposed it."""
+        uri = topic_requests.context_of(self.topic_call.frame)
+        if not uri:
+            raise MalformedMessage("params.uri must be a text", INVALID_PARAMS)
+        readers = tuple(each for each in self._readers() if each != INBOX)
+        envelope = self.topic_call.envelope.id
+        return ResourceFollower(self.managed_topic, self._member, envelope, readers, uri)
 
     def _readers(self) -> list[str]:
         """The recipients of an answer: the caller, the proposer, and the approvers in the topic."""

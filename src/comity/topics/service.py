@@ -1,12 +1,14 @@
 """All topics of this node, their joins and leaves, and changes of capabilities."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from comity.audit.log import AuditLog
+from comity.config.document import nearest_name
 from comity.errors import (
     EXHAUSTED,
     INVALID_PARAMS,
@@ -16,12 +18,20 @@ from comity.errors import (
     MalformedMessage,
     Unavailable,
 )
-from comity.mcp.actors import GROUP_PREFIX, Actor
+from comity.mcp.actors import GROUP_PREFIX, LOCAL, Actor, PrincipalKind
 from comity.policy.administration import GrantAdmin
-from comity.policy.grants import ANY_TARGET, Effect, Grant, GrantSet
+from comity.policy.grants import (
+    ANY_SUBJECT,
+    ANY_TARGET,
+    Effect,
+    Grant,
+    GrantSet,
+    parse_subject,
+)
 from comity.toolkit.background import SharedOpening
 from comity.toolkit.text import count_noun
 from comity.topics.rules import (
+    ALIAS_PREFIX,
     SEND,
     DeliveryMode,
     TopicCapabilities,
@@ -395,6 +405,12 @@ class TopicService:
             if topic is not None and party in topic.local_members
         ]
 
+    def member_names(self) -> Iterator[str]:
+        """The members of all topics, on all nodes. Some may occur twice."""
+        for topic in self.topics.values():
+            yield from topic.local_members
+            yield from topic.remote_members
+
     @property
     def member_count(self) -> int:
         return sum(len(topic.local_members) for topic in self.topics.values())
@@ -410,6 +426,13 @@ def _too_many(reason: str) -> MalformedMessage:
 
 MAX_CHANGES_AT_ONCE: Final = 64
 _NOWHERE: Final = "nowhere"
+_MAX_COMPARED_NAMES: Final = 1_000
+
+
+class PrincipalRecords(Protocol):
+    """The principals of which there is a record."""
+
+    def has_principal(self, party: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,9 +447,12 @@ class CapabilityChange:
 class CapabilityAdmin:
     """Changes what principals may send in topics, by writing and revoking grants."""
 
-    def __init__(self, administration: GrantAdmin, topics: TopicService) -> None:
+    def __init__(
+        self, administration: GrantAdmin, topics: TopicService, principals: PrincipalRecords
+    ) -> None:
         self._grant_admin = administration
         self._topics = topics
+        self._principals = principals
 
     async def change(
         self, actor: Actor, party: str, topic: str, add: Iterable[str], remove: Iterable[str]
@@ -438,6 +464,8 @@ class CapabilityAdmin:
         adding, removing = _check_capabilities(add), _check_capabilities(remove)
         if topic != ANY_TARGET and not is_topic(topic):
             raise MalformedMessage("topic must be the name of a topic, or *", INVALID_PARAMS)
+        parse_subject(party)
+        self.require_known(party)
         before = self.of(party, topic)
         for each in adding:
             grant = Grant(party, SEND, f"{topic}/{each}", Effect.ALLOW)
@@ -449,6 +477,30 @@ class CapabilityAdmin:
                 await self._grant_admin.put(actor, denial)
         self._topics.on_grants_changed(party)
         return CapabilityChange(party, before, self.of(party, topic))
+
+    def require_known(self, party: str) -> None:
+        """Raise MalformedMessage unless there is such a participant.
+
+        A misspelt id would otherwise get the grant, and the participant would not.
+        """
+        if self._is_known(party):
+            return
+        # Each comparison takes time on the event loop, so that not all principals are compared.
+        present = islice(self._topics.member_names(), _MAX_COMPARED_NAMES)
+        whole = (f"{kind}:{party}" for kind in PrincipalKind)
+        near = next(filter(self._is_known, whole), None) or nearest_name(party, present)
+        hint = f"did you mean {near!r}?" if near else "`comity grants allow` can name it beforehand"
+        raise MalformedMessage(f"there is no participant {party!r:.100}; {hint}", NOTHING_HERE)
+
+    def _is_known(self, party: str) -> bool:
+        # Participants of local mode name themselves, and may join after they were promoted.
+        if party in (ANY_SUBJECT, LOCAL.party) or party.startswith((GROUP_PREFIX, ALIAS_PREFIX)):
+            return True
+        return (
+            self._principals.has_principal(party)
+            or bool(self._grant_admin.access.index_of(party).grants)
+            or any(topic.has(party) for topic in self._topics.topics.values())
+        )
 
     def of(self, party: str, topic: str) -> tuple[str, ...]:
         """Return what a principal may send in a topic, or in one of its topics for `*`."""

@@ -26,7 +26,7 @@ from comity.http.websocket import (
 )
 from comity.mcp import jsonrpc
 from comity.mcp.actors import Actor
-from comity.topics.rules import DeliveryMode
+from comity.topics.rules import ALIAS_PREFIX, DeliveryMode
 from comity.topics.service import TopicService
 from comity.topics.topic import TopicMember as Seat
 from comity.topics.topic import TopicMessage
@@ -37,7 +37,6 @@ PATH: Final = SOCKETS
 SUBPROTOCOL: Final = "mcpx.v0.1"
 
 _ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
-_ALIASES: Final = "local:"
 
 
 class SocketMember:
@@ -156,7 +155,7 @@ def _with_alias(actor: Actor, alias: str) -> Actor:
             "otherwise your credentials name you",
             INVALID_PARAMS,
         )
-    return replace(actor, party=f"{_ALIASES}{alias}")
+    return replace(actor, party=f"{ALIAS_PREFIX}{alias}")
 
 
 def _offered_subprotocols(headers: dict[bytes, bytes]) -> list[str]:

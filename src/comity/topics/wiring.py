@@ -79,7 +79,7 @@ def make_topics(
     snapshot.watch(RecordKind.GRANTS, topics.on_grants_changed)
     snapshot.watch_principals(topics.on_grants_changed)
     participants = ParticipantsApi(
-        topics, CapabilityAdmin(administration, topics), redact=audit_log.redact
+        topics, CapabilityAdmin(administration, topics, identity), redact=audit_log.redact
     )
     doors: dict[str, HttpEndpoint] = {websocket.PATH: TopicSocket(topics, sockets)}
     return TopicComponents(topics, sockets, doors, participants.routes)
@@ -122,6 +122,7 @@ class TopicMemberComponents:
     def look(self, keep_alive_seconds: float) -> None:
         del keep_alive_seconds
         self.managed_topics.look(self.topics.topics)
+        self.server_members.look()
         self.proposals.look()
 
     def stop(self) -> None:

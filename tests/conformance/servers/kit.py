@@ -109,7 +109,7 @@ async def publish(channel: str, severity: str) -> int:
 async def feel(disk_is_well: bool, ailment: str = "") -> str:
     """Be well or not."""
     mood["disk"] = disk_is_well
-    kit.life.ail(ailment)
+    kit.set_unhealthy(ailment)
     return "felt"
 
 

@@ -248,7 +248,7 @@ class IncomingMessages:
             channels.get(live_server.server, place.id),
             channels.is_closed(live_server.server, place.id),
         )
-        why = rules.channel_refusal(place.id, sets, live_server.policy.scopes)
+        why = rules.channel_refusal(channels.names_of(place), sets, live_server.policy.scopes)
         why = why or rules.direction_refusal(known, is_out=False, is_closed=closed)
         if why is not None:
             return _refusal_result(id, why[1], why[0].code)

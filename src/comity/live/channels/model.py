@@ -1,7 +1,7 @@
 """Messages of channels, the rules on who may use a channel, and the routing of messages."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -22,7 +22,7 @@ from comity.inference.messages import Content, content_in, to_wire
 from comity.live.scopes.rules import is_allowed, is_denied
 from comity.mcp import jsonrpc
 from comity.mcp.mcpl import FeatureSet, FeatureUse, ScopeBounds
-from comity.toolkit.patterns import is_glob_match
+from comity.toolkit.patterns import SEPARATOR, is_glob_match
 from comity.toolkit.text import escape_unsafe
 from comity.topics.rules import is_topic
 
@@ -394,18 +394,49 @@ def require_feature_sets(sets: Iterable[FeatureSet], *uses: FeatureUse) -> list[
     return found
 
 
+def channel_names(descriptor: ChannelDescriptor) -> tuple[str, ...]:
+    """Return the names by which a pattern covers a channel: its id, and its address.
+
+    The channel `discord:#general` of the guild acme is `discord:acme/#general` by its address. The
+    document prints this id and the pattern `discord:acme/*`. (§14.2, §14.5)
+    """
+    parts = [str(each) for each in descriptor.address.values() if isinstance(each, str | int)]
+    is_plain = all(part and SEPARATOR not in part for part in parts)
+    if not parts or len(parts) != len(descriptor.address) or not is_plain:
+        return (descriptor.id,)
+    return descriptor.id, f"{descriptor.type}:{SEPARATOR.join(parts)}"
+
+
 def channel_refusal(
-    channel: str, sets: Iterable[FeatureSet], bounds: Mapping[str, ScopeBounds]
+    names: Sequence[str], sets: Iterable[FeatureSet], bounds: Mapping[str, ScopeBounds]
 ) -> tuple[Fault, str] | None:
-    """Return why a server may not use its own channel with these sets, or None if it may."""
-    if channel == THINKING:
+    """Return why a server may not use its own channel with these sets, or None if it may.
+
+    A pattern that allows covers any name of the channel, and so does one that forbids.
+    """
+    if THINKING in names:
         return SCOPE_NOT_PERMITTED, "thinking can be watched, and nothing else"
     found = [bounds.get(each.name, _NO_BOUNDS) for each in sets]
-    if is_denied(channel, _blacklisted(found)):
+    if any(is_denied(each, _blacklisted(found)) for each in names):
         return SCOPE_NOT_PERMITTED, "the channel is among those that the host forbids"
-    if not any(_is_channel_allowed(each, channel) for each in found):
+    if not any(_is_channel_allowed(each, name) for each in found for name in names):
         return SCOPE_NOT_PERMITTED, "the channel is not among those that the host allows"
     return None
+
+
+def unused_patterns(
+    channels: Iterable[ChannelDescriptor],
+    sets: Iterable[FeatureSet],
+    bounds: Mapping[str, ScopeBounds],
+) -> list[str]:
+    """Return the patterns of whitelists that cover none of the channels."""
+    names = [name for each in channels for name in channel_names(each)]
+    patterns = (pattern for each in sets for pattern in bounds.get(each.name, _NO_BOUNDS).whitelist)
+    return [
+        pattern
+        for pattern in dict.fromkeys(patterns)
+        if pattern != THINKING and not any(is_allowed(name, (pattern,)) for name in names)
+    ]
 
 
 _NO_BOUNDS: Final = ScopeBounds()
@@ -437,16 +468,23 @@ def direction_refusal(
 
 
 def can_observe(
-    target: OutputTarget, server: str, sets: Iterable[FeatureSet], bounds: Mapping[str, ScopeBounds]
+    target: OutputTarget,
+    server: str,
+    sets: Iterable[FeatureSet],
+    bounds: Mapping[str, ScopeBounds],
+    names: Sequence[str],
 ) -> bool:
-    """Whether a server may observe a target: its own channel, or one that its bounds name."""
+    """Whether a server may observe a target: its own channel, or one that its bounds name.
+
+    `names` are those of the channel, as far as its server has described it.
+    """
     observing = [
         each for each in sets if FeatureUse.OBSERVE in each.uses and not _is_thinking(each)
     ]
     if not observing:
         return False
     if target.server == server and server:
-        return channel_refusal(target.id, observing, bounds) is None
+        return channel_refusal(names, observing, bounds) is None
     found = [bounds.get(each.name, _NO_BOUNDS) for each in observing]
     if is_denied(target.display_name, _blacklisted(found)):
         return False
@@ -479,7 +517,10 @@ def route_of(routes: Iterable[ChannelRoute], server: str, channel: str) -> Chann
     Messages of a channel without a route are refused.
     """
     mine = (each for each in routes if each.server == server)
-    return next((each for each in mine if is_glob_match(each.channel, channel)), None)
+    # A star alone means every channel, also one with a slash in its id.
+    return next(
+        (each for each in mine if each.channel == "*" or is_glob_match(each.channel, channel)), None
+    )
 
 
 def conversation_of(server: str, message: IncomingMessage, by: ConversationScope) -> str:

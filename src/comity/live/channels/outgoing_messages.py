@@ -302,9 +302,15 @@ class _ObserverStream:
 class OutputObservers:
     """Sends the output of turns to observers."""
 
-    def __init__(self, live_host: LiveHost, hide: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        live_host: LiveHost,
+        hide: Callable[[str], str],
+        names_of: Callable[[OutputTarget], tuple[str, ...]],
+    ) -> None:
         self._live_host = live_host
         self._hide = hide
+        self._names_of = names_of
         self._streams: OrderedDict[tuple[str, str], _ObserverStream] = OrderedDict()
         self._tasks_by_server: dict[str, BackgroundTasks] = {}
 
@@ -350,10 +356,11 @@ class OutputObservers:
                 self._notify(each, wire.OUTGOING_COMPLETE, told)
 
     def _observers_of(self, target: OutputTarget) -> list[LiveServer]:
+        names = self._names_of(target)
         return [
             each
             for each in self._live_host.servers_using(FeatureUse.OBSERVE)
-            if rules.can_observe(target, each.server, enabled_sets(each), each.policy.scopes)
+            if rules.can_observe(target, each.server, enabled_sets(each), each.policy.scopes, names)
         ]
 
     def _stream(self, context: OutputContext, target: OutputTarget) -> _ObserverStream:

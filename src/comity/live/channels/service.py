@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -52,6 +52,8 @@ class ChannelService:
         self._live_servers: dict[str, LiveServer] = {}
         self._closed_channels: set[tuple[str, str]] = set()
         self._limiter = RateLimiter(time.monotonic)
+        # The patterns that covered no channel when a server first named its channels.
+        self._unused_patterns: dict[str, tuple[str, ...]] = {}
         self._background_tasks = BackgroundTasks("channels")
         live_host.add_request_handler(wire.REGISTER, self._register)
         live_host.add_request_handler(wire.LIST, self._list)
@@ -65,6 +67,11 @@ class ChannelService:
 
     def get(self, server: str, id: str) -> ChannelDescriptor | None:
         return self._channels_by_server.get(server, {}).get(id)
+
+    def names_of(self, target: OutputTarget) -> tuple[str, ...]:
+        """Return the names by which patterns cover a channel: only its id if it is unknown."""
+        found = self.get(target.server, target.id)
+        return (target.id,) if found is None else rules.channel_names(found)
 
     def is_closed(self, server: str, id: str) -> bool:
         return (server, id) in self._closed_channels
@@ -102,7 +109,7 @@ class ChannelService:
             return "away"
         if self.is_closed(server, descriptor.id):
             return "closed"
-        return "forbidden" if _use_refusal(hosted, descriptor.id, *CHANNEL_USES) else "open"
+        return "forbidden" if _use_refusal(hosted, descriptor, *CHANNEL_USES) else "open"
 
     def resolve_target(self, target: OutputTarget) -> tuple[LiveServer, ChannelDescriptor]:
         """Return the server and channel of a target.
@@ -121,7 +128,7 @@ class ChannelService:
         found = self.get(target.server, target.id)
         closed = self.is_closed(target.server, target.id)
         why = rules.direction_refusal(found, is_out=True, is_closed=closed)
-        why = why or rules.channel_refusal(target.id, sets, hosted.policy.scopes)
+        why = why or rules.channel_refusal(self.names_of(target), sets, hosted.policy.scopes)
         if why is not None or found is None:
             fault, reason = why or (CHANNEL_UNKNOWN, "")
             raise MalformedMessage(f"{target.display_name!r:.200}: {reason}", fault)
@@ -155,7 +162,7 @@ class ChannelService:
             raise Unavailable("channels change too often", RATE_LIMITED, timedelta(seconds=wait))
 
     def _add_channels(
-        self, live_server: LiveServer, found: Iterable[ChannelDescriptor]
+        self, live_server: LiveServer, found: Sequence[ChannelDescriptor]
     ) -> list[dict[str, object]]:
         """Add the permitted channels and return the result for each."""
         results: list[dict[str, object]] = []
@@ -171,6 +178,7 @@ class ChannelService:
                 self._channels_by_server.get(live_server.server, {}).pop(each.id, None)
                 fault, reason = why
                 results.append(wire.registration_of(each.id, reason, fault.code))
+        self._warn_of_unused_patterns(live_server, found)
         refused = sum(not each["accepted"] for each in results)
         if refused:
             details = {"refused": refused, "of": len(results)}
@@ -186,6 +194,26 @@ class ChannelService:
             )
         return results
 
+    def _warn_of_unused_patterns(
+        self, live_server: LiveServer, offered: Sequence[ChannelDescriptor]
+    ) -> None:
+        """Tell the operator once for each connection: a misspelt pattern refuses every channel."""
+        sets = [
+            each
+            for each in enabled_sets(live_server)
+            if any(use in each.uses for use in CHANNEL_USES)
+        ]
+        known = (*self.list_of_server(live_server.server), *offered)
+        unused = rules.unused_patterns(known, sets, live_server.policy.scopes)
+        told = self._unused_patterns.get(live_server.server)
+        self._unused_patterns[live_server.server] = tuple(unused)
+        if unused and told is None:
+            log.warning(
+                "no channel of server %r is covered by %s",
+                live_server.server,
+                ", ".join(map(repr, unused[:10])),
+            )
+
     def _add_refusal(
         self, live_server: LiveServer, descriptor: ChannelDescriptor, seen: set[str]
     ) -> tuple[Any, str] | None:
@@ -194,7 +222,7 @@ class ChannelService:
         own = self._channels_by_server.get(live_server.server, {})
         if descriptor.id not in own and len(own) >= MAX_CHANNELS:
             return EXHAUSTED, f"there are {MAX_CHANNELS} channels already"
-        return _use_refusal(live_server, descriptor.id, *CHANNEL_USES)
+        return _use_refusal(live_server, descriptor, *CHANNEL_USES)
 
     # Requests to servers.
 
@@ -207,6 +235,7 @@ class ChannelService:
         if is_new:
             self._live_servers[live_server.server] = live_server
             self._channels_by_server.pop(live_server.server, None)
+            self._unused_patterns.pop(live_server.server, None)
         may = any(use in each.uses for each in enabled_sets(live_server) for use in CHANNEL_USES)
         if (
             may
@@ -278,7 +307,8 @@ def enabled_sets(live_server: LiveServer) -> list[FeatureSet]:
 
 
 def _use_refusal(
-    live_server: LiveServer, channel: str, *uses: FeatureUse
+    live_server: LiveServer, channel: ChannelDescriptor, *uses: FeatureUse
 ) -> tuple[Any, str] | None:
     sets = [each for each in enabled_sets(live_server) if any(use in each.uses for use in uses)]
-    return rules.channel_refusal(channel, sets, live_server.policy.scopes)
+    names = rules.channel_names(channel)
+    return rules.channel_refusal(names, sets, live_server.policy.scopes)

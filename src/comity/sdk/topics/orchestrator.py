@@ -302,8 +302,8 @@ class Orchestrator:
         answer = await self._me.fulfil(known, to=worker)
         precedents = ", ".join(id[:SHORT_ID_LENGTH] for id in rule.precedents)
         await self._tell(
-            f"{_outcome(answer)} {known.id[:SHORT_ID_LENGTH]} by rule {rule.id}, approved by "
-            f"{rule.approved_by}; earlier approvals: {precedents}",
+            f"{_outcome(answer)} {known.id[:SHORT_ID_LENGTH]} by rule {rule.id} (approved by "
+            f"{rule.approved_by}; earlier approvals: {precedents})",
         )
 
     async def _approved(self, text: str, by: str) -> None:
@@ -311,7 +311,7 @@ class Orchestrator:
         if known is None:
             return
         answer = await self._me.fulfil(known, to=self._worker_of(known))
-        await self._tell(f"{_outcome(answer)} {known.id[:SHORT_ID_LENGTH]} on the word of {by}")
+        await self._tell(f"{_outcome(answer)} {known.id[:SHORT_ID_LENGTH]} (approved by {by})")
         await self._learn(known, by)
 
     async def _declined(self, text: str, by: str) -> None:
@@ -368,4 +368,4 @@ def _shown(proposal: rules.TrackedProposal) -> str:
 
 
 def _outcome(answer: Response) -> str:
-    return "fulfilled" if answer.error is None else "failed to fulfil"
+    return "ran" if answer.error is None else "failed to run"

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from comity.catalog.definitions import name_skeleton
-from comity.errors import INVALID_PARAMS, MalformedMessage
+from comity.errors import INVALID_PARAMS, INVALID_TOOL_ARGS, MalformedMessage
 from comity.mcp import jsonrpc
 from comity.mcp.actors import Actor, PrincipalKind
 from comity.policy.grants import ANY, CREDENTIAL_SOURCE, Decision, Effect, is_pattern_match
@@ -51,6 +51,12 @@ class _RegisterServerParams(Struct, forbid_unknown_fields=True):
     code: Annotated[str, Meta(max_length=MAX_CODE_BYTES)] = ""
     mgp: _MgpTable | None = None
     created_by: Annotated[str, Meta(max_length=200)] | None = None
+    justification: _Remark = ""
+
+
+class _CodeArguments(Struct, forbid_unknown_fields=True):
+    id: Annotated[str, Meta(min_length=1, max_length=64)]
+    code: Annotated[str, Meta(min_length=1, max_length=MAX_CODE_BYTES)]
     justification: _Remark = ""
 
 
@@ -123,6 +129,17 @@ def decode_registration(params: Mapping[str, Raw]) -> RegistrationRequest:
         declared.trust_level,
         said.justification,
     )
+
+
+def decode_code_registration(arguments: Mapping[str, Raw]) -> RegistrationRequest:
+    """Return the server that the arguments of `create_tool` describe. Raises MalformedMessage."""
+    try:
+        found = msgspec.convert(
+            {name: jsonrpc.decode_value(raw) for name, raw in arguments.items()}, _CodeArguments
+        )
+    except msgspec.ValidationError as error:
+        raise MalformedMessage(f"{error}"[:300], INVALID_TOOL_ARGS) from None
+    return RegistrationRequest(found.id, code=found.code, justification=found.justification)
 
 
 def decode_deregistration(params: Mapping[str, Raw]) -> DeregistrationRequest:

@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
+
+from msgspec import Raw
 
 from comity.approvals.model import ApprovalDraft, ApprovalKind, ApprovalRequest, call_digest
 from comity.approvals.pending_calls import GoOn, PendingCall, PendingCalls
 from comity.audit.events import AuditResult, AuditType
 from comity.audit.log import AuditFacts, AuditLog
 from comity.catalog.definitions import RegistrationRecord, RegistrationStore
-from comity.catalog.discovery_messages import ToolRequestParams
+from comity.catalog.discovery_messages import MetaTool, ToolRequestParams
 from comity.errors import (
     ACCESS_DENIED,
     INVALID_PARAMS,
@@ -26,6 +28,7 @@ from comity.errors import (
 from comity.mcp import jsonrpc
 from comity.mcp.actors import ADMIN_WRITE, GATEWAY, Actor, PrincipalKind
 from comity.mcp.mgp import MgpExtension, ServerLifecycleState, ShutdownReason
+from comity.mcp.protocol import CALL_TOOL
 from comity.mcp.refusals import Refusal
 from comity.policy.grants import PERMISSION_VERB, Effect, GrantSource
 from comity.policy.snapshot import PolicyEngine, WallClock
@@ -211,6 +214,10 @@ class RegistrationPolicy:
             return Effect.DENY
         return Effect.ALLOW if self.code_goes_unasked else effect
 
+    def is_called_unasked(self, registration_request: RegistrationRequest) -> bool:
+        """Whether the creator calls the tools of this server without an approval. (MGP §16.6)"""
+        return registration_request.has_code and self.code_goes_unasked
+
     def may_administer(self, actor: Actor, server: str) -> bool:
         judged = self.policy_engine.authorize(actor, ADMIN_WRITE, server, "")
         return judged.effect is Effect.ALLOW and actor.kind is not PrincipalKind.SERVER
@@ -296,6 +303,10 @@ class ServerInstaller(Protocol):
         """Install and start the server. `require_allowed` raises if it may not start any more."""
         ...
 
+    async def grant_tools(self, server: str, owner: str, expires_at: datetime) -> None:
+        """Grant the owner each listed tool of the server by its name, so that no call is asked."""
+        ...
+
     async def uninstall(self, server: str, owner: str, reason: ShutdownReason) -> None: ...
 
 
@@ -362,7 +373,14 @@ class RegistrationService:
 
     @method("mgp/discovery/register", MgpExtension.DISCOVERY)
     async def _register(self, request: MethodRequest) -> None:
-        actor, wish = request.actor, registration.decode_registration(request.params)
+        await self.register(request, registration.decode_registration(request.params))
+
+    async def register(self, request: MethodRequest, wish: RegistrationRequest) -> None:
+        """Start the wanted server, ask a person about it, or refuse. The call is answered later.
+
+        Raises Unavailable.
+        """
+        actor = request.actor
         if not self._name_registry.is_loaded:
             await self._name_registry.load()
         refusal = self.registration_policy.registration_refusal(actor, wish)
@@ -509,11 +527,29 @@ class RegistrationService:
         except TimeoutError:
             pass
         if server.state is ServerLifecycleState.CONNECTED:
+            await self._grant_tools(registered)
             return server
-        reason = f"server {id!r} does not run: {server.reason or 'it did not start in time':.600}"
+        reason = f"server {id!r} does not run: {server.reason or 'it did not start in time':.1200}"
         await self._installer.uninstall(id, owner, ShutdownReason.OPERATOR_REQUEST)
         await self._name_registry.mark_ended(id, owner)
         raise Unavailable(reason, UPSTREAM_FAILED)
+
+    async def _grant_tools(self, registered: RegisteredServer) -> None:
+        """Let the creator of a server made from code call its tools, if the policy says so.
+
+        A tool that the server lists only later is not covered, so a person is asked about it.
+        """
+        id, owner, ends_at = registered.registration.id, registered.owner, registered.expires_at
+        if ends_at is None or not self.registration_policy.is_called_unasked(
+            registered.registration
+        ):
+            return
+        try:
+            await self._installer.grant_tools(id, owner, ends_at)
+        except Unavailable:
+            await self._installer.uninstall(id, owner, ShutdownReason.OPERATOR_REQUEST)
+            await self._name_registry.mark_ended(id, owner)
+            raise
 
     def _ends_with_session(self, registration_request: RegistrationRequest) -> bool:
         """Whether the server ends with the session. A server made from code always does. (D-31)"""
@@ -626,6 +662,8 @@ class RegistrationService:
         call = request.call
         try:
             answer = {**await reply}
+            if call.method == CALL_TOOL:
+                answer = _as_tool_result(answer)
         except (Unavailable, MalformedMessage) as error:
             if not call.client_stream.is_final:
                 call.fail(error)
@@ -633,6 +671,15 @@ class RegistrationService:
         if not call.client_stream.is_final:
             told = answer if request.session is not None else self._stamp(answer)
             call.deliver_answer(jsonrpc.make_result(call.client_request_id, told))
+
+
+def _as_tool_result(answer: Answer) -> dict[str, object]:
+    """Return the answer as the result of `create_tool`, with the names to call."""
+    names = [f"{answer['id']}__{tool}" for tool in cast("Sequence[str]", answer["tools"])]
+    said = f"{answer['id']} runs. Call its tools with call_tool: {', '.join(names)}"
+    structured = {**answer, "tools": names}
+    content = [{"type": "text", "text": said}]
+    return {"content": content, "structuredContent": structured, "isError": False}
 
 
 _UNSAFE_PATTERN: Final = re.compile(r"[^a-z0-9]+")
@@ -645,26 +692,47 @@ _INSTRUCTIONS: Final = (
 
 
 class GeneratedTools:
-    """Tells agents that may register code how to create a missing tool."""
+    """Lets agents that may register code create a missing tool. (MGP §16.6)"""
 
-    def __init__(self, registration_policy: RegistrationPolicy, policy: CodePolicy) -> None:
-        self._registration_policy = registration_policy
+    def __init__(
+        self, registrations: RegistrationService, policy: CodePolicy, *, is_tool_listed: bool
+    ) -> None:
+        self._registrations = registrations
+        self._registration_policy = registrations.registration_policy
         self._hints = {**policy_hints(policy), "max_code_size_bytes": MAX_CODE_BYTES}
+        # Whether clients list `create_tool`, and so need not speak MGP.
+        self._is_tool_listed = is_tool_listed
+
+    def may_create(self, actor: Actor) -> bool:
+        rules = self._registration_policy
+        if not rules.code_goes_unasked or not (rules.settings.from_network or actor.is_local):
+            return False
+        wish = WantedServer(f"{rules.settings.namespace}.tool", code=" ")
+        return rules.effect(actor, wish) is Effect.ALLOW
+
+    async def create_from_code(self, request: MethodRequest, arguments: Mapping[str, Raw]) -> None:
+        await self._registrations.register(
+            request, registration.decode_code_registration(arguments)
+        )
 
     async def create(
         self, request: MethodRequest, tool_request: ToolRequestParams
     ) -> Mapping[str, object] | None:
         """Return instructions for creating the tool, or None if the caller may not create one."""
-        knows_how = request.terms is not None and MgpExtension.DISCOVERY in request.terms.extensions
-        if not knows_how or not self._registration_policy.code_goes_unasked:
+        by_tool = self._is_tool_listed and request.call.method == CALL_TOOL
+        speaks = request.terms is not None and MgpExtension.DISCOVERY in request.terms.extensions
+        if not (by_tool or speaks) or not self._registration_policy.code_goes_unasked:
             return None
         id = self._find_free_id(request, tool_request)
         if id is None:
             return None
+        way: dict[str, object] = {"method": REGISTER_METHOD}
+        way["params"] = {"id": id, "transport": "stdio", "code": ""}
+        if by_tool:
+            way = {"tool": MetaTool.CREATE, "arguments": {"id": id, "code": ""}}
         return {
             "creation": {
-                "method": REGISTER_METHOD,
-                "params": {"id": id, "transport": "stdio", "code": ""},
+                **way,
                 "instructions": _INSTRUCTIONS,
                 "described": [*tool_request.capabilities] or [tool_request.context],
                 "language": "python",

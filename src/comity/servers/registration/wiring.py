@@ -8,6 +8,7 @@ import tempfile
 from asyncio import to_thread
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,6 +114,9 @@ class RegisteredServerInstaller:
     pools: UpstreamPools
     folders: tuple[Path, ...]
     _folder_by_server: dict[str, Path] = field(default_factory=dict[str, Path])
+    _targets_by_server: dict[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
 
     def names(self) -> Collection[str]:
         return {server.id for server in self.upstream_registry.settings.servers}
@@ -187,6 +191,25 @@ class RegisteredServerInstaller:
         self.upstream_registry.descriptions[registration_request.id] = told
         return self.upstream_registry.servers.require(registration_request.id)
 
+    async def grant_tools(self, server: str, owner: str, expires_at: datetime) -> None:
+        tools = self.server_policies.tool_reviews.entries_of(server)
+        grants = [
+            Grant(
+                subject=owner,
+                verb=CALL,
+                target=f"{server}/{each.name}",
+                effect=Effect.ALLOW,
+                granted_by=GATEWAY,
+                justification="it wrote this tool, and the policy approves that",
+                # A node that fails leaves the grant behind.
+                expires_at=expires_at,
+            )
+            for each in tools
+        ]
+        self._targets_by_server[server] = tuple(grant.target for grant in grants)
+        await self.snapshot.records.grants.put(*grants)
+        await self.snapshot.refresh()
+
     async def uninstall(self, server: str, owner: str, reason: ShutdownReason) -> None:
         if self.upstream_registry.servers.get(server) is not None:
             await self.upstream_registry.remove(server, reason)
@@ -242,7 +265,8 @@ class RegisteredServerInstaller:
 
     async def _remove_folder(self, server: str, owner: str) -> None:
         self.server_policies.tool_reviews.permission_service.claimed_permissions.pop(server, None)
-        await self.snapshot.records.grants.revoke(owner, CALL, f"{server}/*")
+        for target in (f"{server}/*", *self._targets_by_server.pop(server, ())):
+            await self.snapshot.records.grants.revoke(owner, CALL, target)
         folder = self._folder_by_server.pop(server, None)
         if folder is not None:
             await to_thread(remove_folder, folder)
@@ -357,7 +381,8 @@ class RegistrationComponents:
     @property
     def generated_tools(self) -> GeneratedTools:
         """The component that lets agents create tools that no server has."""
-        return GeneratedTools(self.service.registration_policy, STRICT_CODE_POLICY)
+        is_tool_listed = self.installer.settings.discovery.mode == "on"
+        return GeneratedTools(self.service, STRICT_CODE_POLICY, is_tool_listed=is_tool_listed)
 
     def stop(self) -> None:
         self.service.stop()
