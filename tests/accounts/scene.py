@@ -183,6 +183,7 @@ def an_account_scene(
     store: str = "",
     nats: str = "",
     nodes: int = 1,
+    workers: int = 1,
     server_settings: str = "",
     tables: str = "",
     realm: dict[str, Any] | None = None,
@@ -223,6 +224,7 @@ policy = {{ risk = "safe" }}
 {server_settings.replace("ORIGIN", server)}
 """)
             started = [COMITY, "serve", "-c", str(config), "--port", "0"]
+            started += ["--workers", str(workers)] if workers > 1 else []
             environment = {"COMITY_PEPPER": PEPPER, "LOG_LEVEL": "DEBUG"}
             program = running(started, environment, kept_lines=WHOLE_LOG)
             programs.append(stack.enter_context(program))

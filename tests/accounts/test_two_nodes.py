@@ -5,13 +5,17 @@ import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from comity.storage import stores
-from tests.accounts.scene import AGENT, ANA, BEN, SECONDS, AccountScene, an_account_scene
+from tests.accounts.scene import AGENT, ANA, BEN, SECONDS, SERVER, AccountScene, an_account_scene
 from tests.cluster.nats_cluster import a_nats_cluster
+from tests.cluster.nodes import modern
 from tests.cluster.postgres import a_postgres
+from tests.cluster.test_workers import lines_to_both
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -22,6 +26,12 @@ def scene(tmp_path: Path) -> Generator[AccountScene]:
         asyncio.run(stores.upgrade_store(postgres.url))
         with an_account_scene(tmp_path, store=postgres.url, nats=bus.urls[0], nodes=2) as made:
             yield made
+
+
+@pytest.fixture
+def worker_scene(tmp_path: Path) -> Generator[AccountScene]:
+    with an_account_scene(tmp_path, workers=2) as made:
+        yield made
 
 
 async def test_both_nodes_use_the_right_account_and_a_killed_refresh_leaves_one(
@@ -76,3 +86,33 @@ async def test_no_node_uses_an_account_that_was_disconnected_at_another(
         async with asyncio.timeout(SECONDS):
             while await scene.call(BEN, node=node) == "ben":
                 await asyncio.sleep(0.05)
+
+
+async def test_both_workers_use_an_account_that_a_person_changed(
+    worker_scene: AccountScene,
+) -> None:
+    """The page of the sign-in is served by one worker. The other one has a plan and a token."""
+    scene = worker_scene
+    (origin,) = scene.origins
+    scene.realm.person = "ana"
+    await scene.connect(ANA)
+    scene.wait_for_server()
+    async with lines_to_both(origin, scene.keys[ANA]) as lines:
+        assert len(lines) == 2
+        for http in lines.values():
+            for _ in range(2):
+                assert await _name_at_server(http, origin) == "ana"
+        scene.realm.person = "ben"
+        await scene.connect(ANA)
+        for http in lines.values():
+            async with asyncio.timeout(SECONDS):
+                while await _name_at_server(http, origin) != "ben":
+                    await asyncio.sleep(0.05)
+        for http in lines.values():
+            for _ in range(3):
+                assert await _name_at_server(http, origin) == "ben"
+
+
+async def _name_at_server(http: aiohttp.ClientSession, origin: str) -> str:
+    call = {"name": f"{SERVER}__whoami", "arguments": dict[str, Any]()}
+    return (await modern(http, origin, "tools/call", call)).text

@@ -93,6 +93,62 @@ async def test_a_call_while_its_server_starts_is_told_to_come_again() -> None:
                 assert reply.status == 404
 
 
+async def refusals_of(visitor: Visitor) -> list[tuple[object, object]]:
+    """How a call of the tool `look` is refused at each endpoint, in each protocol version."""
+    merged, alone = visitor.other("/mcp"), visitor.other("/servers/up/mcp")
+    errors = [
+        (await (await each.call_modern(tool)).json())["error"]["data"]
+        for each, tool in ((merged, "up__look"), (alone, "look"))
+    ]
+    await merged.greet()
+    (frame,) = await (await merged.call("up__look")).frames()
+    errors.append(frame["error"]["data"])
+    reply = await visitor.send("POST", JSON_BODY, b"{}", path="/tools/up__look")
+    assert (reply.status, int(reply.headers["retry-after"]) > 0) == (503, True)
+    assert all(error["retry_after_ms"] > 0 for error in errors)
+    return [(error["error_type"], error["retryable"]) for error in errors]
+
+
+@pytest.mark.parametrize("order", ["replace", "stop and start"])
+async def test_a_call_while_its_server_is_replaced_or_started_again_is_told_to_come_again(
+    order: str,
+) -> None:
+    may_start = asyncio.Event()
+    may_start.set()
+    async with scripted() as server:
+
+        @server.act("initialize")
+        async def greet(exchange: Exchange) -> None:
+            await may_start.wait()
+            await exchange.result(hello(LATEST))
+
+        @server.act("tools/list")
+        async def tools(exchange: Exchange) -> None:
+            await exchange.result({"tools": [{"name": "look", "inputSchema": {"type": "object"}}]})
+
+        async with visiting(at(server.url)) as visitor:
+            # A legacy session at the endpoint of the server outlives the replacement.
+            old = visitor.other("/servers/up/mcp")
+            await old.greet()
+            may_start.clear()
+            registry, settings = visitor.parts.upstream_registry, at(server.url)
+            if order == "replace":
+                await registry.stop_for_replacement("up", ShutdownReason.CONFIGURATION_CHANGE)
+                registry.add(settings, registry.transport_factory(settings))
+            else:
+                await registry.servers.stop_server("up")
+                await registry.servers.start_server("up")
+            refusals = set(await refusals_of(visitor))
+            # The endpoint of a server knows that this one was connected before.
+            again: set[tuple[object, object]] = set()
+            if order == "stop and start":
+                again = {("server_restarting", True)}
+            assert refusals <= {("server_not_ready", True)} | again
+            (frame,) = await (await old.call("look")).frames()
+            assert frame["error"]["data"]["retryable"] is True
+            may_start.set()
+
+
 async def test_a_call_of_a_stopped_server_is_not_told_to_come_again() -> None:
     async with scripted() as server:
 

@@ -13,6 +13,7 @@ from comity.identity.principals import Principal
 from comity.mcp.actors import CALL
 from comity.policy.grants import Effect, Grant
 from comity.policy.snapshot import GrantSnapshot, PolicySnapshot, SnapshotFreshness
+from comity.telemetry.outcomes import class_of
 from tests.support.commands import by_command
 from tests.support.credentials import GivenOut
 from tests.support.http_script import OK, Visit, on_both_loops, pooled, post, serving
@@ -44,6 +45,8 @@ async def scraped(visitor: Visitor) -> dict[tuple[str, frozenset[tuple[str, str]
 
 
 def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    if "outcome" in labels:
+        labels["class"] = class_of(labels["outcome"])
     return name, frozenset(labels.items())
 
 

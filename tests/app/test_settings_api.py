@@ -79,7 +79,7 @@ async def test_the_last_reload_is_told_with_its_error(tmp_path: Path) -> None:
     state.on_error("comity.toml:2: port must be a number")
     told = (await read(api, "/api/config"))["reload"]
     assert told["error"] == "comity.toml:2: port must be a number"
-    state.on_reload(state.settings, ("port",))
+    state.on_reload(state.settings, ("port",), {"/srv/comity.toml": "1f"})
     told = (await read(api, "/api/config"))["reload"]
     assert (told["error"], told["needs_restart"]) == (None, ["port"])
 

@@ -1,6 +1,7 @@
 """The real `comity` program in a home and a folder of its own, as somebody runs it."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
@@ -8,7 +9,9 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -102,12 +105,14 @@ def _heed_interruptions() -> None:
 class Terminal:
     """The program at a terminal of its own, which a test reads and types at."""
 
-    def __init__(self, desk: Desk, *arguments: str) -> None:
+    def __init__(
+        self, desk: Desk, *arguments: str, program: Sequence[str] = (COMITY,), columns: int = 100
+    ) -> None:
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
-            [COMITY, *arguments],
+            [*program, *arguments],
             cwd=desk.folder,
-            env={**desk.env, "TERM": "xterm", "COLUMNS": "100"},
+            env={**desk.env, "TERM": "xterm", "COLUMNS": str(columns)},
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -115,7 +120,7 @@ class Terminal:
             # Tests may run where somebody ignores it, which a program inherits.
             preexec_fn=_heed_interruptions,  # noqa: PLW1509  # it takes no lock
         )
-        os.close(slave)
+        self._slave = slave
         self.seen = ""
 
     def until(self, text: str, seconds: float = SECONDS) -> None:
@@ -123,11 +128,11 @@ class Terminal:
         deadline = time.monotonic() + seconds
         while text not in self.seen:
             assert time.monotonic() < deadline, self.seen
+            has_ended = self.process.poll() is not None
             if select.select([self._master], [], [], 0.5)[0]:
-                try:
-                    self.seen += os.read(self._master, 65536).decode(errors="replace")
-                except OSError:
-                    assert text in self.seen, self.seen
+                self.seen += os.read(self._master, 65536).decode(errors="replace")
+            else:
+                assert not has_ended, self.seen
 
     def type(self, text: str) -> None:
         self.seen = ""
@@ -143,10 +148,19 @@ class Terminal:
                     self.seen += os.read(self._master, 65536).decode(errors="replace")
         return self.process.wait(SECONDS)
 
+    def unread_input(self) -> int:
+        """How many bytes that were typed wait for whoever reads the terminal next."""
+        canonical = termios.tcgetattr(self._slave)
+        # A line that was not ended counts only where lines are not edited.
+        canonical[3] &= ~termios.ICANON
+        termios.tcsetattr(self._slave, termios.TCSANOW, canonical)
+        return int.from_bytes(fcntl.ioctl(self._slave, termios.FIONREAD, bytes(4)), sys.byteorder)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
+        os.close(self._slave)
         os.close(self._master)

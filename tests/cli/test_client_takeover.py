@@ -88,7 +88,7 @@ def write_all(desk: Desk) -> dict[Path, bytes]:
 
 def test_all_servers_move_to_comity_and_back(desk: Desk) -> None:
     before = write_all(desk)
-    ran = desk.run("init", "--connect")
+    ran = desk.run("init", "--connect", "--yes")
     assert ran.status == 0, ran.out + ran.err
     assert "canary" not in ran.out
     config = desk.folder / "comity.toml"
@@ -124,17 +124,17 @@ def test_all_servers_move_to_comity_and_back(desk: Desk) -> None:
 
 def test_a_second_run_adds_what_is_new_and_loses_nothing(desk: Desk) -> None:
     desk.write("~/.cursor/mcp.json", CURSOR)
-    assert desk.run("init", "--connect").status == 0
+    assert desk.run("init", "--connect", "--yes").status == 0
     config = desk.folder / "comity.toml"
     # The operator replaced the secret, which makes it no other server.
     edited = "# mine\n" + config.read_text().replace("Bearer canary", "Bearer ${WEB_TOKEN:-}")
     config.write_text(edited)
     desk.write("~/.codex/config.toml", CODEX)
-    ran = desk.run("init", "--connect")
+    ran = desk.run("init", "--connect", "--yes")
     assert (ran.status, "Added to comity.toml: db." in ran.out) == (0, True)
     assert config.read_text().startswith(edited)
     assert set(servers_of(config)) == {"web", "db"}
-    again = desk.run("init", "--connect", "-o", "json")
+    again = desk.run("init", "--connect", "--yes", "-o", "json")
     assert config.read_text().count("[[servers]]") == 2
     assert {each["client"]: each["moved"] for each in again.json["connected"]} == {
         "cursor": ["web"],
@@ -148,7 +148,7 @@ def test_a_second_run_adds_what_is_new_and_loses_nothing(desk: Desk) -> None:
 def test_one_client_that_cannot_be_changed_keeps_no_other_from_it(desk: Desk) -> None:
     desk.write("~/.cursor/mcp.json", CURSOR)
     odd = desk.write("~/.codex/config.toml", 'mcp_servers = {a = {command = "x"}}\n')
-    ran = desk.run("init", "--connect", "-o", "json")
+    ran = desk.run("init", "--connect", "--yes", "-o", "json")
     assert ran.status == 1
     found = {each["client"]: each for each in ran.json["connected"]}
     assert (found["cursor"]["problem"], found["cursor"]["moved"]) == (None, ["web"])
@@ -159,7 +159,7 @@ def test_one_client_that_cannot_be_changed_keeps_no_other_from_it(desk: Desk) ->
 def test_the_file_of_a_project_changes_only_when_it_is_named(desk: Desk) -> None:
     before = '{"servers": {"p": {"command": "p"}}} // ours\n'
     path = desk.write(".vscode/mcp.json", before)
-    ran = desk.run("init", "--connect")
+    ran = desk.run("init", "--connect", "--yes")
     assert (path.read_text(), "--project --replace" in ran.out) == (before, True)
     ran = desk.run("clients", "connect", "vscode", "--project", "--replace", "-o", "json")
     assert (ran.status, ran.json["moved"], ran.json["added"]) == (0, ["p"], [])
@@ -174,7 +174,7 @@ def test_replace_moves_the_servers_of_one_client(desk: Desk) -> None:
     none = desk.run("clients", "connect", "zed", "--replace")
     assert (none.status, "comity init" in none.err, zed.read_text()) == (2, True, ZED)
     config = desk.write("comity.toml", "[[servers]]\nid = 'files'\ncommand = 'other'\n")
-    ran = desk.run("clients", "connect", "zed", "--replace")
+    ran = desk.run("clients", "connect", "zed", "--replace", "--yes")
     assert ran.status == 0, ran.err
     assert servers_of(config) == {
         "files": {"command": "other"},
@@ -194,49 +194,8 @@ def test_replace_moves_the_servers_of_one_client(desk: Desk) -> None:
 def test_a_configuration_in_json_takes_servers_too(desk: Desk) -> None:
     config = desk.write("mcp.json", '{\n  "mcpServers": {}\n}\n')
     desk.write("~/.codex/config.toml", CODEX)
-    assert desk.run("clients", "connect", "codex", "--replace").status == 0
+    assert desk.run("clients", "connect", "codex", "--replace", "--yes").status == 0
     assert json.loads(config.read_text()) == {"mcpServers": {"db": {"command": "db", **ANY_HOST}}}
-
-
-def test_a_server_keeps_the_folders_that_its_entry_names(desk: Desk) -> None:
-    project, notes = desk.folder / "project", desk.folder / "notes"
-    for each in (project, notes):
-        each.mkdir()
-    (notes / "notes.db").touch()
-    (project / "server.py").touch()
-    desk.write(
-        "~/.cursor/mcp.json",
-        {
-            "mcpServers": {
-                "files": {"command": "npx", "args": ["-y", "files", str(project)]},
-                "notes": {"command": "notes", "env": {"DB": str(notes / "notes.db")}},
-                "script": {"command": "python3", "args": [str(project / "server.py")]},
-                "home": {"command": "all", "args": [str(desk.home), "/"]},
-                "image": {"command": "docker", "args": ["run", "-i", "image"]},
-            }
-        },
-    )
-    assert desk.run("init").status == 0
-    found = servers_of(desk.folder / "comity.toml")
-    assert found["image"] == {
-        "command": "docker",
-        "args": ["run", "-i", "image"],
-        "sandbox": "none",
-    }
-    reached = {
-        name: each["policy"]["permissions"] for name, each in found.items() if "policy" in each
-    }
-    anywhere = {"network.outbound": ["*"]}
-    assert reached == {
-        "files": {
-            "filesystem.read": [str(project)],
-            "filesystem.write": [str(project)],
-            **anywhere,
-        },
-        "notes": {"filesystem.read": [str(notes)], "filesystem.write": [str(notes)], **anywhere},
-        "script": anywhere,
-        "home": anywhere,
-    }
 
 
 def test_a_configuration_that_would_break_is_left_alone(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import stat
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -596,6 +597,7 @@ def test_where_nothing_is_found_a_small_server_is_there_to_begin_with(
     written = desk.folder / {"toml": "comity.toml", "json": "mcp.json"}[form]
     if form == "toml":
         assert set(servers_of(written)) == {"example"}
+        assert servers_of(written)["example"]["command"] == sys.executable
         assert tomllib.loads(written.read_text())["policy"] == {
             "approve_own": True,
             "require_approval": "destructive",

@@ -102,6 +102,16 @@ def test_the_version_is_told_and_nothing_is_run(desk: Desk) -> None:
     assert re.fullmatch(r"comity \d+\.\d+\.\d+\S* \(Python 3\.\d+\.\d+\)\n", ran.out)
 
 
+def test_help_and_version_are_verbs_too(desk: Desk) -> None:
+    assert desk.run("version").out == desk.run("--version").out
+    assert set(desk.run("version", "-o", "json").json) == {"version", "python"}
+    assert desk.run("help").out == desk.run("--help").out
+    for words in (("serve",), ("servers", "add"), ("config", "trust")):
+        assert desk.run("help", *words).out == desk.run(*words, "--help").out
+    assert "Did you mean 'serve'?" in desk.run("help", "sevre").err
+    assert desk.run("help", "serve", "now").status == 2
+
+
 def test_a_reader_that_goes_away_is_no_failure_to_be_told(desk: Desk, gateway: str) -> None:
     done = subprocess.run(
         ["bash", "-c", f'{COMITY} tools --url {gateway} | true; echo "${{PIPESTATUS[0]}}"'],
@@ -128,7 +138,7 @@ def completed(desk: Desk, line: str, **env: str) -> list[str]:
     [
         ("comity st", ["status"]),
         ("comity s", ["serve", "status", "servers", "sessions", "secrets"]),
-        ("comity servers re", ["restart"]),
+        ("comity servers re", ["restart", "remove"]),
         ("comity completion z", ["zsh"]),
         ("comity clients connect cl", ["claude-desktop", "claude-code", "cline"]),
         ("comity status --u", ["--url"]),
@@ -302,7 +312,38 @@ def test_columns_that_do_not_fit_are_below_the_others(
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= width
         assert "a reason that is long" in "\n".join(lines), "it is neither cut nor in pieces"
-        assert len(lines) == (5 if width == 40 else 3)
+        assert len(lines) == (4 if width == 40 else 3)
+
+
+WORDS = (
+    "/home/user/.config/some-client/settings/mcp.json",
+    "a-server-with-a-long-name/a_tool_with_a_long_name",
+    "06gv8fkfdpn2c98ih8s7q9273s06gv8fkfdpn2c98ih8s7q9273s",
+)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_no_word_of_a_table_is_broken_at_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [("some-name", "person:ana@example.org", "12 min", f"{word} and some words besides")]
+    show_output(build_table(("NAME", "OWNER", "AGE", "PLACE"), rows))
+    out = capsys.readouterr().out
+    assert word in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_path_that_is_longer_than_a_line_is_broken_at_its_slashes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = "~/.config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_settings.json"
+    show_output(build_table(("CLIENT", "SERVERS", "FILE"), [("cline", "-", path)]))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(line.strip() for line in lines[2:]) == path
+    assert all(line.endswith("/") for line in lines[2:-1])
 
 
 @loop_over(

@@ -40,9 +40,10 @@ def called(
     def tell(method: str, params: Frame) -> None:
         told.append((method, params))
 
-    with CliMcpSession(
-        ApiClient(scripted.url), patience, tell, lambda _: {"action": "decline"}
-    ) as talk:
+    async def decline(_: Frame) -> Frame:
+        return {"action": "decline"}
+
+    with CliMcpSession(ApiClient(scripted.url), patience, tell, decline) as talk:
         return talk.request("tools/call", {"name": "x"}), told
 
 

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from comity.servers.commands import describe_report, find_new_lines, servers_command
-from tests.cli.program import EXAMPLE, Desk
-from tests.interop.processes import comity
+from comity.servers.commands import (
+    describe_reason,
+    describe_report,
+    find_new_lines,
+    servers_command,
+)
+from tests.cli.program import COMITY, EXAMPLE, Desk
+from tests.interop.processes import comity, running
 from tests.support.cases import loop_over
 
 
@@ -145,7 +150,7 @@ def test_who_registered_a_server_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     brief: dict[str, Any] = {"state": "connected", "tools": 1, "transport": "stdio"}
     brief |= {"restarts": 0, "reason": "", "since": "2026-01-01T00:00:00Z"}
     found = [
-        {"id": "files", **brief},
+        {"id": "files", **brief, "registered_by": None},
         {"id": "dynamic.stats", **brief, "registered_by": "agent:maker"},
     ]
 
@@ -158,6 +163,7 @@ def test_who_registered_a_server_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert lines[0].split()[-2:] == ["REGISTERED", "BY"]
     assert lines[2].split()[-1] == "agent:maker"
     assert "agent:maker" not in lines[1]
+    assert "None" not in ran.output
 
 
 def test_the_status_of_a_gateway_fits_on_a_few_lines(desk: Desk, gateway: str) -> None:
@@ -210,3 +216,23 @@ def test_a_project_file_that_nobody_approved_sends_no_command_anywhere(
         assert "you have not approved its content" in " ".join(ran.err.split())
         with pytest.raises(BlockingIOError):
             stranger.accept()
+
+
+def test_the_details_of_a_server_name_no_empty_fact(desk: Desk, gateway: str) -> None:
+    for name in ("example", "absent"):
+        assert "None" not in desk.run("servers", "show", name, "--url", gateway).out
+    assert describe_reason("operator_request") == "an operator restarted or stopped it"
+    assert describe_reason("exited with status 1") == "exited with status 1"
+
+
+def test_a_gateway_that_only_takes_webhooks_is_no_gateway_without_a_use(desk: Desk) -> None:
+    (desk.folder / "gitlab.token").write_text("a-secret-token-of-gitlab")
+    (desk.folder / "gitlab.token").chmod(0o600)
+    hook = 'name = "gitlab"\nkind = "gitlab"\nsecret_file = "gitlab.token"\nto = "turn"\n'
+    model = '[[models]]\nid = "main"\napi = "demo"\nmodel = "m"\n'
+    config = desk.write("comity.toml", f"{model}\n[[inbound_webhooks]]\n{hook}")
+    serve = f"cd '{desk.folder}' && exec {COMITY} serve --port 0"
+    with running(["/bin/sh", "-c", serve], desk.env) as program:
+        program.wait_for_line(r"listening on http://\S+")
+        ran = desk.run("servers", "-c", str(config))
+    assert ran.lines[0] == "No servers are configured. The gateway takes the webhooks gitlab."

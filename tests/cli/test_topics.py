@@ -346,7 +346,7 @@ def test_a_person_talks_sees_a_proposal_in_full_and_approves_it(
         worker.answer(request, "restarted it", BOT)
         seat.until("restarted it")
         bot.close()
-        seat.until(" has left")
+        seat.until(" left")
     seat.type("\x15\x04")
     assert seat.end() == 0
     assert "\x1b[?2004l" in seat.seen

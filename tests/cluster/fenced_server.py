@@ -14,7 +14,8 @@ from typing import Any
 FILE = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 FENCE, NODE = int(os.environ.get("COMITY_FENCE", "0")), os.environ.get("COMITY_NODE", "")
 SCHEMA = {"type": "object", "properties": {"n": {"type": "string"}}}
-TOOLS = [{"name": name, "inputSchema": SCHEMA} for name in ("write", "steps", "wait", "learn")]
+NAMES = ("write", "steps", "wait", "learn", "redefine")
+TOOLS: list[dict[str, Any]] = [{"name": name, "inputSchema": SCHEMA} for name in NAMES]
 LOCK = threading.Lock()
 WITHDRAWN: dict[Any, threading.Event] = {}
 
@@ -56,6 +57,9 @@ def call(number: Any, params: dict[str, Any]) -> None:
         return
     elif name == "learn":
         TOOLS.append({"name": f"learnt-{n}", "inputSchema": SCHEMA})
+        say(method="notifications/tools/list_changed")
+    elif name == "redefine":
+        TOOLS[0]["description"] = n
         say(method="notifications/tools/list_changed")
     answer(number, f"{NODE} {FENCE} did {n}")
 

@@ -21,7 +21,7 @@ from comity.cluster.nats.addresses import NatsAddressList
 from comity.cluster.nats.bus import NatsBus
 from comity.cluster.nats.connection import MOST_WAITING
 from comity.cluster.nats.seals import SEAL_SIZE
-from comity.errors import MalformedMessage, Unavailable
+from comity.errors import MalformedMessage, Misconfigured, Unavailable
 from tests.cluster.nats_cluster import SECRET, NatsCluster, a_nats_cluster
 from tests.cluster.proxies import a_proxy
 from tests.contracts.nodes import eventually
@@ -383,7 +383,7 @@ async def test_a_server_that_nodes_can_use_tells_its_version(nats: NatsCluster) 
 
 async def test_an_old_server_is_refused(nats: NatsCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "OLDEST", (99, 1))
-    with pytest.raises(Unavailable, match=r"it runs version 2\.\d+\.\d+; nodes need 99.1"):
+    with pytest.raises(Misconfigured, match=r"it runs version 2\.\d+\.\d+; nodes need 99.1"):
         await version_at(nats.servers[0].url)
 
 

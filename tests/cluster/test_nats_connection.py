@@ -9,7 +9,9 @@ import pytest
 from nats.aio.client import Client
 
 from comity.cluster.nats.addresses import NatsAddressList
-from comity.cluster.nats.connection import OURS, NatsConnection
+from comity.cluster.nats.bus import NatsBus
+from comity.cluster.nats.connection import OURS, NatsConnection, usable_version
+from comity.errors import Misconfigured
 from tests.contracts.nodes import eventually
 
 INFO = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1024,"headers":true}\r\n'
@@ -28,9 +30,11 @@ class Script:
         assert self.writer is not None
         self.writer.write(words)
 
+    info = INFO
+
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        writer.write(INFO)
+        writer.write(self.info)
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 self.given += data
@@ -164,3 +168,16 @@ async def test_a_server_that_answers_no_pings_loses_us(
 ) -> None:
     script.answers_pings = False
     await asyncio.wait_for(asyncio.shield(link.lost), 20)
+
+
+async def test_a_node_does_not_start_with_a_nats_that_is_too_old(script: Script) -> None:
+    script.info = INFO.replace(b"2.15.1", b"2.9.10")
+    addresses = NatsAddressList.of([f"nats://127.0.0.1:{script.port}"])
+    bus = NatsBus(addresses, b"a secret of all nodes of the test")
+    reason = "it runs version 2.9.10; nodes need 2.11 or newer"
+    with pytest.raises(Misconfigured, match=reason):
+        await bus.open()
+    assert not bus.is_connected
+    # `comity config check` gives the same verdict.
+    with pytest.raises(Misconfigured, match=reason):
+        await usable_version(addresses.servers[0], addresses)

@@ -346,7 +346,7 @@ async def _show_that_nobody_is_missed(scene: Scene, stack: AsyncExitStack) -> No
             told = await reply.json()
         assert (reply.status, told["cluster"]) == (
             200,
-            {"status": "joined", "nodes": 1, "silent": 0},
+            {"status": "joined", "nodes": len(scene.nodes), "silent": 0},
         )
         said = node.program.said
         for wrong in ("never retrieved", "Traceback", "fallen silent", "is gone", "a bug"):

@@ -467,6 +467,29 @@ async def test_each_worker_forgets_its_plans_when_views_and_limits_change(tmp_pa
             assert passed <= 2
 
 
+async def test_each_worker_forgets_its_plans_when_a_definition_changes(tmp_path: Path) -> None:
+    """One worker runs the server, and the other one hears of its definitions only from there."""
+    with some_workers(tmp_path, LIMITS) as workers:
+        origin = workers.origin
+        async with lines_to_both(origin) as lines:
+            for node, http in lines.items():
+                # The first call makes the plan that the others use.
+                for number in range(3):
+                    assert await called(http, origin, "fenced__write", f"{node}-{number}")
+            assert await called(next(iter(lines.values())), origin, "fenced__redefine", "another")
+
+            async def is_refused(http: aiohttp.ClientSession) -> bool:
+                return not (await call(http, origin, "fenced__write", "late")).text
+
+            for http in lines.values():
+                await until(partial(is_refused, http))
+            ran = len(workers.notes.of("call"))
+            for http in lines.values():
+                for _ in range(5):
+                    assert await is_refused(http)
+            assert len(workers.notes.of("call")) == ran
+
+
 async def test_workers_join_a_bus_that_the_configuration_names(
     tmp_path: Path, nats: NatsCluster
 ) -> None:

@@ -3,6 +3,8 @@
 import json
 import socket
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from comity.config.trust import content_digest, is_trusted, require_trust, trust
 from comity.errors import Misconfigured
 from comity.servers.packages.rules import resolution_digest
 from tests.cli.program import EXAMPLE, Desk, Terminal
+from tests.interop.processes import Program, answers, running
+from tests.support.fork_server import COMITY
 
 pytestmark = pytest.mark.integration
 REFUSED = "run `comity config trust`"
@@ -261,6 +265,60 @@ def test_a_person_at_a_terminal_is_asked_at_the_start(desk: Desk) -> None:
         terminal.until("[y/N]")
         terminal.type("y\n")
         terminal.until("listening on")
+
+
+@contextmanager
+def serving_folder(desk: Desk, *settings: str) -> Generator[Program]:
+    """The gateway of the folder, whose file its user has written."""
+    desk.write("comity.toml", toml(EXAMPLE, "port = 0", *settings))
+    command = ["/bin/sh", "-c", f'cd "{desk.folder}" && exec "$@"', "sh", COMITY, "serve"]
+    with running(command, desk.env) as program:
+        origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
+        program.wait_until(lambda: answers(f"{origin}/ready"))
+        yield program
+
+
+def test_a_running_gateway_applies_a_file_as_soon_as_it_is_approved(desk: Desk) -> None:
+    with serving_folder(desk) as program:
+        origin = program.wait_for_line(r"listening on (http://\S+)").group(1)
+        assert desk.run("call", "example__echo", "message=hi", "--url", origin).out == "hi\n"
+        rule = '\n[servers.tools.echo]\nrequire_approval = "always"\n'
+        with (desk.folder / "comity.toml").open("a") as file:
+            file.write(rule)
+        program.wait_for_line("was not applied: .*you have not approved its content")
+        trusted = desk.run("config", "trust", "--yes")
+        assert (trusted.status, f"The gateway at {origin} has applied it." in trusted.out) == (
+            0,
+            True,
+        )
+        program.wait_for_line("the changed configuration is applied")
+        # The server of a changed entry starts again, and has no tools until then.
+        listing = ("tools", "list", "-o", "name", "--url", origin)
+        program.wait_until(lambda: "example__echo" in desk.run(*listing).lines)
+        with Terminal(desk, "call", "example__echo", "message=hi", "--url", origin) as terminal:
+            terminal.until("waits for approval")
+        # An approval of what is in force already is answered at once.
+        again = desk.run("config", "trust", "--yes", "-o", "json").json
+        assert (again["gateway"], again["applied"]) == (origin, True)
+
+
+def test_an_approved_file_that_a_running_gateway_refuses_is_told(desk: Desk) -> None:
+    with serving_folder(desk) as program:
+        leave(desk, "comity.toml", toml(EXAMPLE, "port = 0", "[policy]", "requre_approval = 1"))
+        trusted = desk.run("config", "trust", "--yes")
+        assert trusted.status == 1
+        told = " ".join(trusted.out.split())
+        assert "has not applied it" in told
+        assert "requre_approval" in told
+        assert "was not applied" in program.said
+
+
+def test_whoever_may_not_ask_a_running_gateway_is_sent_to_its_log(desk: Desk) -> None:
+    with serving_folder(desk, "[identity]", 'mode = "required"'):
+        leave(desk, "comity.toml", (desk.folder / "comity.toml").read_text() + "\n# more\n")
+        trusted = desk.run("config", "trust", "--yes")
+        assert (trusted.status, "see its log" in " ".join(trusted.out.split())) == (0, True)
+        assert desk.run("config", "show").status == 0
 
 
 def test_the_parsed_content_is_the_approved_content(

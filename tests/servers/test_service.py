@@ -21,7 +21,7 @@ from comity.servers.service import (
 )
 from comity.servers.supervisor import ServerOptions
 from comity.sessions.calls import ActiveCalls
-from comity.telemetry.metrics import OK
+from comity.telemetry.outcomes import OK
 from tests.support.cases import loop_over
 
 

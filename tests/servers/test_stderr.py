@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comity.servers.process.stderr import StderrTail, sanitize_line
+from comity.servers.process.stderr import StderrTail, find_fault, sanitize_line
 from tests.support.cases import loop_over
 
 
@@ -94,3 +94,24 @@ def test_the_values_of_configured_variables_are_shown_by_name() -> None:
         "bad key ${KEY}",
         "long ${LONGER} in level 1",
     ]
+
+
+@loop_over(
+    ("lines", "fault"),
+    [
+        (
+            ["Traceback", "  ^^^^^^", "AttributeError: no 'x'", "  ^^^", "try y"],
+            "AttributeError: no 'x'",
+        ),
+        (
+            ["ImportError: Bad git executable.", "set $GIT", "- error|e|exception", "Example:"],
+            "ImportError: Bad git executable.",
+        ),
+        (["fatal: not a repository", "^^^^"], "fatal: not a repository"),
+        (["starting", "listening", "----"], "listening"),
+        (["----"], ""),
+        ([], ""),
+    ],
+)
+def test_the_line_that_names_the_fault_is_found(lines: list[str], fault: str) -> None:
+    assert find_fault(lines) == fault

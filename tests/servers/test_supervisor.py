@@ -61,7 +61,7 @@ async def test_every_state_on_the_way_is_told_to_who_watches() -> None:
     assert [step.previous for step in house.steps] == ["registered", *house.states[:-1]]
     assert {step.server for step in house.steps} == {"srv"}
     reasons = [step.reason for step in house.steps]
-    died = "exit status 1 | last words"
+    died = "exit status 1; its last output: last words"
     assert reasons[:5] == ["", "", died, died, died]
     assert "not yet" in reasons[5]
     assert reasons[-3:] == ["", "kernel_shutdown", "kernel_shutdown"]
@@ -129,7 +129,7 @@ async def test_why_a_server_failed_is_told_with_its_last_words() -> None:
         server = await connected(house, script)
         script.last.dies("exit status 9")
         await until(lambda: server.state is ServerLifecycleState.RESTARTING)
-        with pytest.raises(Unavailable, match=r"exit status 9 \| last words"):
+        with pytest.raises(Unavailable, match=r"exit status 9; its last output: last words"):
             server.require_usable()
         assert [*server.stderr_lines()] == ["last words"]
 

@@ -42,8 +42,9 @@ from comity.mcp.actors import Actor, Authority, PrincipalKind
 from comity.mcp.entries import CatalogEntry
 from comity.mcp.jsonrpc import Frame
 from comity.mcp.refusals import Refusal
+from comity.policy.generation import PolicyGeneration
 from comity.policy.grants import Effect
-from comity.policy.snapshot import PolicyEngine, PolicyGeneration
+from comity.policy.snapshot import PolicyEngine
 from comity.sessions.calls import Call
 from comity.toolkit.background import BackgroundTasks
 

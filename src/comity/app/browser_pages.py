@@ -8,6 +8,7 @@ from html import escape
 from http import HTTPStatus
 from typing import Final
 
+from comity.console.endpoint import HOW_TO_GET_IT, NO_CONSOLE
 from comity.errors import MalformedMessage, Unavailable
 from comity.http import asgi
 from comity.http.asgi import Receive, Scope, Send
@@ -32,8 +33,8 @@ _LINKS: Final = (
 async def landing_page(
     scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
 ) -> None:
-    """Say in a browser what this is and which addresses it has. Other clients get a 404."""
-    if not asgi.wants_page(scope):
+    """Say what this is, which addresses it has, and that it has no console."""
+    if scope["method"] not in ("GET", "HEAD"):
         raise asgi.not_found_error()
     # The Host header was checked before.
     host = headers.get(b"host", b"").decode("latin-1").strip()
@@ -48,6 +49,7 @@ async def landing_page(
         "Comity",
         render_heading("Comity"),
         render_paragraph("This is a gateway for the Model Context Protocol (MCP)."),
+        render_paragraph(f"{NO_CONSOLE} {HOW_TO_GET_IT}", "soft"),
         f"<dl>{rows}</dl>",
         f"<p>{links}</p>",
         render_paragraph("Help: run `comity --help` on the machine of the gateway.", "soft"),

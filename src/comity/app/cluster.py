@@ -133,7 +133,8 @@ class LocalClusterNode:
         return self.members.cut_off
 
     def node_counts(self) -> Mapping[str, object]:
-        return {"nodes": len(self.members), "silent": self.members.silent}
+        """Return how many nodes there are, with this one, as `comity nodes` lists them."""
+        return {"nodes": len(self.members) + 1, "silent": self.members.silent}
 
     def join(self, parts: ClusterGatewayParts) -> None:
         """Connect the parts of this gateway to the cluster."""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from comity.app.settings_reader import ConfigSource, LoadedConfig
-from comity.cli.options import CliCommand, config_options, current_options
+from comity.cli.options import CliCommand, current_options, file_options
 from comity.telemetry.logging import configure_logging, log_announcement
 
 
@@ -51,7 +51,7 @@ from comity.telemetry.logging import configure_logging, log_announcement
 )
 @click.option("--end-when-idle", metavar="SECONDS", type=click.FloatRange(min=0), hidden=True)
 @click.option("--worker", is_flag=True, hidden=True)
-@config_options
+@file_options
 def serve_command(
     *,
     stdio: bool,
@@ -71,7 +71,7 @@ def serve_command(
     \b
     Examples:
       comity serve
-      comity serve -c mcp.json --port 8080
+      comity serve mcp.json --port 8080
       comity serve --stdio -c comity.toml
     """
     config = current_options().config

@@ -288,7 +288,7 @@ async def _run_servers(base: GatewayFoundation, parts: GatewayParts) -> AsyncGen
     if cluster is not None:
         cluster.join(_cluster_parts(parts))
         checks.append(cluster.check)
-    parts.upstream_registry.add_all(settings.servers)
+    await parts.upstream_registry.add_all(settings.servers)
     check_task = asyncio.ensure_future(
         run_periodically(checks, CHECK_INTERVAL_SECONDS, KEEP_ALIVE_SECONDS)
     )

@@ -12,7 +12,7 @@ from comity.app.parts import CallComponents, GatewayFoundation
 from comity.app.settings import Settings
 from comity.app.settings_api import ConfigState, HealthCheck, SettingsApi
 from comity.cluster.api import NodesApi
-from comity.console.endpoint import ConsoleFiles, redirect_to_console
+from comity.console.endpoint import installed_console_files, redirect_to_console
 from comity.console.wiring import ConsoleDependencies
 from comity.errors import Unavailable
 from comity.gateway.catalog_api import ToolsApi
@@ -79,6 +79,7 @@ def _operator_dependencies(
         calls.active_calls,
         about,
         descriptions.__getitem__,
+        calls.server_policies.tool_reviews.withheld_definitions,
         calls.server_policies.permission_views,
         ServerStatusReports(calls.servers),
         calls.server_policies.tool_reviews.trust_of,
@@ -147,7 +148,7 @@ def describe_gateway() -> GatewayIdentity:
 
 def browser_endpoints() -> dict[str, HttpEndpoint]:
     """The web console, and `/`, which leads to it. Without a build, `/` is a plain page."""
-    console = ConsoleFiles()
+    console = installed_console_files()
     return {
         **console.endpoints,
         LANDING_PATH: redirect_to_console if console.is_built else landing_page,
@@ -165,6 +166,7 @@ def console_dependencies(
     return ConsoleDependencies(
         servers=calls.servers,
         catalog=calls.catalog,
+        tool_reviews=calls.server_policies.tool_reviews,
         sessions=calls.sessions,
         active_calls=calls.active_calls,
         approvals=base.approvals,

@@ -55,7 +55,7 @@ class ProbeEndpoints:
         self.policy_problem = policy_problem
         # The reason why this node cannot reach the others, or empty while it can or has no cluster.
         self.isolation_reason = isolation_reason
-        # The number of other nodes, or nothing without a cluster.
+        # The number of nodes, or nothing without a cluster.
         self.node_counts = node_counts
         self._was_ready = False
 

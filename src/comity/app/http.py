@@ -35,7 +35,8 @@ from comity.identity.login.rules import LOGIN_PATHS
 from comity.identity.scim import api as scim_api
 from comity.identity.scim.messages import SCIM_PATH
 from comity.mcp.actors import ANONYMOUS, Actor
-from comity.policy.snapshot import PolicyGeneration, sleepless_clock
+from comity.policy.generation import PolicyGeneration
+from comity.policy.snapshot import sleepless_clock
 from comity.registry import api
 from comity.registry.server_list import BENEATH_LIST
 from comity.telemetry.tracing import trace_context_in

@@ -90,7 +90,7 @@ class SettingsReloader:
         self._source = source
         self._loaded = loaded
         self._state = state
-        self._state.watch(source)
+        self._state.watch(source, loaded.digests)
         self._certificate = certificate
         self._upstream_registry = upstream_registry
         self._report = report
@@ -132,11 +132,14 @@ class SettingsReloader:
             await asyncio.to_thread(refuse_lost_end, self._loaded, found)
             await asyncio.to_thread(self._state.learn_secrets, found.settings)
             self._apply_settings(found.settings)
+            is_changed = found.digests != self._loaded.digests
             self._loaded = found
             if self._apply_policy is not None:
                 await self._apply_policy(found.settings)
             self._reported_errors = ""
-            self._state.on_reload(self._settings, self._reported_restart)
+            self._state.on_reload(self._settings, self._reported_restart, found.digests)
+            if is_changed:
+                self._report("the changed configuration is applied")
         except Misconfigured as mistake:
             self._state.on_error(str(mistake))
             self._report_errors(str(mistake))

@@ -30,6 +30,7 @@ from comity.app.settings_reader import ConfigSource, LoadedConfig
 from comity.catalog.catalog import Catalog
 from comity.cli.api_client import new_token, prepare_folder, remove_record, write_record
 from comity.cli.output import line_text, paragraph_text, state_text
+from comity.console.endpoint import is_console_built
 from comity.errors import Misconfigured
 from comity.http.connection import ListenerLimits
 from comity.http.server import ShutdownHooks, event_loop, run_http_server
@@ -39,6 +40,7 @@ from comity.identity.login.api import link_path
 from comity.identity.wiring import refuse_open_gateway
 from comity.mcp.entries import EntryKind
 from comity.mcp.mgp import ServerLifecycleState
+from comity.servers.process.process import LAST_OUTPUT
 from comity.servers.supervisor import UpstreamServer
 from comity.telemetry.logging import LogFormat, log_announcement
 from comity.toolkit.service_manager import READY_STATE, STOPPING_STATE, ServiceManager
@@ -64,12 +66,12 @@ async def report_startup(
     def tell(address: str) -> None:
         parts.upstream_registry.on_listening(address)
         log_announcement(f"listening on {address}")
-        if at_a_terminal and parts.authenticator.is_local:
-            # Printed and not logged, because it is a credential.
+        if at_a_terminal and parts.authenticator.is_local and is_console_built():
+            # Printed and not logged, because it is a credential. The link has a line of its own,
+            # so that a terminal of 80 columns does not break it.
             token, _ = parts.login.make_link()
-            click.echo(
-                f"Open the console, once within ten minutes: {address}{link_path(token)}", err=True
-            )
+            click.echo("Open the console with this link, once within ten minutes:", err=True)
+            click.echo(f"{address}{link_path(token)}", err=True)
         work = start.report_in_table(address) if at_a_terminal else start.report_in_log()
         telling.append(asyncio.ensure_future(work))
 
@@ -180,7 +182,9 @@ def _catalog_counts(catalog: Catalog, server: UpstreamServer) -> str:
 
 
 def _last_stderr_lines(server: UpstreamServer) -> list[str]:
-    """Return the last lines of the server's error output that its reason does not repeat."""
+    """Return the last lines of the server's error output, unless its reason has the best one."""
+    if LAST_OUTPUT in server.reason:
+        return []
     return [
         line
         for line in list(server.stderr_lines())[-MAX_STDERR_LINES:]

@@ -45,6 +45,8 @@ class ReloadView(TypedDict):
     read_at: datetime
     error: str | None
     needs_restart: list[str]
+    # The SHA-256 of each file in effect, by its path.
+    digests: dict[str, str]
 
 
 class ConfigView(TypedDict):
@@ -83,14 +85,17 @@ class ConfigState:
     read_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     error: str = ""
     needs_restart: tuple[str, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def watch(self, source: ConfigSource) -> None:
-        """Note the files from which changes will come."""
-        self.source = source
+    def watch(self, source: ConfigSource, digests: Mapping[str, str]) -> None:
+        """Note the files from which changes will come, and their content in effect."""
+        self.source, self.digests = source, digests
 
-    def on_reload(self, settings: Settings, needs_restart: tuple[str, ...]) -> None:
+    def on_reload(
+        self, settings: Settings, needs_restart: tuple[str, ...], digests: Mapping[str, str]
+    ) -> None:
         """Note that a changed configuration was applied."""
-        self.settings, self.needs_restart = settings, needs_restart
+        self.settings, self.needs_restart, self.digests = settings, needs_restart, digests
         self.read_at, self.error = datetime.now(UTC), ""
 
     def on_error(self, error: str) -> None:
@@ -135,6 +140,7 @@ class SettingsApi:
                 "read_at": state.read_at,
                 "error": state.error or None,
                 "needs_restart": list(state.needs_restart),
+                "digests": dict(state.digests),
             },
         }
 

@@ -29,7 +29,7 @@ from comity.config.files import (
 )
 from comity.config.loader import parse_config_file
 from comity.config.secret_files import FILE_SUFFIX, FileVariables
-from comity.config.trust import content_digest, is_trusted, require_trust
+from comity.config.trust import content_digest, is_whole, require_trust
 from comity.errors import Misconfigured
 from comity.inference.settings import InferenceSettings, missing_models, with_variables
 from comity.mcp.protocol import derived_id, is_id
@@ -381,6 +381,13 @@ class LoadedConfig:
     def files(self) -> tuple[Path, ...]:
         return tuple(each.path for each in self.loaded_files)
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of the content of each file, by its absolute path."""
+        return {
+            str(each.path.absolute()): content_digest(each.content) for each in self.loaded_files
+        }
+
     def describe(self) -> list[str]:
         """Return the same as sentences, one per line."""
         lines = [str(each) for each in self.loaded_files]
@@ -535,13 +542,14 @@ def _loaded_files(
 
 
 def refuse_lost_end(old: LoadedConfig, new: LoadedConfig) -> None:
-    """Raise Misconfigured if a file may have lost its end, unless a person approved its content.
+    """Raise Misconfigured if a file may have lost its end.
 
+    A content that a person approved, or that a command of Comity wrote, is whole.
     The first half of a file is often a valid configuration, with fewer servers and fewer rules.
     """
     before = {file.path: file.content for file in old.loaded_files}
     changed = [file for file in new.loaded_files if before.get(file.path) != file.content]
-    waiting = [file for file in changed if not is_trusted(file.path, content_digest(file.content))]
+    waiting = [file for file in changed if not is_whole(file.path, content_digest(file.content))]
     if not waiting:
         return
     for file in waiting:

@@ -75,11 +75,16 @@ class UpstreamRegistry:
         confine = self.sandboxes.confine_configured(server)
         return make_transport_factory(server, self.settings, self.pools, confine)
 
-    def add_all(self, servers: Iterable[ServerSettings]) -> None:
-        """Add all servers that are not disabled."""
+    async def add_all(self, servers: Iterable[ServerSettings]) -> None:
+        """Add all servers that are not disabled.
+
+        Each has a turn of the event loop. Added in one turn, a thousand servers stop the heartbeats
+        of the permissions, and these have to be confirmed anew.
+        """
         for server in servers:
             if not server.disabled:
                 self.add(server, self.transport_factory(server))
+                await asyncio.sleep(0)
 
     def add(self, server: ServerSettings, transport_factory: TransportFactory) -> None:
         """Add a server. A replacement of a removed server keeps the endpoint of its predecessor."""
@@ -126,6 +131,7 @@ class UpstreamRegistry:
     async def remove(self, name: str, reason: ShutdownReason) -> None:
         """Stop a server for good, and remove its endpoints, subscriptions and sessions."""
         await self.stop_for_replacement(name, reason)
+        self.servers.release_name(name)
         self.server_policies.remove_server(name)
         if self.accounts is not None:
             self.accounts.service.remove_server(name)

@@ -25,6 +25,7 @@ from comity.http.client.sync_client import (
     is_no_http,
     request_sync,
 )
+from comity.toolkit.text import object_members
 
 FOLDER: Final = "gateways"
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (nothing is bound here)
@@ -320,7 +321,11 @@ class ApiClient:
             raise self.key_needed_error(said)
         if status < 500:
             raise Misconfigured(said, exit_status_of(status))
-        raise Unavailable(f"{self.url}: {said}")
+        milliseconds = object_members(cast("Answer", error).get("data")).get("retry_after_ms")
+        retry_after = None
+        if isinstance(milliseconds, int):
+            retry_after = timedelta(milliseconds=milliseconds)
+        raise Unavailable(f"{self.url}: {said}", retry_after=retry_after)
 
     def _stranger(self, status: int) -> Unavailable:
         return Unavailable(

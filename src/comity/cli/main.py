@@ -6,7 +6,6 @@ A command's module is imported when that command runs. Only a bug of ours ends i
 import contextlib
 import logging
 import os
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,7 +20,7 @@ from comity.cli.exit_status import (
     USAGE_ERROR,
     suggest_name,
 )
-from comity.cli.options import CliGroup, gateway_options
+from comity.cli.options import VERSION_MESSAGE, CliGroup, gateway_options
 from comity.errors import Misconfigured, Unavailable
 
 COMMAND_SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -71,6 +70,8 @@ COMMAND_SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Build": {
         "dev": "Build and try servers of your own.",
         "completion": "Print the completion script of a shell.",
+        "help": "Show the help of a command.",
+        "version": "Print the version.",
     },
 }
 """Every command under its heading, with its summary."""
@@ -115,6 +116,8 @@ MODULES: Final = {
     "pushes": "comity.live.commands",
     "dev": "comity.sdk.commands",
     "completion": "comity.cli.completion",
+    "help": "comity.cli.help_commands",
+    "version": "comity.cli.help_commands",
 }
 """The module that defines each command, as `{command}_command`."""
 
@@ -154,9 +157,7 @@ class RootGroup(CliGroup):
     lazy_commands={name: f"{module}:{name}_command" for name, module in MODULES.items()},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(
-    package_name="comity", message=f"comity %(version)s (Python {platform.python_version()})"
-)
+@click.version_option(package_name="comity", message=VERSION_MESSAGE)
 @gateway_options
 def comity() -> None:
     """Run and manage Comity, one MCP endpoint for all your servers."""

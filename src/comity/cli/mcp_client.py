@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -31,12 +31,13 @@ class CliMcpSession:
         gateway: ApiClient,
         timeout: timedelta,
         on_notification: Callable[[str, Frame], None],
-        answer: Callable[[Frame], Frame | None],
+        answer: Callable[[Frame], Awaitable[Frame | None]],
     ) -> None:
         self._gateway = gateway
         self._on_notification = on_notification
         self._answer = answer
         self._ends = time.monotonic() + timeout.total_seconds()
+        self._terminal = asyncio.Lock()
         self._runner = asyncio.Runner()
         self._session = McpClientSession(
             gateway.url + PATH,
@@ -71,16 +72,20 @@ class CliMcpSession:
         gateway is gone, and TimeoutError after the time limit. An interrupted request is withdrawn.
         """
         id = self._session.next_id()
-        asked = self._session.request(
-            method, params, self._handle_message, named=id, within=self._seconds_left()
+        request = self._runner.get_loop().create_task(
+            self._session.request(
+                method, params, self._handle_message, named=id, within=self._seconds_left()
+            )
         )
         try:
-            return _members(self._run(asked))
+            return _members(self._run(request))
         except KeyboardInterrupt:
+            # Ended first, so that nothing typed from now on is taken for an answer.
+            request.cancel()
             self._run(self._session.withdraw(id))
             raise
 
-    def _run[T](self, work: Coroutine[Any, Any, T]) -> T:
+    def _run[T](self, work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
         try:
             return self._runner.get_loop().run_until_complete(work)
         except MalformedMessage as problem:
@@ -104,11 +109,13 @@ class CliMcpSession:
             return {}
         if said.get("method") != protocol.ELICIT:
             return None
-        # A person who answers may take their time.
-        began = time.monotonic()
-        answer = self._answer(object_members(said.get("params")))
-        self._ends += time.monotonic() - began
-        return answer
+        # One question at a time has the terminal. A person who answers may take their time.
+        async with self._terminal:
+            began = time.monotonic()
+            try:
+                return await self._answer(object_members(said.get("params")))
+            finally:
+                self._ends += time.monotonic() - began
 
     def _seconds_left(self) -> timedelta:
         left = self._ends - time.monotonic()

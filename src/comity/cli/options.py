@@ -5,6 +5,7 @@ every command. A command reads the values with `current_options`.
 """
 
 import importlib
+import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -18,6 +19,7 @@ type OutputFormat = Literal["table", "wide", "json", "yaml", "name"]
 
 OUTPUT_FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 _META_PREFIX: Final = "comity."
+VERSION_MESSAGE: Final = f"comity %(version)s (Python {platform.python_version()})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,24 @@ _config: Final = _global(
     type=click.Path(path_type=Path),
     help="Configuration file. Default: the one in this folder.",
 )
+
+
+def _keep_file(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+    if value is None:
+        return
+    # Options are read before arguments.
+    if _META_PREFIX + "config" in context.meta:
+        raise click.UsageError("Name the configuration file once: as FILE, or after -c.", context)
+    context.meta[_META_PREFIX + "config"] = value
+
+
+_file: Final[Decorator] = click.argument(
+    "file",
+    required=False,
+    expose_value=False,
+    callback=_keep_file,
+    type=click.Path(path_type=Path),
+)
 _context: Final = _global(
     "--context", metavar="NAME", help="Use this context of `comity context list`."
 )
@@ -118,6 +138,9 @@ output_options: Final = _combine(*_of_output)
 
 config_options: Final = _combine(_config, *_of_output)
 """For a command that reads a configuration."""
+
+file_options: Final = _combine(_file, _config, *_of_output)
+"""For a command about one configuration, whose file can be its argument."""
 
 gateway_options: Final = _combine(*_of_gateway, *_of_output)
 """For a command that talks to a gateway."""

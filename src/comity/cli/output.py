@@ -211,13 +211,14 @@ def build_table(
         if cells and name and not any(row[place].plain for row in cells)
     ]
     for name in (*empty, *extra):
-        if _is_readable(_widths(columns, cells)):
+        if _is_readable(columns, cells):
             break
         kept = [place for place, each in enumerate(columns) if each != name]
         columns = [columns[place] for place in kept]
         cells = [[row[place] for place in kept] for row in cells]
     widths = _widths(columns, cells)
-    if not _is_readable(widths):
+    is_cut = bool(cut) and columns[-1] == cut and _room_of_last(widths) >= MIN_LAST_COLUMN
+    if not (is_cut or _is_readable(columns, cells)):
         return stack_rows(columns, cells, _count_that_fit(widths))
     found = Table(
         box=None,
@@ -228,7 +229,6 @@ def build_table(
     )
     for name, width in zip(columns[:-1], widths[:-1], strict=True):
         found.add_column(name, no_wrap=True, min_width=width)
-    is_cut = bool(cut) and columns[-1] == cut
     found.add_column(
         columns[-1],
         no_wrap=is_cut,
@@ -253,8 +253,12 @@ def fits_output(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> bool
     return _room_of_last(widths) >= widths[-1]
 
 
-def _is_readable(widths: Sequence[int]) -> bool:
-    return _room_of_last(widths) >= min(widths[-1], MIN_LAST_COLUMN)
+def _is_readable(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> bool:
+    """Return whether the last column is wide enough to break no name, path or id of its texts."""
+    widths = _widths(columns, cells)
+    words = (word for row in cells for word in row[-1].plain.split(" "))
+    longest = max(map(cell_len, words), default=0)
+    return _room_of_last(widths) >= max(min(widths[-1], MIN_LAST_COLUMN), longest)
 
 
 def _room_of_last(widths: Sequence[int]) -> int:
@@ -275,7 +279,9 @@ def _count_that_fit(widths: Sequence[int]) -> int:
 
 def stack_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]], first: int) -> Group:
     """The first columns of each row on a line of their own, and the others below them, whole."""
-    header = [Text(name, style="bold") for name in columns]
+    # The title of a single column below would stand on a line of its own, and says little there.
+    titles = columns if len(columns) - first > 1 else [*columns[:first], ""]
+    header = [Text(name, style="bold") for name in titles]
     lines = [header, *rows] if any(columns) else rows
     widths = [max(row[place].cell_len for row in lines) for place in range(first)]
     return Group(*(_stacked_row(row, widths) for row in lines))
@@ -291,7 +297,21 @@ def _stacked_row(row: Sequence[Text], widths: Sequence[int]) -> Group:
     if not below.plain:
         return Group(line)
     indent = min(widths[0] + COLUMN_GAP, MAX_INDENT)
+    if any(cell_len(word) > output_width() - indent for word in below.plain.split(" ")):
+        # A path that is longer than the rest of the line gets as much of it as there is.
+        indent = COLUMN_GAP
+        below = _break_at_slashes(below, output_width() - indent)
     return Group(line, Padding(below, (0, 0, 0, indent)))
+
+
+def _break_at_slashes(text: Text, width: int) -> Text:
+    """Return a text whose words are broken behind a slash where they are longer than a line."""
+    lines = [""]
+    for part in re.findall(r"[^/ ]*[/ ]?", text.plain):
+        if lines[-1] and cell_len(lines[-1]) + cell_len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return Text("\n".join(line.rstrip(" ") for line in lines), style=text.style, overflow="fold")
 
 
 def state_text(text: str, reason: str = "") -> Text:
@@ -309,7 +329,13 @@ def state_name(text: str, reason: str) -> str:
 
 
 def short_reason(reason: str) -> str:
-    """Why a server failed, without advice, its last words and how often it was tried."""
+    """Why a server failed, without advice, its last words and how often it was tried.
+
+    The command that would mend it stays.
+    """
+    why, mark, _ = reason.partition("; its last output: ")
+    if mark and "comity servers " in why:
+        return why
     return _REASON_ENDS.split(reason, maxsplit=1)[0]
 
 

@@ -34,6 +34,7 @@ from comity.cli.output import (
     show_hint,
     show_output,
 )
+from comity.cli.permission_question import PermissionAnswer, ask_permissions
 from comity.cli.target import find_target
 from comity.clients import server_import
 from comity.clients.applications import BY_NAME, NAME, ClientApplication
@@ -47,14 +48,25 @@ from comity.clients.files import (
     user_files,
     write_whole,
 )
+from comity.clients.permission_proposals import ProposalContext
 from comity.clients.server_import import ImportedServer, entry_url, is_comity, is_server
-from comity.clients.takeover import ServerTakeover, add_servers, plan_takeover
+from comity.clients.takeover import (
+    ServerTakeover,
+    add_servers,
+    missing_servers,
+    plan_takeover,
+)
 from comity.config.trust import content_digest, trust_file
 from comity.errors import Misconfigured, Unavailable
 from comity.toolkit.text import count_noun
 
 _project_option: Final[Decorator] = click.option(
     "--project", is_flag=True, help="Use the client's file in this folder."
+)
+
+
+_yes_option: Final[Decorator] = click.option(
+    "-y", "--yes", is_flag=True, help="Grant the proposed permissions to new servers, unasked."
 )
 
 
@@ -149,6 +161,7 @@ def _state_view(state: ClientStatus) -> dict[str, object]:
 @click.option("--create-key", is_flag=True, help="Create a key and put it into the entry.")
 @click.option("--principal", metavar="ID", help="Owner of the new key. Default: agent:NAME.")
 @_project_option
+@_yes_option
 @gateway_options
 def connect_client_command(name: str, *, project: bool, **said: Any) -> None:
     """Add Comity to the configuration of a client.
@@ -173,13 +186,18 @@ def connect_client_command(name: str, *, project: bool, **said: Any) -> None:
     wants_key = bool(said["client_key_file"] or said["create_key"])
     file.plan_connect(entry_with("YOUR_KEY" if wants_key else ""), takeover.of(file))
     target = _config_to_extend() if takeover.servers else None
+    new = missing_servers(target, takeover.servers) if target else {}
+    answer = ask_permissions(new, proposal_context(target), yes=said["yes"])
     key = _key_for(client, said) if wants_key else _kept_key(file, entry_with)
-    added = add_servers(target, takeover.servers, _mistakes) if target else []
+    servers = [answer.applied_to(id, each) for id, each in new.items()]
+    added = add_servers(target, servers, _mistakes) if target else []
+    answer.make_folders()
     plan = file.plan_connect(entry_with(key), takeover.of(file))
     file.connect(plan)
 
     def print_text() -> None:
         _show_connected(file, plan, target)
+        answer.show_refused()
         _show_key_hint(said, key)
 
     entry = client.hide_key(entry_with(key))
@@ -398,15 +416,19 @@ class ConnectResult:
     is_flag=True,
     help="Also move the servers out of your clients, and add Comity to each.",
 )
+@_yes_option
 @output_options
 def init_command(
-    source: Path | None, form: Format, to: Path | None, *, force: bool, connect: bool
+    source: Path | None, form: Format, to: Path | None, *, force: bool, connect: bool, yes: bool
 ) -> int:
     """Create a configuration from your MCP clients.
 
     The command reads the files of the clients that `comity clients` lists. It changes them only
     with --connect. If it finds no server, it writes a small example server. With --connect, it
     adds missing servers to an existing configuration.
+
+    Comity confines servers. The command shows which folders, hosts and programs the servers need,
+    and asks once. Without a terminal it grants nothing, unless you add --yes.
 
     \b
     Examples:
@@ -419,26 +441,51 @@ def init_command(
     target = to or Path(NAMES[form])
     looked = [_from_file(source)] if source else list(_all_client_files())
     takeover = plan_takeover((each.file, each.servers) for each in looked)
-    if connect and target.exists() and not force:
-        added = add_servers(target, takeover.servers, _mistakes)
+    is_extended = connect and target.exists() and not force
+    if is_extended:
+        new = missing_servers(target, takeover.servers)
+    else:
+        _refuse_to_replace(target, force)
+        new = {each.id: each for each in takeover.servers}
+    answer = ask_permissions(new, proposal_context(target), yes=yes)
+    servers = [answer.applied_to(id, each) for id, each in new.items()]
+    if is_extended:
+        added = add_servers(target, servers, _mistakes)
         done = f"Added to {target}: {', '.join(added) or 'nothing, it has all these servers'}."
     else:
-        _write_config(target, _written(list(takeover.servers), form), force)
+        _write_config(target, _written(servers, form))
         done = f"Wrote {target}. Only you can read it."
+    answer.make_folders()
     mistakes = _mistakes(target)
     results = [] if mistakes or not connect else _connect_all(looked, takeover, target)
 
     def print_text() -> None:
-        _show(looked, list(takeover.servers), done, mistakes)
+        _show(looked, servers, done, mistakes)
+        answer.show_refused()
         _show_next(results, looked if connect else None)
 
-    document = _import_view(looked, list(takeover.servers), target, mistakes, results)
+    view = _import_view(looked, servers, target, mistakes, results)
+    document = {**view, "permissions": _answer_view(answer)}
     show_document(document, print_text, [target])
     return FAILED if mistakes or any(each.problem for each in results) else DONE
 
 
-def _write_config(target: Path, text: str, force: bool) -> None:
-    _refuse_to_replace(target, force)
+def proposal_context(target: Path | None) -> ProposalContext:
+    """Return this machine as proposals see it, with the configuration files that count here."""
+    found = ConfigSource(Path.cwd(), Path.home(), os.environ, target, needs_trust=True)
+    return ProposalContext(Path.home(), Path.cwd(), os.environ, found.watched_paths)
+
+
+def _answer_view(answer: PermissionAnswer) -> dict[str, object]:
+    proposed = {
+        id: {"needs": each.describe(), "commands": each.commands(id)}
+        for id, each in answer.proposals.items()
+        if not each.is_empty
+    }
+    return {"granted": answer.is_granted, "proposed": proposed}
+
+
+def _write_config(target: Path, text: str) -> None:
     if target.exists():
         write_whole(target.with_name(target.name + BACKUP), read_text(target))
     write_whole(target, text)
@@ -523,9 +570,11 @@ def _written(servers: list[ImportedServer], form: Format) -> str:
 
 
 def _example() -> dict[str, Any]:
-    """How the small server that comes along is started, from wherever `serve` will run."""
-    if shutil.which("comity"):
-        return {"command": "comity", "args": ["dev", "example-server"]}
+    """How the small server that comes along is started, from wherever `serve` will run.
+
+    The sandbox knows the libraries of this interpreter. A `comity` on the PATH may be of another
+    installation.
+    """
     return {"command": sys.executable, "args": ["-m", "comity.cli", "dev", "example-server"]}
 
 

@@ -1,18 +1,16 @@
 """Converts the servers of MCP clients to a Comity configuration in TOML or JSON."""
 
 import json
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from comity.clients.applications import NAME, ClientApplication
 from comity.config.toml_writer import toml_key, toml_text, toml_value
 from comity.mcp.protocol import derived_id
-from comity.servers.sandbox.programs import SCRIPT_SUFFIXES
 from comity.toolkit.text import object_members
 
 type Entry = dict[str, Any]
@@ -71,42 +69,6 @@ _RUNNERS: Final = frozenset(
 def is_runner(entry: Entry) -> bool:
     """Return whether an entry runs another program with caches, downloads or a daemon."""
     return PurePath(entry.get("command", "")).name.removesuffix(".exe") in _RUNNERS
-
-
-def with_permissions(entry: Entry, home: Path) -> Entry:
-    """Return the entry of a program with permissions for what it could use in its client.
-
-    These are all public hosts, its working directory, and the folders in its arguments and
-    variables. A runner of other programs is not confined.
-    """
-    if "command" not in entry:
-        return entry
-    if is_runner(entry):
-        return {**entry, "sandbox": "none"}
-    words = (
-        entry.get("cwd"),
-        *_items(entry.get("args")),
-        *object_members(entry.get("env")).values(),
-    )
-    found = (_folder_in(word, home) for word in words if isinstance(word, str))
-    folders = list(dict.fromkeys(place for place in found if place))
-    reach = {"filesystem.read": folders, "filesystem.write": folders} if folders else {}
-    return {**entry, "policy": {"permissions": {**reach, "network.outbound": ["*"]}}}
-
-
-def _folder_in(word: str, home: Path) -> str:
-    """Return the folder that a word names, or that of its file; empty if there is none."""
-    place = Path(word.replace("~", str(home), 1) if word.startswith("~/") else word)
-    try:
-        if not place.is_absolute() or not place.exists():
-            return ""
-        folder = place if place.is_dir() else place.parent
-        # A script is part of the program, which may always read it.
-        if place.is_file() and (place.suffix in SCRIPT_SUFFIXES or os.access(place, os.X_OK)):
-            return ""
-    except (OSError, ValueError):
-        return ""
-    return "" if home.is_relative_to(folder) or folder == Path("/tmp") else str(folder)  # noqa: S108  # only compared
 
 
 _URLS: Final = ("httpUrl", "serverUrl", "url", "uri")

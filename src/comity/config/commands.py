@@ -3,28 +3,33 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import click
 
 from comity.app.settings_reader import ConfigSource
 from comity.app.settings_schema import json_schema
 from comity.app.settings_view import settings_view
+from comity.cli.api_client import ApiClient, find_gateway
+from comity.cli.exit_status import DONE, FAILED
 from comity.cli.options import (
     CliGroup,
-    config_options,
     confirm,
     current_options,
+    file_options,
     output_options,
     yes_option,
 )
 from comity.cli.output import line_text, show_document, show_json, show_output
 from comity.config.document import masked_text, references_in
-from comity.config.loader import parse_config_file
-from comity.config.trust import content_digest, is_trusted, trust_file
-from comity.errors import Misconfigured
+from comity.config.loader import parse_config_file, read_config_bytes
+from comity.config.trust import TRUST_COMMAND, content_digest, is_trusted, trust_file
+from comity.errors import Misconfigured, Unavailable
 from comity.servers.packages.lock_file import LOCK_NAME, parse_lock, read_lock_bytes
 from comity.servers.wiring import describe_server
 from comity.toolkit.text import object_members
@@ -50,7 +55,7 @@ def config_command() -> None:
 
 @config_command.command("show")
 @click.option("--all", "of_all", is_flag=True, help="Also settings with their default value.")
-@config_options
+@file_options
 def show_config(*, of_all: bool) -> None:
     """Show the settings in effect, without secrets.
 
@@ -79,7 +84,7 @@ def show_config(*, of_all: bool) -> None:
 
 
 @config_command.command("path")
-@config_options
+@file_options
 def show_path() -> None:
     """Print the paths of the configuration files.
 
@@ -107,15 +112,17 @@ def show_schema() -> None:
 
 
 @config_command.command("trust")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
 @yes_option
-@output_options
-def trust_config(file: Path | None, *, yes: bool) -> None:
+@file_options
+def trust_config(*, yes: bool) -> int:
     """Approve the configuration file of this folder.
 
     A file that comes with a folder, such as a cloned repository, has no effect until you approve
     its content. A changed file needs a new approval. The command shows what the file starts, and
     which variables it sends away. Without a terminal it needs --yes.
+
+    If a gateway runs with this configuration, the command waits until it has applied the files, and
+    exits with 1 if it refuses them.
 
     \b
     Examples:
@@ -123,13 +130,80 @@ def trust_config(file: Path | None, *, yes: bool) -> None:
       comity config trust ./mcp.json
     """
     source = ConfigSource(Path.cwd(), Path.home(), os.environ, needs_trust=False)
+    file = current_options().config
     paths = [file] if file is not None else list(source.project_files)
     if not paths:
         raise Misconfigured("this folder has no configuration file")
     approve_files(paths, yes=yes)
     names = [str(path.absolute()) for path in paths]
-    told = [line_text(f"Approved {name}.") for name in names]
-    show_document({"files": names}, lambda: show_output(*told), names)
+    application = _await_application(source, paths)
+    lines = [line_text(f"Approved {name}.") for name in names]
+    if application is not None:
+        lines.append(line_text(f"{application.text}.", application.style))
+    document = {
+        "files": names,
+        "gateway": None if application is None else application.url,
+        "applied": None if application is None else application.is_applied,
+    }
+    show_document(document, lambda: show_output(*lines), names)
+    return FAILED if application is not None and application.is_applied is False else DONE
+
+
+APPLY_SECONDS: Final = 30.0
+"""A gateway looks at its files once a second, and reads a file that is stable."""
+_ASK_AGAIN_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The outcome of approved files at a running gateway."""
+
+    url: str
+    text: str
+    # None if the gateway does not tell this user.
+    is_applied: bool | None
+
+    @property
+    def style(self) -> str:
+        return "yellow" if self.is_applied is None else "green" if self.is_applied else "red"
+
+
+def _await_application(source: ConfigSource, paths: Sequence[Path]) -> Application | None:
+    """Wait until the gateway that runs this configuration has applied or refused the files.
+
+    Returns None if no gateway runs it.
+    """
+    configs = dict.fromkeys((*source.existing_paths[:1], *paths))
+    records = [record for path in configs if (record := find_gateway(path)) is not None]
+    if not records:
+        return None
+    record, approved_at = records[0], datetime.now(UTC)
+    url = record.url
+    client = ApiClient(url, token=record.token, key="" if record.token else None)
+    # A lock file has no digest of its own there. It is read together with its configuration.
+    digests = {
+        str(path.absolute()): content_digest(read_config_bytes(path))
+        for path in paths
+        if path.name != LOCK_NAME
+    }
+    deadline = time.monotonic() + APPLY_SECONDS
+    error = ""
+    try:
+        while time.monotonic() < deadline:
+            reload = object_members(client.get("config").get("reload"))
+            error = str(reload.get("error") or "")
+            if not error and digests.items() <= object_members(reload.get("digests")).items():
+                return Application(url, f"The gateway at {url} has applied it", is_applied=True)
+            is_new = datetime.fromisoformat(str(reload.get("read_at"))) > approved_at
+            # An old reading may still end with a refusal of the content that is approved now.
+            if error and is_new and TRUST_COMMAND not in error:
+                break
+            time.sleep(_ASK_AGAIN_SECONDS)
+    except (Misconfigured, Unavailable) as problem:
+        text = f"The gateway at {url} does not say whether it has applied it; see its log"
+        return Application(url, f"{text} ({problem})", is_applied=None)
+    reason = error or f"it has not read the file within {APPLY_SECONDS:g} s"
+    return Application(url, f"The gateway at {url} has not applied it: {reason}", is_applied=False)
 
 
 def ask_for_trust(source: ConfigSource) -> None:

@@ -91,6 +91,10 @@ def describe_routes(
     schemas, components = msgspec.json.schema_components(
         kinds, schema_hook=_schema_of, ref_template=_REFERENCE
     )
+    # Python 3.13 takes the indentation from a docstring, and 3.12 does not.
+    for component in components.values():
+        if "description" in component:
+            component["description"] = inspect.cleandoc(component["description"])
     paths: Document = {}
     for place, route in enumerate(listed):
         input_schema = _resolve(schemas[2 * place], components)

@@ -55,7 +55,7 @@ button:only-child { grid-column: 1 / -1; }
 button { padding: .875rem 1rem; font: inherit; font-weight: 600; border-radius: .625rem;
   border: 2px solid var(--line); background: var(--card); color: var(--ink); cursor: pointer; }
 button.yes, a.yes { background: var(--yes); border-color: var(--yes); color: #fff; }
-button.no { border-color: var(--no); color: var(--no); }
+button.no { border-color: var(--no); color: var(--no); order: -1; }
 a { color: inherit; }
 a.button { display: block; padding: .875rem 1rem; font-weight: 600; border-radius: .625rem;
   border: 2px solid var(--line); text-align: center; text-decoration: none; }

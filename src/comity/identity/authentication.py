@@ -372,6 +372,10 @@ class Authenticator:
             raise MalformedMessage(keys.UNKNOWN, UNAUTHENTICATED)
         return await self._verify_token(self._tokens, credential, path)
 
+    def has_principal(self, party: str) -> bool:
+        """Whether there is a record of this principal, enabled or not."""
+        return self._register.parties.get(party) is not None
+
     def find_actor(self, party: str, key: str = "") -> Actor | None:
         """Return a principal that is known and enabled as an actor, or None.
 

@@ -70,7 +70,7 @@ class ServerStateView(TypedDict):
 
 
 class ServerSummaryView(ServerStateView):
-    """A server in a list. `quarantined` is the number of entries that no client sees."""
+    """A server in a list. `quarantined` is the number of tools that no client sees."""
 
     quarantined: int
 
@@ -95,7 +95,7 @@ class TransitionView(TypedDict):
 
 
 class ServerDetailView(ServerStateView):
-    """One server. `quarantined` has the reason for each entry that no client sees."""
+    """One server. `quarantined` has the reason for each tool that no client sees."""
 
     quarantined: Mapping[str, str]
     permissions: Sequence[PermissionView]
@@ -189,6 +189,8 @@ class OperatorDependencies:
     gateway_info: GatewayIdentity
     # How each server is reached, without anything that may be a secret.
     describe: Callable[[str], Mapping[str, str]]
+    # Why clients do not see some of its tools, by their names.
+    withheld_definitions: Callable[[str], Awaitable[Mapping[str, str]]]
     # The permissions that each server needs, and which of them it has.
     permissions_of: Callable[[str], Sequence[PermissionView]] = lambda _: ()
     # The health that a server reports when it is asked. (MGP §11.3)
@@ -230,7 +232,7 @@ class ServersApi:
         found = [server for server in self._servers if self._is_wanted(server, wanted)]
         end = wanted.cursor + wanted.limit
         page: ServerListView = {
-            "servers": [self._summary_view(server) for server in found[wanted.cursor : end]],
+            "servers": [await self._summary_view(server) for server in found[wanted.cursor : end]],
             "total": len(found),
         }
         return page if end >= len(found) else {**page, "next": str(end)}
@@ -245,7 +247,7 @@ class ServersApi:
     async def _show_server(self, request: ApiRequest[EmptyQuery]) -> ServerDetailView:
         server = self._require_server(request.path["server"])
         accounts = self._dependencies.status_reports
-        found = self._detail_view(server)
+        found = await self._detail_view(server)
         return found if accounts is None else {**found, "account": await accounts.report_of(server)}
 
     async def _show_logs(self, request: ApiRequest[EmptyQuery]) -> ServerLogsView:
@@ -265,7 +267,7 @@ class ServersApi:
             self._order_tasks.add(task)
             task.add_done_callback(self._order_tasks.discard)
             await asyncio.wait([task], timeout=ORDER_TIMEOUT_SECONDS)
-            return self._detail_view(self._require_server(server.name))
+            return await self._detail_view(self._require_server(server.name))
 
         return handle
 
@@ -297,9 +299,9 @@ class ServersApi:
             "calls": len(self._dependencies.active_calls),
         }
 
-    def _summary_view(self, server: UpstreamServer) -> ServerSummaryView:
-        quarantined = len(self._catalog.quarantine_reasons(server.name))
-        return {**self._state_view(server), "quarantined": quarantined}
+    async def _summary_view(self, server: UpstreamServer) -> ServerSummaryView:
+        withheld = await self._dependencies.withheld_definitions(server.name)
+        return {**self._state_view(server), "quarantined": len(withheld)}
 
     def _state_view(self, server: UpstreamServer) -> ServerStateView:
         about = self._dependencies.describe(server.name)
@@ -326,11 +328,12 @@ class ServersApi:
             "prompts": count(EntryKind.PROMPT),
         }
 
-    def _detail_view(self, server: UpstreamServer) -> ServerDetailView:
+    async def _detail_view(self, server: UpstreamServer) -> ServerDetailView:
         """Return all details of one server, including its own reports and its last output."""
+        withheld = await self._dependencies.withheld_definitions(server.name)
         return {
             **self._state_view(server),
-            "quarantined": dict(self._catalog.quarantine_reasons(server.name)),
+            "quarantined": withheld,
             "permissions": list(self._dependencies.permissions_of(server.name)),
             "info": _initialize_member(server, "serverInfo"),
             "instructions": _initialize_member(server, "instructions"),

@@ -4,13 +4,14 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
 import click
 from rich.text import Text
 
-from comity.cli.api_client import Answer
+from comity.cli.api_client import Answer, ApiClient
 from comity.cli.completion import complete_servers
 from comity.cli.exit_status import DONE, FAILED
 from comity.cli.options import (
@@ -43,6 +44,13 @@ POLL_INTERVAL: Final = timedelta(milliseconds=300)
 MAX_STDERR_LINES: Final = 10
 MIN_WIDE_COLUMNS: Final = 115
 OPERATOR_REQUEST: Final = str(ShutdownReason.OPERATOR_REQUEST)
+_WORDS_BY_REASON: Final[Mapping[str, str]] = {
+    OPERATOR_REQUEST: "an operator restarted or stopped it",
+    ShutdownReason.CONFIGURATION_CHANGE: "the configuration changed",
+    ShutdownReason.RESOURCE_LIMIT: "it exceeded a limit of its resources",
+    ShutdownReason.IDLE_TIMEOUT: "nobody used it",
+    ShutdownReason.KERNEL_SHUTDOWN: "the gateway stopped",
+}
 
 
 @click.group(
@@ -53,7 +61,8 @@ OPERATOR_REQUEST: Final = str(ShutdownReason.OPERATOR_REQUEST)
         "features": "comity.live.commands:features_command",
         "state": "comity.live.commands:state_command",
         "search": "comity.servers.mcp_registry.commands:search_command",
-        "add": "comity.servers.mcp_registry.commands:add_command",
+        "add": "comity.servers.entries.commands:add_command",
+        "remove": "comity.servers.entries.commands:remove_command",
         "update": "comity.servers.packages.commands:update_command",
         "add-api": "comity.servers.openapi.commands:add_api_command",
         "learn": "comity.servers.sandbox.learning.commands:learn_command",
@@ -68,7 +77,10 @@ def servers_command() -> None:
       comity servers show files
       comity servers logs -f files
       comity servers restart files
+      comity servers add files -- npx -y @example/files-server ~/notes
+      comity servers add search --url https://search.example.org/mcp
       comity servers add io.github.owner/name
+      comity servers remove files
       comity servers add-api shop ./shop.yaml
       comity servers update
     """
@@ -86,18 +98,31 @@ def list_servers(*, check: bool) -> int:
       comity servers list --check
       comity servers list -o json
     """
-    answer = connect_gateway().get("servers")
+    gateway = connect_gateway()
+    answer = gateway.get("servers")
     servers: list[Answer] = answer["servers"]
 
     def print_table() -> None:
         if servers:
             _print_servers(servers)
         else:
-            show_output(line_text("The gateway has no servers."))
-            show_hint("Add servers to its configuration, or run `comity init`.")
+            show_output(line_text(_describe_no_servers(gateway)))
+            show_hint("`comity servers add` adds one. `comity init` imports those of your clients.")
 
     show_document(answer, print_table, [each["id"] for each in servers])
     return FAILED if check and any(has_failed(each) for each in servers) else DONE
+
+
+def _describe_no_servers(gateway: ApiClient) -> str:
+    """Say what a gateway without servers does instead. It may only take webhooks."""
+    settings = gateway.get("config")["settings"]
+    hooks: list[str] = []
+    for setting in settings:
+        if setting["name"] == "inbound_webhooks":
+            hooks = setting["value"]
+    if not hooks:
+        return "The gateway has no servers."
+    return f"No servers are configured. The gateway takes the webhooks {', '.join(hooks)}."
 
 
 def has_failed(server: Answer) -> bool:
@@ -107,7 +132,7 @@ def has_failed(server: Answer) -> bool:
 
 def _print_servers(servers: list[Answer]) -> None:
     columns = ["SERVER", "STATE", "TOOLS", "TRANSPORT", "SINCE", "RESTARTS"]
-    reasons = [(server["id"], short_reason(server["reason"])) for server in servers]
+    reasons = [(each["id"], short_reason(describe_reason(each["reason"]))) for each in servers]
     reasons = [(id, reason) for id, reason in reasons if reason]
     # A narrow terminal has no room for reasons beside all the rest.
     is_wide = bool(reasons) and output_width() >= MIN_WIDE_COLUMNS
@@ -122,8 +147,8 @@ def _print_servers(servers: list[Answer]) -> None:
             describe_age(server["since"]),
             str(server["restarts"]),
             *([server.get("sandbox") or ""] if confined else []),
-            *([server.get("registered_by", "")] if brought else []),
-            *([short_reason(server["reason"])] if is_wide else []),
+            *([server["registered_by"] or ""] if brought else []),
+            *([short_reason(describe_reason(server["reason"]))] if is_wide else []),
         )
         for server in servers
     ]
@@ -156,10 +181,10 @@ def _print_server(server: Answer) -> None:
     said = " ".join(str(info[key]) for key in ("title", "name", "version") if info.get(key))
     facts = {
         "state": state_text(server["state"], server["reason"]),
-        "reason": line_text(server["reason"]),
+        "reason": line_text(describe_reason(server["reason"])),
         "since": line_text(describe_age(server["since"])),
         "restarts": line_text(server["restarts"] or ""),
-        "registered by": line_text(server.get("registered_by", "")),
+        "registered by": line_text(server["registered_by"] or ""),
         "address": line_text(f"{server['reached']} ({server['transport']})"),
         "sandbox": line_text(server.get("sandbox") or ""),
         "MCP versions": line_text(", ".join(server["protocol_versions"])),
@@ -197,6 +222,11 @@ def describe_report(report: Answer) -> str:
     words = [report.get("status") or "", f"not well: {', '.join(failed)}" if failed else ""]
     words.append(f"{told['new_state']}: {told['reason']}" if told else "")
     return "; ".join(word for word in words if word)
+
+
+def describe_reason(reason: str) -> str:
+    """Return why a server is in its state, in words instead of the names of MGP."""
+    return _WORDS_BY_REASON.get(reason, reason)
 
 
 def _catalog_counts(server: Answer) -> str:
@@ -240,7 +270,8 @@ def _print_outcome(server: Answer) -> None:
 
 
 def _status_row(server: Answer) -> tuple[str, Text, str]:
-    told = _catalog_counts(server) if server["state"] == "connected" else server["reason"]
+    is_connected = server["state"] == "connected"
+    told = _catalog_counts(server) if is_connected else describe_reason(server["reason"])
     return server["id"], state_text(server["state"], server["reason"]), told
 
 

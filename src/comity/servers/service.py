@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
@@ -37,6 +37,10 @@ __all__ = ["ServerOptions", "ServerService", "ServerTransition", "UpstreamServer
 
 log = logging.getLogger(__name__)
 
+STARTS_AT_ONCE: Final = 32
+START_TURN: Final = timedelta(seconds=10)
+"""How long the next server waits for one before it, which may hang."""
+
 FINAL_CALLS_TIMEOUT: Final = timedelta(seconds=2)
 """How long active calls may go on when the gateway ends. Their clients are already gone by then."""
 
@@ -53,6 +57,15 @@ _ENDED_STATES: Final = frozenset(
 _SHUTDOWN_REASONS: Final[frozenset[str]] = frozenset(ShutdownReason)
 
 type Watcher = Callable[[ServerTransition], None]
+
+
+async def _wait_for_tries(servers: Iterable[UpstreamServer], timeout: timedelta) -> None:
+    """Wait up to `timeout` until each of these has connected or failed its first start."""
+    tries = [asyncio.ensure_future(server.first_start_tried.wait()) for server in servers]
+    if tries:
+        _, late = await asyncio.wait(tries, timeout=timeout.total_seconds())
+        for task in late:
+            task.cancel()
 
 
 class ServerService:
@@ -76,6 +89,7 @@ class ServerService:
         # The servers that the audit log knows as connected.
         self._recorded: set[str] = set()
         self._is_started = False
+        self._background_tasks = BackgroundTasks("the starts of servers")
 
     def watch(self, watcher: Watcher) -> None:
         """Call `watcher` for every transition of every server."""
@@ -152,6 +166,7 @@ class ServerService:
         server = self._server_by_name[name] = UpstreamServer(
             name, transport_factory, self._catalog_reader, options, self._notify_watchers
         )
+        self._catalog.add_server(name)
         self._catalog.expect(name)
         if self._is_started:
             server.start()
@@ -164,8 +179,13 @@ class ServerService:
         await self.require(name).stop(reason)
         self._catalog.clear(name)
         self._catalog.starting_servers.discard(name)
+        self._catalog.failed_servers.pop(name, None)
         self._server_by_name.pop(name, None)
         self._connected_before.discard(name)
+
+    def release_name(self, name: str) -> None:
+        """Note that a removed server gets no successor, so that its id may be used for others."""
+        self._catalog.remove_server(name)
 
     async def restart(self, name: str, by: str = "") -> None:
         """Let active calls finish and restart the server. Earlier failures are forgotten."""
@@ -182,6 +202,8 @@ class ServerService:
     async def start_server(self, name: str, by: str = "") -> None:
         """Start a server that was halted or given up."""
         is_there = self.require(name).state is ServerLifecycleState.CONNECTED
+        if not is_there:
+            self._catalog.expect(name)
         await self._note_order(name, "" if is_there else by).resume()
 
     def _note_order(self, name: str, by: str) -> UpstreamServer:
@@ -222,23 +244,42 @@ class ServerService:
 
     async def wait_for_first_starts(self, timeout: timedelta) -> None:
         """Wait up to `timeout` until every server has connected or failed its first start."""
-        tries = [
-            asyncio.ensure_future(server.first_start_tried.wait())
-            for server in self._server_by_name.values()
-        ]
-        if tries:
-            _, late = await asyncio.wait(tries, timeout=timeout.total_seconds())
-            for task in late:
-                task.cancel()
+        await _wait_for_tries(self, timeout)
 
     def start(self) -> None:
+        """Start all servers, so many at a time.
+
+        Servers that start together also do each of their steps in one turn of the event loop. A
+        thousand of them hold it up so long that the store seems silent, and requests are refused.
+        """
         self._is_started = True
-        for server in self._server_by_name.values():
+        first, later = (servers := list(self))[:STARTS_AT_ONCE], servers[STARTS_AT_ONCE:]
+        for server in first:
             server.start()
+        if later:
+            self._background_tasks.start(self._start_in_turn(first, later))
+
+    async def _start_in_turn(
+        self, first: Iterable[UpstreamServer], later: Iterable[UpstreamServer]
+    ) -> None:
+        """Start each server once one of those before it is ready, or has had its time."""
+        starts = {asyncio.ensure_future(_wait_for_tries([each], START_TURN)) for each in first}
+        try:
+            for server in later:
+                while len(starts) >= STARTS_AT_ONCE:
+                    _, starts = await asyncio.wait(starts, return_when=asyncio.FIRST_COMPLETED)
+                # Somebody may have ordered otherwise meanwhile.
+                if server.awaits_first_start and self.get(server.name) is server:
+                    server.start()
+                    starts.add(asyncio.ensure_future(_wait_for_tries([server], START_TURN)))
+        finally:
+            for each in starts:
+                each.cancel()
 
     async def stop(self, timeout: timedelta = SHUTDOWN_TIMEOUT) -> None:
         """End all servers at once, and kill those that have not ended within the time limit."""
         self._is_started = False
+        self._background_tasks.cancel()
         ending = [asyncio.ensure_future(self._stop(server)) for server in self]
         if ending:
             _, late = await asyncio.wait(ending, timeout=timeout.total_seconds())
@@ -260,6 +301,7 @@ class ServerService:
             self._catalog.expect(transition.server)
         elif transition.state in _SETTLED_STATES:
             self._catalog.starting_servers.discard(transition.server)
+        self._note_failure(transition)
         if transition.state is ServerLifecycleState.CONNECTED:
             self._announce_lists(transition.server)
         step = replace(transition, by=self._actor_by_server.get(transition.server, ""))
@@ -270,6 +312,14 @@ class ServerService:
                 watcher(step)
             except Exception:
                 log.exception("A listener for servers failed")
+
+    def _note_failure(self, transition: ServerTransition) -> None:
+        """Keep why a server has no entries. A caller would take them for names that never were."""
+        name = transition.server
+        if transition.state is ServerLifecycleState.CONNECTED or self._catalog.has_server(name):
+            self._catalog.failed_servers.pop(name, None)
+        elif transition.state is ServerLifecycleState.ERROR:
+            self._catalog.failed_servers[name] = transition.reason
 
     def _announce_lists(self, name: str) -> None:
         """Announce the lists of a server that reconnects: clients may have dropped its tools."""

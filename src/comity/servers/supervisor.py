@@ -33,6 +33,7 @@ from comity.servers.lifecycle import (
     next_state,
     refusal_in,
 )
+from comity.servers.process.stderr import find_fault
 from comity.sessions.upstream import (
     ServerActivity,
     TransportFactory,
@@ -429,8 +430,9 @@ class ServerSupervisor:
         restarts, now = self._options.restart_rules_for(self._transport_factory), datetime.now(UTC)
         following = restarts.action_after(ended, self._restart_times, now)
         self._last_stderr_lines = tuple(self.stderr_lines())
-        new = [line for line in self._last_stderr_lines[-3:] if line not in reason]
-        reason = " | ".join([reason, *new])
+        fault = find_fault(self._last_stderr_lines)
+        if fault not in reason and "; its last output: " not in reason:
+            reason = f"{reason}; its last output: {fault}"
         is_given_up = (
             following is RestartAction.GIVE_UP and restarts.policy is not RestartPolicy.NEVER
         )
@@ -660,6 +662,11 @@ class UpstreamServer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_START_SECONDS):
                     await self.first_start_tried.wait()
+
+    @property
+    def awaits_first_start(self) -> bool:
+        """Whether the server was neither started nor ordered to stop so far."""
+        return self._supervision_task is None and not self.first_start_tried.is_set()
 
     def start(self) -> None:
         """Start supervision, with earlier failures forgotten."""

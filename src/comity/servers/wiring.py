@@ -1,10 +1,9 @@
 """Builds the transports to servers, and the health report of the gateway itself."""
 
 import os
-import ssl
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -12,6 +11,7 @@ from comity.app.settings import ServerSettings, Settings
 from comity.audit.log import AuditLog
 from comity.errors import UPSTREAM_DOWN, Unavailable
 from comity.gateway.mgp_methods import GatewayControl
+from comity.http.client.client import default_tls
 from comity.http.client.dial import Find, Resolver, proxy_chooser
 from comity.http.client.pool import HttpConnectionPool, PoolLimits
 from comity.http.client.proxies import ProxySettings, proxies_from
@@ -89,8 +89,7 @@ class UpstreamPools:
 
 
 def make_pools(settings: Settings) -> UpstreamPools:
-    # The whole process shares one TLS context: creating one costs more than a call.
-    tls, choose = ssl.create_default_context(), proxy_chooser(proxies_of(settings))
+    tls, choose = default_tls(), proxy_chooser(proxies_of(settings))
     streams = PoolLimits(connections=settings.limits.max_sessions)
     calls = HttpConnectionPool(tls, choose_proxy=choose)
     public = calls.like(find_public_addresses(Resolver(time.monotonic)))
@@ -144,6 +143,8 @@ def make_transport_factory(
     """
     limits = server_limits_of(settings)
     launcher = launcher_of(server, settings)
+    # A start that lasts longer fails, and should say that its package is being downloaded.
+    launcher = replace(launcher, install_wait=settings.limits.start_timeout * 0.9)
     # A server that differs from the lock file never gets past the launcher, whatever its transport.
     if server.transport == "stdio" or launcher.problem:
         return StdioTransportFactory(server.id, launcher.prepare, confine)

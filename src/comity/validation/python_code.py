@@ -293,6 +293,8 @@ def names_a_plain_attribute(call: ast.Call) -> str | None:
 
 
 MAX_NODES: Final = 50_000
+# Whether a Python can read deeper code depends on its version and on the stack of its thread.
+MAX_DEPTH: Final = 500
 _TYPE_PARAMETERS: Final = ("TypeAlias", "TypeVar", "ParamSpec", "TypeVarTuple", "TemplateStr")
 _KNOWN: Final = tuple(
     kind
@@ -351,12 +353,16 @@ class _CodeScanner:
 
     def scan(self, tree: ast.AST) -> list[str]:
         nodes: list[ast.AST] = []
+        depths = {id(tree): 0}
         for node in ast.walk(tree):
             nodes.append(node)
             if len(nodes) > MAX_NODES:
                 return ["Code too large: it has too many parts"]
+            if depths[id(node)] > MAX_DEPTH:
+                return ["Code too deep: its parts are nested too far"]
             for child in ast.iter_child_nodes(node):
                 self.parents[id(child)] = node
+                depths[id(child)] = depths[id(node)] + 1
         for node in nodes:
             self.bound.update(bound_names(node))
             if isinstance(node, ast.Import):

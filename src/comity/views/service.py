@@ -7,8 +7,9 @@ from comity.catalog.catalog import Catalog
 from comity.mcp.actors import CALL, Actor
 from comity.mcp.entries import CatalogEntry, EntryKind
 from comity.policy.explanations import ViewEntry
+from comity.policy.generation import PolicyGeneration
 from comity.policy.grants import ANY, Effect, is_pattern_match, split_target, view_target
-from comity.policy.snapshot import PolicyEngine, PolicyGeneration
+from comity.policy.snapshot import PolicyEngine
 from comity.views.model import ToolOverride, View
 from comity.views.tools import CompiledView, ViewTool, build_tool, compile_view
 

@@ -863,6 +863,26 @@ async def test_a_link_from_another_machine_is_refused(
     assert (await browser.api(**headers)).status_code >= 400
 
 
+async def test_a_changed_link_or_another_spelling_of_it_is_refused(local: LoginScene) -> None:
+    link, browser = await a_link(local), local.browser()
+    token = link.rpartition("=")[2]
+    for place in (0, 20, len(token) - 1):
+        for letter in "AB-_":
+            changed = token[:place] + letter + token[place + 1 :]
+            if changed != token:
+                refused(await browser.get(link.replace(token, changed)), browser)
+    for spelling in (f"{token}%3D", f"{token}AAAA", f"%20{token}", token.swapcase(), token[:-1]):
+        refused(await browser.get(link.replace(token, spelling)), browser)
+    assert (await browser.get(link)).status_code == 303
+
+
+async def test_a_link_leads_to_the_page_that_it_was_made_for(local: LoginScene) -> None:
+    for target, place in (("/console/tools", "/console/tools"), ("//evil.example", "/console/")):
+        token, _ = local.parts.login.make_link(target)
+        answer = await local.browser().get(f"/login/link?token={token}")
+        assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
 async def test_a_link_ends_after_ten_minutes(local: LoginScene) -> None:
     link, browser = await a_link(local), local.browser()
     local.parts.login.sessions.clock = lambda: datetime.now(UTC) + timedelta(minutes=11)

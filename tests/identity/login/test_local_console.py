@@ -71,6 +71,9 @@ async def test_a_terminal_shows_a_link_that_no_log_has(config: Path) -> None:
     told = serve_in_a_terminal(config)
     link = re.search(r"(http://127\.0\.0\.1:\d+)/login/link\?token=[\w=%-]+", told)
     assert link is not None, told
+    # A terminal of 80 columns does not break it, so that a person can copy it.
+    assert len(link[0]) <= 80
+    assert link[0] in told.splitlines()
 
 
 def serve_in_a_terminal(config: Path) -> str:
@@ -81,7 +84,7 @@ def serve_in_a_terminal(config: Path) -> str:
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-        env={**os.environ, "COLUMNS": "400"},
+        env={**os.environ, "COLUMNS": "80"},
     )
     os.close(terminal)
     told, until = "", time.monotonic() + SECONDS

@@ -678,7 +678,9 @@ def execute_a_copy_in_scratch() -> object:
     copy = SCRATCH / "copy"
     copy.write_bytes(Path(sys.executable).resolve().read_bytes())
     copy.chmod(0o700)
-    return subprocess.run([copy, "-c", ""], check=True, timeout=10)
+    # A Python that was unpacked somewhere finds its modules beside itself, which a copy is not.
+    home = {"PYTHONHOME": sys.base_prefix}
+    return subprocess.run([copy, "-c", ""], env=home, check=True, timeout=10)
 
 
 @probe
@@ -693,7 +695,8 @@ def execute_a_script_in_scratch() -> object:
 def execute_from_memory() -> object:
     opened = os.memfd_create("program", 0)
     os.write(opened, Path(sys.executable).resolve().read_bytes())
-    return in_child(lambda: os.execve(opened, ["x", "-c", ""], {}))
+    home = {"PYTHONHOME": sys.base_prefix}
+    return in_child(lambda: os.execve(opened, ["x", "-c", ""], home))
 
 
 # Namespaces and mounts.

@@ -269,6 +269,29 @@ APPROVE = "comity servers permissions approve confined"
 
 
 @LEVELS
+def test_a_program_that_is_approved_by_its_path_is_the_only_one(level: str, tmp_path: Path) -> None:
+    with confined(tmp_path, level, {"shell.execute": ["/usr/bin/printf"]}) as gateway:
+        printed = gateway.call("execute", words=["/usr/bin/printf", "he%s", "llo"])
+        assert "hello" in printed, printed
+        assert "hello" not in gateway.call("execute", words=["/bin/echo", "hello"])
+        gateway.run(f"{APPROVE} shell.execute --reach /bin/echo")
+        assert within(lambda: "hello" in gateway.call("execute", words=["/bin/echo", "hello"]))
+        gateway.run(f"{APPROVE} shell.execute --reach '*'")
+        assert within(
+            lambda: "hello" in gateway.call("execute", words=["/usr/bin/env", "echo", "hello"])
+        )
+
+
+def test_a_program_in_a_folder_that_a_server_may_write_to_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "tool").symlink_to("/bin/echo")
+    permissions = {"filesystem.write": [str(own)], "shell.execute": [str(own / "tool")]}
+    with confined(tmp_path, "auto", permissions) as gateway:
+        assert "in a folder that a server may write to" in gateway.server()["reason"]
+
+
+@LEVELS
 def test_a_folder_that_is_approved_by_a_command_can_be_read_until_it_is_revoked(
     level: str, tmp_path: Path
 ) -> None:
@@ -363,8 +386,9 @@ def test_a_place_that_no_server_can_get_is_refused(tmp_path: Path) -> None:
             ("filesystem.write", str(state), "holds files of Comity itself"),
             ("filesystem.write", str(state / "keys"), "belongs to Comity itself"),
             ("network.outbound", "https://a.example/", "write HOST:PORT"),
-            ("shell.execute", "/bin", "shell.execute has no reach"),
-            ("shell", "/bin", "shell.execute has no reach"),
+            ("shell.execute", "/bin", "is no program that this user may execute"),
+            ("shell", "git", "must be the full path of a program"),
+            ("memory.read", "/bin", "memory.read has no reach"),
         ):
             said = gateway.run(f"{APPROVE} {permission} --reach {place}", status=2)
             assert told in " ".join(said.split())

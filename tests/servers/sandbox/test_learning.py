@@ -223,7 +223,7 @@ def test_an_entry_of_another_form_is_left_alone(desk: Desk, tmp_path: Path) -> N
     before = config.read_text()
     ran = learn(desk, ("read", {"path": str(tmp_path / "read/file")}), options=("--write",))
     assert ran.status == 2
-    assert "put this in by hand" in ran.err
+    assert "change it by hand" in ran.err
     assert config.read_text() == before
 
 

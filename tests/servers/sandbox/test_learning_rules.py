@@ -29,7 +29,9 @@ def traced(folder: Path, *lines: str, skipped: int = 0) -> TracedAccess:
 
 def bounds_in(folder: Path) -> LearningBounds:
     home, state = folder / "home", folder / "home" / "state"
-    return LearningBounds(ProgramFiles("/bin/program"), "/", (), str(state), str(home))
+    return LearningBounds(
+        ProgramFiles("/bin/program", ("/bin/program",)), "/", (), str(state), str(home)
+    )
 
 
 def test_a_call_that_was_divided_is_read_as_one(tmp_path: Path) -> None:

@@ -247,6 +247,9 @@ def public_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(base / "lib" / name, place / "lib" / name, ignore=unused)
     for library in (base / "lib").glob("libpython*.so*"):
         shutil.copy(library, place / "lib")
+    # One that scripts/python unpacked has a C library of its own there.
+    for folder in (base / "lib").glob("*-linux-gnu"):
+        shutil.copytree(folder, place / "lib" / folder.name)
     (place / "bin").mkdir()
     return Path(shutil.copy(base / "bin" / name, place / "bin"))
 

@@ -18,6 +18,9 @@ from comity.servers.sandbox.reach import (
     without_nested,
 )
 
+RELATIVE = '"$(dirname -- "$(realpath -- "$0")")"/'
+"""How uv begins the path of an interpreter in a relocatable environment."""
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -63,6 +66,7 @@ def test_a_path_file_of_a_package_opens_nothing(home: Path) -> None:
         "#!{key}\n",
         "#!/bin/sh\n'''exec' {key} \"$0\" \"$@\"\n",
         '#!/bin/sh\n\'\'\'exec\' "{bin}/../../../.ssh/id" "$0" "$@"\n',
+        f"#!/bin/sh\n'''exec' {RELATIVE}'../../../.ssh/id' \"$0\" \"$@\"\n",
     ],
 )
 def test_a_first_line_opens_no_file_of_others(home: Path, text: str) -> None:
@@ -71,10 +75,23 @@ def test_a_first_line_opens_no_file_of_others(home: Path, text: str) -> None:
     assert not is_below(str(home / ".ssh" / "id"), opened(files_of(program)))
 
 
-def test_a_long_launcher_names_the_python_of_its_own_environment(home: Path) -> None:
+@pytest.mark.parametrize(
+    "interpreter",
+    ['"{bin}/python"', "'{bin}/python'", f"{RELATIVE}'python'"],
+    ids=["long", "long by uv", "relative"],
+)
+def test_a_launcher_in_shell_is_replaced_by_the_python_of_its_own_environment(
+    home: Path, interpreter: str
+) -> None:
     place = home / "tool" / "venv"
-    program = environment(place, f'#!/bin/sh\n\'\'\'exec\' "{place}/bin/python" "$0" "$@"\n')
-    assert str(place / "bin" / "python") in files_of(program).links
+    line = interpreter.format(bin=place / "bin")
+    program = environment(place, f"#!/bin/sh\n'''exec' {line} \"$0\" \"$@\"\n' '''\n")
+    linked = home / "server"
+    linked.symlink_to(program)
+    files = find_program_files((str(linked), "--all"), {}, "/")
+    assert files.program == str(place / "bin" / "python")
+    assert files.argv == (files.program, str(program), "--all")
+    assert is_below(str(program), files.readable)
 
 
 def test_a_program_whose_folder_holds_the_home_or_the_state_does_not_start(home: Path) -> None:

@@ -12,7 +12,8 @@ from tests.support.cases import loop_over
 HINTS = RefusalHints(
     "files",
     SandboxAccess(readable=("/srv/read",), writable=("/srv/write",)),
-    ("server", "--all", "/project", "relative"),
+    ("server", "--all", "/project", "relative", "/own/new/notes.db"),
+    "/usr/bin:/bin",
 )
 
 
@@ -25,6 +26,7 @@ HINTS = RefusalHints(
         ("ENOENT: no such file, open '/project/a/b.txt'", "filesystem.read", "/project"),
         ("[Errno 30] Read-only file system: '/data/new'", "filesystem.write", "/data/new"),
         ("EACCES: permission denied, open '/srv/read/x'", "filesystem.write", "/srv/read/x"),
+        ("[Errno 30] Read-only file system: '/own'", "filesystem.write", "/own/new"),
         ("unable to open database file", "filesystem.read", "/project"),
         ('File "/app/own.py", line 1\nEPERM: /data/y', "filesystem.read", "/data/y"),
     ],
@@ -34,18 +36,58 @@ def test_hint_names_the_permission_and_the_place(said: str, permission: str, pla
     assert hint.endswith(f"comity servers permissions approve files {permission} --reach {place}")
 
 
+@loop_over(
+    "said",
+    [
+        "FileNotFoundError: [Errno 2] No such file or directory: 'env'",
+        "Error: spawn env ENOENT",
+        "/bin/sh: 1: env: not found",
+        "bash: env: command not found",
+        'exec: "env": executable file not found in $PATH',
+        "ImportError: Bad env executable.\nThe env executable must be specified",
+        "[Errno 2] No such file or directory: '/usr/bin/env'",
+    ],
+)
+def test_hint_names_a_program_of_this_machine(said: str) -> None:
+    hint = HINTS.explain(said)
+    assert hint.endswith("approve files shell.execute --reach /usr/bin/env"), hint
+
+
+@loop_over(
+    "said",
+    [
+        "sh: 1: no-such-program-canary: not found",
+        "No such file or directory: '../../tmp/x'",
+        "$(reboot): command not found",
+    ],
+)
+def test_a_program_that_is_not_there_is_no_hint(said: str) -> None:
+    assert "shell.execute" not in HINTS.explain(said)
+
+
+def test_hint_has_the_command_for_reading_and_the_one_for_changing() -> None:
+    hint = HINTS.explain("ENOENT: no such file or directory, open '/data/x.json'")
+    for permission in ("filesystem.read", "filesystem.write"):
+        assert f"comity servers permissions approve files {permission} --reach /data" in hint
+
+
+def test_an_end_without_a_known_reason_names_the_sandbox() -> None:
+    assert "in a sandbox" in HINTS.explain_end("AttributeError: no attribute 'x'")
+    assert "comity servers learn files" in HINTS.explain_end("")
+
+
 @loop_over("said", ["", "the number is too large", "/data/x.txt is empty", "File not found: x"])
 def test_other_errors_have_no_hint(said: str) -> None:
     assert HINTS.explain(said) == ""
 
 
 def test_hint_without_a_place_names_the_command_that_finds_it() -> None:
-    hints = RefusalHints("files", SandboxAccess(), ())
+    hints = RefusalHints("files", SandboxAccess(), (), "/usr/bin")
     assert "comity servers learn files" in hints.explain("Permission denied")
 
 
 def test_words_of_the_network_proxy_come_once() -> None:
-    hints = RefusalHints("files", SandboxAccess(), ())
+    hints = RefusalHints("files", SandboxAccess(), (), "/usr/bin")
     hints.note_connection_refusal("network.outbound: a.example:443 is not granted")
     assert "a.example:443" in hints.explain("fetch failed")
     assert hints.explain("fetch failed") == ""
@@ -56,7 +98,9 @@ def test_words_of_the_network_proxy_come_once() -> None:
     ["/data/$(reboot)", "/data/`id`", "/data/x;rm -rf ~", "/data/\x1b[31m", "/" + "x" * 999],
 )
 def test_a_hostile_place_gives_no_hostile_command(place: str) -> None:
-    command = RefusalHints("files", SandboxAccess(), ()).explain(f"Permission denied: {place}")
+    command = RefusalHints("files", SandboxAccess(), (), "/usr/bin").explain(
+        f"Permission denied: {place}"
+    )
     assert not set("$;\x1b()") & set(command.rpartition("--reach")[2])
     assert len(command) < 500
 
@@ -89,7 +133,7 @@ def test_a_message_of_another_form_stays_as_it_is(line: bytes) -> None:
 def test_long_words_of_a_server_cost_the_gateway_little(path: str) -> None:
     """They once cost more than half a minute, in which the gateway did nothing else."""
     folders = tuple(f"/srv/{number}" for number in range(50))
-    hints = RefusalHints("files", SandboxAccess(folders, folders), folders)
+    hints = RefusalHints("files", SandboxAccess(folders, folders), folders, "/usr/bin")
     text = {"type": "text", "text": f"Permission denied: {path}"}
     line = json.dumps({"result": {"content": [text], "isError": True}}).encode()
     started = time.process_time()

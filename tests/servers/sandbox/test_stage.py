@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -249,3 +250,21 @@ def test_a_script_runs_by_the_interpreter_that_its_first_line_names(
     )
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("started\n", "")
+
+
+@each_level
+def test_a_relocatable_launcher_of_uv_runs(level: SandboxLevel, tmp_path: Path) -> None:
+    """Its own line calls `dirname` and `realpath`, which the sandbox does not have."""
+    place, own = tmp_path / "venv", tmp_path / "own"
+    venv.create(place, symlinks=True)
+    own.mkdir()
+    launcher = place / "bin" / "server"
+    line = '\'\'\'exec\' "$(dirname -- "$(realpath -- "$0")")"/\'python\' "$0" "$@"'
+    launcher.write_text(f"#!/bin/sh\n{line}\n' '''\nimport sys\nprint(sys.prefix, sys.argv)\n")
+    launcher.chmod(0o755)
+    with opened_policy(level, SandboxAccess(), LIMITS) as policy:
+        argv = sandbox_command(
+            policy, (str(launcher), "--all"), os.environ, folder=str(own), scratch=str(own)
+        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == f"{place} {[str(launcher), '--all']}\n", done.stderr

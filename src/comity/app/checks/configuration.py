@@ -30,7 +30,7 @@ from comity.app.settings import ServerSettings, Settings
 from comity.app.settings_reader import ConfigSource, LoadedConfig
 from comity.cli.api_client import Answer
 from comity.cli.exit_status import DONE, FAILED
-from comity.cli.options import CliCommand, config_options, current_options
+from comity.cli.options import CliCommand, current_options, file_options
 from comity.cli.output import (
     build_table,
     line_text,
@@ -260,7 +260,7 @@ LAST_LINES: Final = 10
 @click.command("check", cls=CliCommand)
 @click.option("--start", is_flag=True, help="Start every server once.")
 @click.option("--no-connect", is_flag=True, help="Do not connect to the database, NATS or issuers.")
-@config_options
+@file_options
 def check_command(*, start: bool, no_connect: bool) -> int:
     """Check a configuration and the systems that it names.
 
@@ -272,7 +272,7 @@ def check_command(*, start: bool, no_connect: bool) -> int:
     \b
     Examples:
       comity config check
-      comity config check -c comity.toml --start
+      comity config check comity.toml --start
       comity config check --no-connect
     """
     config = current_options().config
@@ -387,10 +387,7 @@ def _print_report(
     if started is not None:
         _print_started_servers(started)
     if count := _problems(engines):
-        told = f"{count_noun(count, 'test')} failed"
-        show_output(
-            "", line_text(f"{told}; `comity serve` would not work as configured.", "bold red")
-        )
+        show_output("", line_text(f"{count_noun(count, 'problem')} found.", "bold red"))
     elif started is not None:
         return
     elif rows:

@@ -13,6 +13,7 @@ from comity.app.checks.machine import (
     check_clients,
     check_machine,
     check_port,
+    check_running_servers,
     findings_table,
 )
 from comity.app.settings import Settings
@@ -46,7 +47,10 @@ def _run_checks(config: Path | None) -> Iterator[Finding]:
     yield from check_machine(os.environ)
     source = ConfigSource(Path.cwd(), Path.home(), os.environ, config, needs_trust=True)
     settings, findings = check_configuration(source)
-    yield from findings
+    failures = {each.about: each for each in check_running_servers(config)}
+    for each in findings:
+        yield failures.pop(each.about, each) if each.verdict == "ok" else each
+    yield from failures.values()
     if settings is not None:
         yield from check_engines(settings)
     running, port = check_port(settings or Settings())

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,16 +20,18 @@ from urllib.parse import urlsplit
 from rich.console import RenderableType
 
 from comity.app.settings import Settings
-from comity.cli.api_client import ApiClient
+from comity.cli.api_client import Answer, ApiClient
 from comity.cli.output import (
     build_table,
     line_text,
     shorten_path,
 )
+from comity.cli.target import running_gateway
 from comity.clients.applications import NAME
 from comity.clients.files import ClientFile, project_files, user_files
 from comity.clients.server_import import entry_url, entry_words, is_comity
 from comity.errors import Misconfigured, Unavailable
+from comity.servers.commands import has_failed
 from comity.servers.process.keeper_client import detect_containment
 from comity.servers.sandbox.levels import detect_levels
 from comity.servers.sandbox.model import SandboxLevel
@@ -88,6 +91,7 @@ def findings_table(findings: Iterable[Finding]) -> RenderableType:
 
 
 MIN_OPEN_FILES: Final = 4096
+ENGINE_SECONDS: Final = 10.0
 
 
 MIN_FREE_BYTES: Final = 100 * 1024 * 1024
@@ -214,7 +218,29 @@ def _check_engine() -> Finding:
     engine = find_engine()
     if engine is None:
         return ok_result("containers", "neither podman nor docker is there to run images")
+    if not _answers(engine):
+        return warning_result(
+            "containers",
+            f"{engine} does not answer, so servers that are images cannot run",
+            f"start its service, and see that `{Path(engine).name} version` works for your user",
+        )
     return ok_result("containers", f"{engine} runs servers that are images")
+
+
+def _answers(engine: str) -> bool:
+    """Return whether an engine works. The program of Docker is there without its service too."""
+    try:
+        done = subprocess.run(
+            [engine, "version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=ENGINE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def program_path(command: str, environ: Mapping[str, str], folder: str | None) -> str | None:
@@ -223,6 +249,25 @@ def program_path(command: str, environ: Mapping[str, str], folder: str | None) -
         path = Path(folder or "", command)
         return str(path) if os.access(path, os.X_OK) and path.is_file() else None
     return shutil.which(command, path=environ.get("PATH", os.defpath))
+
+
+def check_running_servers(config: Path | None) -> Iterator[Finding]:
+    """Yield a finding for each server that failed in the gateway of this configuration."""
+    running = running_gateway(config)
+    if running is None:
+        return
+    try:
+        servers: list[Answer] = ApiClient(running.url, CLIENT_TIMEOUT).get("servers")["servers"]
+    except (Unavailable, Misconfigured):
+        # The finding about the port says what answers there.
+        return
+    for server in servers:
+        if has_failed(server):
+            yield problem_result(
+                f"server {server['id']}",
+                f"failed: {server['reason']}",
+                f"comity servers show {server['id']}",
+            )
 
 
 # A process that listens and does not answer in this time is not a gateway.

@@ -33,6 +33,7 @@ from comity.approvals.model import ApprovalRequest, ApprovalState
 from comity.approvals.presentation import approval_command
 from comity.cli.api_client import new_token, prepare_folder
 from comity.config.toml_writer import toml_value
+from comity.console.endpoint import NO_CONSOLE, is_console_built
 from comity.errors import MalformedMessage, Misconfigured, Unavailable
 from comity.http.server import ShutdownHooks, event_loop, run_http_server
 from comity.identity.login.api import link_path
@@ -322,6 +323,9 @@ class DemoGateway:
         self._echo(f"  Agents   {agents if self._options.has_traffic else 'none'}")
         self._echo("  Models   quick, thorough (samples with fixed answers)")
         self._echo(f"  Data     {folder}")
+        if not is_console_built():
+            self._echo(NO_CONSOLE)
+            return
         # On a line of its own, however long, because it is opened or copied.
         self._echo("Open the console, once within ten minutes:")
         self._echo(f"  {console_link(parts, address)}")

@@ -254,7 +254,7 @@ class TopicEventRenderer:
     def _presence(self, event: Presence) -> Text | None:
         if event.id == self._own_id:
             return None
-        return render_name(event.id).append(" has come" if event.has_come else " has left", "dim")
+        return render_name(event.id).append(" joined" if event.has_come else " left", "dim")
 
     def _other(self, event: UnknownKindMessage) -> Text:
         return render_name(event.sender).append(f" sent {one_line(event.envelope.kind)}", "dim")

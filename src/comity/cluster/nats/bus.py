@@ -13,7 +13,7 @@ from nats import errors
 
 from comity.cluster.bus import BusMessage, BusSubscription, MessageHandler, is_pattern, is_subject
 from comity.cluster.nats.addresses import NatsAddressList, NatsServerAddress
-from comity.cluster.nats.connection import OURS, NatsConnection
+from comity.cluster.nats.connection import OURS, NatsConnection, version_problem
 from comity.cluster.nats.seals import MessageSeals
 from comity.errors import UPSTREAM_DOWN, MalformedMessage, Misconfigured, Unavailable
 
@@ -45,6 +45,8 @@ class NatsBus:
         self._watchers: list[Callable[[bool], None]] = []
         self._last: NatsServerAddress | None = None
         self._last_error = ""
+        # Why the servers that answer cannot be used, before the first connection.
+        self._refusal: Misconfigured | None = None
 
     def __repr__(self) -> str:
         return f"<bus on {self._addresses.described}>"
@@ -75,6 +77,10 @@ class NatsBus:
                 await self._first.wait()
         except TimeoutError:
             log.warning("NATS at %s cannot be reached yet", self._addresses.described)
+        if self._refusal is not None and self._connection is None:
+            # Waiting helps against a NATS that is down, and not against one that is too old.
+            await self.close()
+            raise self._refusal
 
     async def close(self) -> None:
         """Close the bus. The server has two seconds to take the published messages."""
@@ -168,6 +174,7 @@ class NatsBus:
         try:
             async with asyncio.timeout(_LINK_SECONDS):
                 await connection.reach(server, self._addresses)
+                self._require_version(server, connection)
                 await self._put_in_force(connection)
             is_made = connection.is_open
         except (OSError, TimeoutError, errors.Error, Misconfigured) as error:
@@ -178,6 +185,13 @@ class NatsBus:
             if not is_made:
                 connection.lose("not made")
         return connection if is_made else None
+
+    def _require_version(self, server: NatsServerAddress, connection: NatsConnection) -> None:
+        """Raise Misconfigured if this NATS is too old, and end the wait for the first one."""
+        if problem := version_problem(connection.connected_server_version):
+            self._refusal = Misconfigured(f"NATS at {server.url}: {problem}")
+            self._first.set()
+            raise Misconfigured(problem)
 
     async def _put_in_force(self, connection: NatsConnection) -> None:
         """Send all subscriptions, including those that are added meanwhile."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, Final, cast, override
 
 from nats import errors
-from nats.aio.client import Client, Srv
+from nats.aio.client import Client, ServerVersion, Srv
 
 from comity.cluster.nats.addresses import NatsAddressList, NatsServerAddress
-from comity.errors import UPSTREAM_DOWN, MalformedMessage, Unavailable
+from comity.errors import UPSTREAM_DOWN, MalformedMessage, Misconfigured, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -231,12 +231,16 @@ def _ignore(sid: int, subject: bytes, reply: bytes, data: bytes) -> None:
 
 
 async def usable_version(server: NatsServerAddress, addresses: NatsAddressList) -> str:
-    """Return the version of NATS. Raise Unavailable if the login or JetStream fails."""
+    """Return the version of NATS. Raise Unavailable if the login or JetStream fails.
+
+    Raises Misconfigured if it is too old for nodes.
+    """
     connection = NatsConnection(_ignore)
     try:
         async with asyncio.timeout(_SECONDS):
             await connection.reach(server, addresses)
-            version = connection.connected_server_version
+            if problem := version_problem(connection.connected_server_version):
+                raise Misconfigured(problem)
             answer = await connection.request("$JS.API.INFO")
     except errors.NoRespondersError:
         raise Unavailable("JetStream is off") from None
@@ -246,7 +250,15 @@ async def usable_version(server: NatsServerAddress, addresses: NatsAddressList) 
         connection.lose("no longer needed")
     if b'"error"' in answer.data:
         raise Unavailable("this account may not use JetStream")
-    told = f"{version.major}.{version.minor}.{version.patch}"
-    if (version.major, version.minor) < OLDEST:
-        raise Unavailable(f"it runs version {told}; nodes need {oldest_version()} or newer")
-    return told
+    return _version_text(connection.connected_server_version)
+
+
+def version_problem(version: ServerVersion) -> str:
+    """Return why nodes cannot use a NATS of this version; empty if they can."""
+    if (version.major, version.minor) >= OLDEST:
+        return ""
+    return f"it runs version {_version_text(version)}; nodes need {oldest_version()} or newer"
+
+
+def _version_text(version: ServerVersion) -> str:
+    return f"{version.major}.{version.minor}.{version.patch}"

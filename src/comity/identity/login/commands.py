@@ -1,10 +1,13 @@
 """`comity sessions` and `comity console`."""
 
 import webbrowser
+from http import HTTPStatus
+from typing import Final
 
 import click
 
-from comity.cli.api_client import Answer
+from comity.cli.api_client import API_TIMEOUT, Answer, ApiClient
+from comity.cli.exit_status import FAILED
 from comity.cli.options import DefaultListGroup, gateway_options, limit_option
 from comity.cli.output import (
     build_table,
@@ -15,6 +18,11 @@ from comity.cli.output import (
     show_output,
 )
 from comity.cli.target import connect_gateway
+from comity.console.endpoint import CONSOLE_PATH, HOW_TO_GET_IT, NO_CONSOLE
+from comity.errors import Misconfigured
+from comity.http.client.sync_client import SYNC_ERRORS, request_sync
+
+MAX_PAGE_BYTES: Final = 1024 * 1024
 
 
 @click.group("sessions", cls=DefaultListGroup)
@@ -101,8 +109,8 @@ def console_command(*, no_open: bool) -> None:
     """Open the console in a browser.
 
     The command asks the running gateway for a link, which signs you in as the operator of this
-    machine. The link works once, for ten minutes, on this
-    machine. A gateway with mode = "required" has its own sign-in page at /login.
+    machine. The link works once, for ten minutes, on this machine. A gateway with
+    mode = "required" has its own sign-in page at /login.
 
     \b
     Examples:
@@ -110,6 +118,8 @@ def console_command(*, no_open: bool) -> None:
       comity console --no-open
     """
     gateway = connect_gateway()
+    if not _has_console(gateway):
+        raise Misconfigured(f"{gateway.url}: {NO_CONSOLE} {HOW_TO_GET_IT}", FAILED)
     made = gateway.post("login-links", body={})
     url = f"{gateway.url}{made['path']}"
     answer = {"url": url, "expires_at": made["expires_at"]}
@@ -121,3 +131,14 @@ def console_command(*, no_open: bool) -> None:
     show_document(answer, print_link, [url])
     if not no_open:
         webbrowser.open(url)
+
+
+def _has_console(gateway: ApiClient) -> bool:
+    """Return whether this gateway serves the console. Its build may lack it."""
+    try:
+        status, _ = request_sync(
+            gateway.connect(API_TIMEOUT), "GET", CONSOLE_PATH, {}, None, MAX_PAGE_BYTES
+        )
+    except SYNC_ERRORS as problem:
+        raise gateway.unreachable(problem) from None
+    return status != HTTPStatus.NOT_FOUND

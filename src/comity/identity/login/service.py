@@ -34,6 +34,12 @@ MAX_HINT_BYTES: Final = 8 * 1024
 
 _TRANSACTION: Final = "sign-in"
 _LINK: Final = "sign-in link"
+# A link fits on a line of a terminal: 36 characters hold its signature, a random number that makes
+# it the only one of its second, and its end.
+_LINK_SIGNATURE_BYTES: Final = 16
+_LINK_NONCE_BYTES: Final = 7
+_LINK_TIME_BYTES: Final = 4
+_MAX_LINK_LENGTH: Final = 2_048
 _FOREIGN: Final = (
     "this sign-in did not begin in this browser, or more than ten minutes ago; start again"
 )
@@ -247,23 +253,24 @@ class LoginService:
     def make_link(self, return_to: str = "") -> tuple[str, datetime]:
         """Return the token of a one-time link for the local operator, and its expiry."""
         expires = self.sessions.clock() + LINK_LIFETIME
-        words = (
-            secrets.token_urlsafe(32),
-            rules.own_path(return_to),
-            str(int(expires.timestamp())),
-        )
-        return seal_token(self._keys.links, _LINK, *words), expires
+        target = rules.own_path(return_to)
+        content = secrets.token_bytes(_LINK_NONCE_BYTES)
+        content += int(expires.timestamp()).to_bytes(_LINK_TIME_BYTES)
+        content += b"" if target == rules.own_path("") else target.encode()
+        return _encode_link(_sign_link(self._keys.links, content) + content), expires
 
     async def open_link(self, token: str) -> CompletedSignIn:
         """Sign the local operator in. The caller has checked that the request is local."""
-        words = unseal_token(self._keys.links, token)
-        if not self._keys.operator_token or words is None or len(words) != 4 or words[0] != _LINK:
+        content = _verified_link(self._keys.links, token) if self._keys.operator_token else b""
+        if not content:
             raise MalformedMessage(_LINK_REFUSED, UNAUTHENTICATED)
-        expires = _read_time(words[3])
+        head = _LINK_NONCE_BYTES + _LINK_TIME_BYTES
+        seconds = int.from_bytes(content[_LINK_NONCE_BYTES:head])
+        expires = datetime.fromtimestamp(seconds, UTC)
         if expires <= self.sessions.clock() or not await self.sessions.use_once(token, expires):
             raise MalformedMessage(_LINK_REFUSED, UNAUTHENTICATED)
         cookie = await self.sessions.open(SessionDraft(LOCAL_OPERATOR.party, SignInMethod.LINK))
-        return CompletedSignIn(cookie, words[2])
+        return CompletedSignIn(cookie, rules.own_path(content[head:].decode()))
 
     # The end.
 
@@ -355,6 +362,30 @@ class LoginService:
             log.warning("The hint of session %s cannot be read: %s", session.id, problem)
             return ""
         return "" if found is None else found.decode()
+
+
+def _sign_link(key: bytes, content: bytes) -> bytes:
+    return hmac.digest(key, content, hashlib.sha256)[:_LINK_SIGNATURE_BYTES]
+
+
+def _encode_link(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _verified_link(key: bytes, token: str) -> bytes:
+    """Return the content of a link; empty if it was forged or changed."""
+    if len(token) > _MAX_LINK_LENGTH:
+        return b""
+    try:
+        raw = base64.urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
+    except ValueError:
+        return b""
+    # Base64 has several spellings of the same bytes. A second one would open the link once more.
+    if _encode_link(raw) != token:
+        return b""
+    signature, content = raw[:_LINK_SIGNATURE_BYTES], raw[_LINK_SIGNATURE_BYTES:]
+    is_ours = hmac.compare_digest(signature, _sign_link(key, content))
+    return content if is_ours else b""
 
 
 _LINK_REFUSED: Final = (

@@ -1,9 +1,10 @@
-"""`comity servers search` and `comity servers add`."""
+"""`comity servers search`, and `comity servers add` with a name of the MCP registry."""
 
 import asyncio
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,9 +18,7 @@ from comity.cli.options import (
     config_options,
     confirm,
     current_options,
-    dry_run_option,
     limit_option,
-    yes_option,
 )
 from comity.cli.output import build_table, line_text, show_document, show_hint, show_output
 from comity.clients.files import read_text
@@ -33,7 +32,7 @@ from comity.servers.mcp_registry.rules import REMOTE, ServerPlan, plan_server
 from comity.servers.wiring import proxies_of
 
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SOURCES: Final = ("npm", "pypi", "oci", "nuget", REMOTE)
+SOURCES: Final = ("npm", "pypi", "oci", "nuget", REMOTE)
 
 
 @click.command("search", cls=CliCommand)
@@ -73,65 +72,38 @@ def search_command(words: tuple[str, ...], limit: int) -> None:
     show_document(document, print_table, [each.name for each in found])
 
 
-@click.command("add", cls=CliCommand)
-@click.argument("name", metavar="NAME[@VERSION]")
-@click.option("--id", "server_id", metavar="ID", default="", help="Id of the server here.")
-@click.option(
-    "--use",
-    "source",
-    type=click.Choice(_SOURCES),
-    help="Use this kind of package, or the remote endpoint. Default: the first one.",
-)
-@click.option(
-    "--allow-runtime-arguments",
-    is_flag=True,
-    help="Accept arguments for the program that runs the package, such as docker.",
-)
-@click.option(
-    "--allow-variable",
-    "variables",
-    metavar="NAME",
-    multiple=True,
-    help="Let the entry set this environment variable to a text of its own. Can be given again.",
-)
-@dry_run_option
-@yes_option
-@config_options
-def add_command(
-    name: str,
-    server_id: str,
-    source: str | None,
-    *,
-    allow_runtime_arguments: bool,
-    variables: tuple[str, ...],
-    dry_run: bool,
-    yes: bool,
-) -> None:
-    """Add a server of the MCP registry to the configuration.
+@dataclass(frozen=True, slots=True)
+class RegistryAddition:
+    """The choices of a person who adds a server of the registry."""
 
-    The command shows what will run, and asks. The entry has one fixed version. Secrets stay
-    variables: the command says which ones to set.
+    server_id: str
+    source: str
+    allow_runtime_arguments: bool
+    variables: tuple[str, ...]
+    dry_run: bool
+    yes: bool
 
-    \b
-    Examples:
-      comity servers search github
-      comity servers add io.github.owner/name --dry-run
-      comity servers add io.github.owner/name@1.2.0 --id notes
-    """
-    wanted, _, version = name.partition("@")
-    if not NAME.fullmatch(wanted):
-        raise Misconfigured(f"{wanted!r:.200} is no server of a registry, as io.github.owner/name")
+
+def add_from_registry(name: str, addition: RegistryAddition) -> None:
+    """Add a server of the MCP registry to the configuration. Raises Misconfigured."""
+    registry_name, _, version = name.partition("@")
+    if not NAME.fullmatch(registry_name):
+        raise Misconfigured(
+            f"{registry_name!r:.200} is no server of a registry, as io.github.owner/name; to add "
+            "another one, write its program after `--`, or its address after --url"
+        )
+    server_id = addition.server_id
     if server_id and not is_id(server_id):
         raise Misconfigured(f"{server_id!r:.80} is no id of a server")
-    path, settings = _load_config()
+    path, settings = load_config()
     client = _client_of(settings)
-    server = asyncio.run(client.get(wanted, version or "latest"))
+    server = asyncio.run(client.get(registry_name, version or "latest"))
     plan = plan_server(
         server,
         id=server_id,
-        source=source or "",
-        with_runtime_arguments=allow_runtime_arguments,
-        variables=variables,
+        source=addition.source,
+        with_runtime_arguments=addition.allow_runtime_arguments,
+        variables=addition.variables,
     )
     if "url" in plan.entry and (problem := asyncio.run(address_problem(plan.entry["url"]))):
         raise Misconfigured(f"{server.name} {server.version} cannot be added: {problem}")
@@ -139,11 +111,15 @@ def add_command(
     if is_for_people:
         _print_plan(server, plan)
     added: list[str] = []
-    if not dry_run:
-        confirm(f"Add it to {path}?", yes=yes)
+    if not addition.dry_run:
+        confirm(f"Add it to {line_text(path)}?", yes=addition.yes)
         added = _write(path, settings, server, plan)
     document = _plan_view(server, plan, path, added)
-    show_document(document, lambda: _print_outcome(path, plan, added, dry_run), added or [plan.id])
+
+    def print_outcome() -> None:
+        _print_outcome(path, plan, added, addition.dry_run)
+
+    show_document(document, print_outcome, added or [plan.id])
 
 
 def _write(path: Path, settings: Settings, server: RegistryServer, plan: ServerPlan) -> list[str]:
@@ -151,10 +127,10 @@ def _write(path: Path, settings: Settings, server: RegistryServer, plan: ServerP
     comment = f"{server.name} {server.version} of {host} {plan.digest}".strip()
     entry = {**plan.entry, "sandbox": "none"} if is_runner(plan.entry) else plan.entry
     imported = ImportedServer(plan.id, entry, [server.name], comment=comment)
-    return add_servers(path, [imported], _find_mistakes)
+    return add_servers(path, [imported], find_mistakes)
 
 
-def _find_mistakes(path: Path) -> str:
+def find_mistakes(path: Path) -> str:
     try:
         load_settings(path, _environ_for(path))
     except Misconfigured as problem:
@@ -162,7 +138,7 @@ def _find_mistakes(path: Path) -> str:
     return ""
 
 
-def _load_config() -> tuple[Path, Settings]:
+def load_config() -> tuple[Path, Settings]:
     """Return the configuration file and its settings. Its variables need not be set yet."""
     source = _config_source(os.environ)
     paths = [path for path in source.watched_paths if path.is_file()]
@@ -179,7 +155,7 @@ def _settings_or_defaults() -> Settings:
     source = _config_source(os.environ)
     if current_options().config is None and not any(each.exists() for each in source.watched_paths):
         return Settings()
-    return _load_config()[1]
+    return load_config()[1]
 
 
 def _config_source(environ: Mapping[str, str]) -> ConfigSource:
@@ -206,12 +182,12 @@ def _print_plan(server: RegistryServer, plan: ServerPlan) -> None:
     facts = [
         ("description", server.description),
         ("id", plan.id),
-        ("runs", " ".join(map(_shown_word, [entry["command"], *entry["args"]])))
+        ("runs", " ".join(map(shown_word, [entry["command"], *entry["args"]])))
         if "command" in entry
         else ("calls", entry["url"]),
         ("digest", plan.digest),
         *(
-            ("gets", f"{name} = {_shown_word(text)}")
+            ("gets", f"{name} = {shown_word(text)}")
             for kind in ("env", "headers")
             for name, text in entry.get(kind, {}).items()
         ),
@@ -246,7 +222,7 @@ def _print_outcome(path: Path, plan: ServerPlan, added: list[str], dry_run: bool
         show_output(line_text(f"Set before the gateway starts: {', '.join(unset)}.", "yellow"))
 
 
-def _shown_word(word: str) -> str:
+def shown_word(word: str) -> str:
     return word if re.fullmatch(r"[A-Za-z0-9_@%+=:,./${}-]+", word) else repr(word)
 
 

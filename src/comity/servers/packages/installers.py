@@ -130,7 +130,8 @@ class UvInstaller:
 
     async def resolve(self, request: PackageRequest, folder: Path) -> LockedPackage:
         (folder / "requirements.in").write_text("\n".join(request.requirements) + "\n")
-        python = ["--python", request.python] if request.python else []
+        # `uv venv` takes no Python of a virtual environment, so the resolution must not be for one.
+        python = ["--python", request.python] if request.python else ["--system"]
         await run_tool(
             [
                 *("uv", "pip", "compile", "--quiet", "--generate-hashes", "--universal"),

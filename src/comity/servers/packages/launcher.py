@@ -1,18 +1,22 @@
 """Prepares the command of a server at each start: its lock entry, and its package."""
 
 import asyncio
-import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Final, Literal
 
 from comity.errors import Misconfigured, Unavailable
-from comity.servers.packages.installers import INSTALLERS
-from comity.servers.packages.model import LockedServer, WrittenEntry
+from comity.servers.packages.installers import INSTALL_TIMEOUT, INSTALLERS
+from comity.servers.packages.model import (
+    LockedPackage,
+    LockedServer,
+    PackageRequest,
+    WrittenEntry,
+)
 from comity.servers.packages.package_store import PackageStore, user_package_store
 from comity.servers.packages.rules import read_command, start_problem
 from comity.servers.process.process import ServerCommand
-
-log = logging.getLogger(__name__)
+from comity.telemetry.logging import log_announcement
 
 type PackageChoice = Literal["auto", "store", "as_written"]
 
@@ -24,7 +28,8 @@ _STORE_ENVIRONMENT: Final = {"PYTHONDONTWRITEBYTECODE": "1"}
 class ServerLauncher:
     """Checks a server against its lock entry, and runs its package from the store.
 
-    `lock` is None where the configuration has no lock file.
+    `lock` is None where the configuration has no lock file. A start waits for a download for
+    `install_wait`. The download goes on after that, and the next start finds it further on.
     """
 
     id: str
@@ -33,6 +38,10 @@ class ServerLauncher:
     packages: PackageChoice = "auto"
     lock: LockedServer | None = None
     store: PackageStore | None = None
+    install_wait: timedelta = INSTALL_TIMEOUT
+    _downloads: list[asyncio.Task[LockedPackage]] = field(
+        default_factory=list[asyncio.Task[LockedPackage]], compare=False
+    )
 
     @property
     def problem(self) -> str:
@@ -60,7 +69,9 @@ class ServerLauncher:
                 f"its package is not in comity.lock; add it with `comity servers update {self.id}`"
             )
         store = self.store or user_package_store()
-        package = locked or store.find(request) or await store.resolve(request)
+        package = locked or store.find(request)
+        if package is None or not store.has(package):
+            package = await self._download(store, request, package)
         if (package.index, package.name) != (request.index, request.name):
             raise Misconfigured(
                 f"comity.lock has the package {package.name} for it, but it runs {request.name}; "
@@ -72,9 +83,6 @@ class ServerLauncher:
                 f"{package.name} {package.version} is not in its resolution; "
                 f"resolve it again with `comity servers update {self.id}`"
             )
-        if not store.has(package):
-            log.info("server %r: installing %s", self.id, package)
-            await store.install(package)
         changes = await asyncio.to_thread(store.find_changes, package)
         if changes:
             more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
@@ -84,3 +92,32 @@ class ServerLauncher:
             )
         argv = store.command(package, request)
         return replace(self.command, argv=argv, env={**_STORE_ENVIRONMENT, **self.command.env})
+
+    async def _download(
+        self, store: PackageStore, request: PackageRequest, package: LockedPackage | None
+    ) -> LockedPackage:
+        """Return the package of a request once it is installed.
+
+        Raises Unavailable while the download goes on. A start that gave up would otherwise end it,
+        and each new start would begin anew.
+        """
+        if not self._downloads:
+            log_announcement(f"server {self.id!r}: downloading {request.name}")
+            self._downloads.append(asyncio.ensure_future(_install(store, request, package)))
+        (task,) = self._downloads
+        done, _ = await asyncio.wait({task}, timeout=self.install_wait.total_seconds())
+        if not done:
+            raise Unavailable(f"its package {request.name} is being downloaded")
+        self._downloads.clear()
+        return task.result()
+
+
+async def _install(
+    store: PackageStore, request: PackageRequest, package: LockedPackage | None
+) -> LockedPackage:
+    found = package or await store.resolve(request)
+    is_requested = (found.index, found.name) == (request.index, request.name)
+    # The caller refuses any other package, which therefore is not downloaded.
+    if is_requested and INSTALLERS[found.index].version(found) == found.version:
+        await store.install(found)
+    return found

@@ -23,7 +23,7 @@ from comity.servers.process.keeper_client import (
     request_guard,
     start_semaphore,
 )
-from comity.servers.process.stderr import StderrTail
+from comity.servers.process.stderr import StderrTail, find_fault
 from comity.toolkit.resilience import BURST, ByteBudget
 
 type Containment = Literal["auto", "group", "namespace"]
@@ -196,6 +196,8 @@ def _children(pid: int) -> list[int]:
 # A process that survives SIGKILL this long hangs in the operating system. Waiting does not help.
 _KILL_TIMEOUT = timedelta(seconds=10)
 _MAX_HINT_LENGTH = 300
+LAST_OUTPUT: Final = "; its last output: "
+"""Introduces the words of the server in the reason of an end."""
 READ_CHUNK_BYTES = 16 * 1024
 """The bytes of a server's output that are processed in one turn of the event loop."""
 
@@ -413,10 +415,8 @@ class ServerProcess:
             return
         self._stop_timer()
         self._ended.set_result(None)
-        said = self.stderr_tail()
-        self._on_exit(
-            f"{reason}; its last output: {said[-1][:_MAX_HINT_LENGTH]}" if said else reason
-        )
+        fault = find_fault(self.stderr_tail())[:_MAX_HINT_LENGTH]
+        self._on_exit(f"{reason}{LAST_OUTPUT}{fault}" if fault else reason)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

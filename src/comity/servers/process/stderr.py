@@ -7,7 +7,7 @@ cursor of a terminal, forge a log line, or never end its line.
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from comity.redaction.secrets import spellings_of, without_secrets
 
@@ -16,6 +16,22 @@ _ANSI = re.compile(
     r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # titles and links
     r"|\x1b[ -/]*+[0-~]"  # the rest
 )
+
+
+# The lines that say what went wrong, among advice and the frames of a traceback.
+_FAULT = re.compile(
+    r"(?:[\w.]*(?:Error|Exception)\b|error|fatal|panic|npm error|npm ERR!)[:\s]"
+    r"|comity: |network\.outbound",
+    re.IGNORECASE,
+)
+_SEARCHED_LINES = 60
+
+
+def find_fault(lines: Sequence[str]) -> str:
+    """Return the last line that names an error; without one, the last line with a word."""
+    recent = list(reversed(lines[-_SEARCHED_LINES:]))
+    worded = [line for line in recent if any(map(str.isalnum, line))]
+    return next((line for line in worded if _FAULT.match(line)), worded[0] if worded else "")
 
 
 class StderrTail:

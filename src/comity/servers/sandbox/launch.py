@@ -14,6 +14,7 @@ from comity.servers.sandbox.programs import (
     SYSTEM_LIBRARIES,
     SYSTEM_PROGRAMS,
     ProgramFiles,
+    add_programs,
     find_program_files,
 )
 from comity.servers.sandbox.reach import is_below
@@ -61,12 +62,13 @@ def sandbox_command(
     files = find_program_files(
         argv, environment, folder, with_script=access.reads_script, writable=access.writable
     )
+    add_programs(files, access.programs, environment)
     wanted = _stage_policy(policy, files, folder, scratch, door)
     # In a folder that root granted, another user could not do what was granted.
     has_folders = access.readable or access.writable or access.listed
     if policy.level is SandboxLevel.LANDLOCK and not has_folders:
         wanted["user"] = user
-    inner = (*_stage_python(), json.dumps(wanted), files.program, *argv)
+    inner = (*_stage_python(), json.dumps(wanted), files.program, *files.argv)
     if policy.level is SandboxLevel.BUBBLEWRAP:
         return (*_bubblewrap(policy, files, door), *inner)
     return inner

@@ -38,7 +38,8 @@ LEVEL_BY_LABEL: Final = {level.label: level for level in SandboxLevel}
 class SandboxAccess:
     """The access of a server beyond its own program and its scratch folder.
 
-    `hosts` are the entries of the network proxy's allow-list. Of the folders in `listed` it may
+    `hosts` are the entries of the network proxy's allow-list. `programs` are those that it may
+    execute, and with `may_execute` it may execute all. Of the folders in `listed` it may
     read the names of files only. `reads_script` gives it the folder of the script in its command
     line, which an operator wrote.
     """
@@ -47,6 +48,7 @@ class SandboxAccess:
     writable: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     may_execute: bool = False
+    programs: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
     reads_script: bool = True
 

@@ -42,8 +42,13 @@ _LIBRARY_VARIABLES: Final = ("PYTHONPATH", "NODE_PATH", "RUBYLIB", "PERL5LIB")
 _VERSION_MANAGERS: Final = ("pyenv", "rbenv", "nodenv", "asdf", "mise")
 _SHIM_SECONDS: Final = 10.0
 _MAX_HOPS: Final = 8
-# The second line of a Python program whose path is too long for the first one.
-_LONG_LAUNCHER: Final = re.compile(r"""'{3}exec' ["']?(/[^"']+?)["']? "\$0" "\$@"$""")
+_HEAD_BYTES: Final = 4096
+# The second line of a Python program whose path is too long for the first one, or relative to the
+# program, as uv writes it. The latter calls two programs of the system, which a sandbox lacks.
+_SHELL_LAUNCHER: Final = re.compile(
+    r"""'{3}exec' (?:"\$\(dirname -- "\$\(realpath -- "\$0"\)"\)"/'([\w.+-]+)'"""
+    r"""|["']?(/[^"']+?)["']?) "\$0" "\$@"$"""
+)
 _ELF, _PT_INTERP = b"\x7fELF", 3
 
 
@@ -51,12 +56,14 @@ _ELF, _PT_INTERP = b"\x7fELF", 3
 class ProgramFiles:
     """The path to execute, and what this program reads and executes itself.
 
-    `links` maps symbolic links on the way to their targets, as they are written. `listed` are
-    folders of modules: an interpreter looks for names there. `data` is a file that the command
-    line names in a folder which the program may write to.
+    `argv` is the command line, with its interpreter in the place of a launcher in shell. `links`
+    maps symbolic links on the way to their targets, as they are written. `listed` are folders of
+    modules: an interpreter looks for names there. `data` is a file that the command line names in
+    a folder which the program may write to.
     """
 
     program: str
+    argv: tuple[str, ...]
     readable: dict[str, None] = field(default_factory=dict[str, None])
     executable: dict[str, None] = field(default_factory=dict[str, None])
     links: dict[str, str] = field(default_factory=dict[str, str])
@@ -84,8 +91,7 @@ def find_program_files(
             "and how it is spelt, or give its full path"
         )
     found = _behind_shim(Path(folder, found), environment, folder)
-    files = ProgramFiles(str(_with_real_folder(found)))
-    _add_executable(files, files.program, path, _MAX_HOPS)
+    files = _start_files(_with_real_folder(found), argv, path)
     words = (Path(folder, word) for word in argv[1:]) if with_script else ()
     script = next((word for word in words if _is_file(word)), None)
     # The server could put a link to a file of others in its place.
@@ -95,11 +101,54 @@ def find_program_files(
         _add_script(files, script)
     if with_script:
         _add_library_folders(files, argv, environment, Path(folder))
+    _check_places(files, argv[0])
+    return files
+
+
+def add_programs(
+    files: ProgramFiles, programs: Iterable[str], environment: Mapping[str, str]
+) -> None:
+    """Add other programs that a server may execute. Raise Unavailable as for its own."""
+    for program in programs:
+        _add_executable(files, program, environment.get("PATH", os.defpath), _MAX_HOPS)
+        _check_places(files, program)
+
+
+def _check_places(files: ProgramFiles, program: str) -> None:
     for place in (*files.readable, *files.executable, *files.listed):
         problem = program_files_problem(place)
         if problem is not None:
-            raise Unavailable(f"cannot confine {argv[0]!r:.200}: {problem}")
+            raise Unavailable(f"cannot confine {program!r:.200}: {problem}")
+
+
+def _start_files(program: Path, argv: Sequence[str], search_path: str) -> ProgramFiles:
+    """Return the files of a program without those that its other words name."""
+    launcher = program.resolve()
+    python = _launched_by(launcher)
+    if python is None:
+        files = ProgramFiles(str(program), tuple(argv))
+        _add_executable(files, files.program, search_path, _MAX_HOPS)
+        return files
+    files = ProgramFiles(str(python), (str(python), str(launcher), *argv[1:]))
+    _add_executable(files, files.program, search_path, _MAX_HOPS)
+    for place in (launcher, *_libraries_beside(launcher)):
+        files.readable[str(place)] = None
     return files
+
+
+def _launched_by(program: Path) -> Path | None:
+    """Return the interpreter that a launcher in shell executes with itself; None for others."""
+    try:
+        with program.open("rb") as opened:
+            first, second, *_ = (*os.fsdecode(opened.read(_HEAD_BYTES)).split("\n", 2), "")
+    except OSError:
+        return None
+    launched = _SHELL_LAUNCHER.match(second) if first == "#!/bin/sh" else None
+    if launched is None:
+        return None
+    interpreter = _with_real_folder(program.parent / (launched[1] or launched[2]))
+    # A package may name any file there, such as a private key of the operator.
+    return interpreter if interpreter.parent == program.parent and _is_file(interpreter) else None
 
 
 def _is_writable(path: str, writable: Collection[str]) -> bool:
@@ -230,7 +279,7 @@ def _base_of_environment(marker: Path) -> Iterable[Path]:
 def _interpreters_of(program: Path, search_path: str) -> Iterable[str]:
     try:
         with program.open("rb") as opened:
-            beginning = opened.read(4096)
+            beginning = opened.read(_HEAD_BYTES)
             if beginning[:4] == _ELF:
                 yield from _loader_of(beginning)
                 return
@@ -238,13 +287,8 @@ def _interpreters_of(program: Path, search_path: str) -> Iterable[str]:
         return
     if beginning[:2] != b"#!":
         return
-    first, second, *_ = (*os.fsdecode(beginning[2:]).split("\n", 2), "")
-    words = first.split()
+    words = os.fsdecode(beginning[2:]).split("\n", 1)[0].split()
     yield from (word for word in words[:1] if _may_interpret(word, program))
-    launched = _LONG_LAUNCHER.match(second)
-    # A package may name any file there, such as a private key of the operator.
-    if launched and _with_real_folder(Path(launched[1])).parent == program.parent:
-        yield launched[1]
     if words and Path(words[0]).name == "env":
         named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
         found = shutil.which(named[0], path=search_path) if named else None

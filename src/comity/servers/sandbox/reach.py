@@ -11,7 +11,7 @@ from typing import Final
 import comity
 from comity.config.files import PACKAGE_FOLDER, state_folder
 from comity.errors import INVALID_PARAMS, MalformedMessage, Misconfigured, Unavailable
-from comity.policy.risk import folder_problem
+from comity.policy.risk import folder_problem, program_problem
 from comity.servers.sandbox.egress_rules import ANY_HOST, parse_reach
 from comity.servers.sandbox.model import (
     EXECUTE,
@@ -22,6 +22,7 @@ from comity.servers.sandbox.model import (
     SandboxAccess,
 )
 
+ANY_PROGRAM: Final = "*"
 _MAX_LINKS: Final = 40
 # The packages of Comity, and its virtual environment if it has one.
 _CODE_FOLDERS: Final = (
@@ -37,10 +38,12 @@ def read_reach(permission: str, places: tuple[str, ...]) -> tuple[str, ...]:
     """
     if permission == REACH_NETWORK:
         return tuple(_read_host(place) for place in places)
+    if permission == EXECUTE:
+        return tuple(_read_program(place) for place in places)
     if permission not in (READ_FILES, WRITE_FILES):
         raise MalformedMessage(
-            f"{permission:.80} has no reach: only {READ_FILES}, {WRITE_FILES} and {REACH_NETWORK} "
-            "are for folders or hosts; approve it without a reach",
+            f"{permission:.80} has no reach: only {READ_FILES}, {WRITE_FILES}, {REACH_NETWORK} and "
+            f"{EXECUTE} are for folders, hosts or programs; approve it without a reach",
             INVALID_PARAMS,
         )
     for place in places:
@@ -61,6 +64,19 @@ def _read_host(place: str) -> str:
     except Misconfigured as mistake:
         raise MalformedMessage(str(mistake), INVALID_PARAMS) from None
     return f"*.{target}" if is_wildcard else str(target)
+
+
+def _read_program(place: str) -> str:
+    problem = program_problem(place)
+    if problem is None and place != ANY_PROGRAM and not _is_program(Path(place)):
+        problem = "is no program that this user may execute"
+    if problem is not None:
+        raise MalformedMessage(f"the program {place!r:.200} {problem}", INVALID_PARAMS)
+    return place
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
 
 
 def own_files_problem(place: str) -> str | None:
@@ -93,6 +109,16 @@ def is_within(path: str, folder: str) -> bool:
 def is_below(path: str, places: Iterable[str]) -> bool:
     """Whether a path is one of these places or below one of them."""
     return any(is_within(path, each) for each in places)
+
+
+def exchange_problem(program: str, writable: Collection[str]) -> str | None:
+    """Return why no server may execute a granted program, or None.
+
+    A server that may write to its folder could put a link to a file of others in its place.
+    """
+    if is_below(program, writable) or follow_links(program, writable)[1] is not None:
+        return f"{program} is in a folder that a server may write to; name another program"
+    return None
 
 
 def without_nested(places: Iterable[str], folders: Iterable[str]) -> tuple[str, ...]:
@@ -151,7 +177,8 @@ def lost_permissions(before: SandboxAccess, after: SandboxAccess) -> list[str]:
         READ_FILES: without_nested(before.readable, (*after.readable, *after.writable)),
         WRITE_FILES: without_nested(before.writable, after.writable),
         REACH_NETWORK: {*before.hosts} - {*after.hosts},
-        EXECUTE: before.may_execute and not after.may_execute,
+        EXECUTE: not after.may_execute
+        and (before.may_execute or not {*before.programs} <= {*after.programs}),
     }
     return [name for name, is_lost in lost.items() if is_lost]
 

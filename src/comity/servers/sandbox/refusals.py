@@ -6,6 +6,7 @@ The hints read those words, so they are a guess, and they grant nothing.
 
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -13,7 +14,8 @@ from typing import Final, cast
 
 from comity.errors import MalformedMessage
 from comity.mcp import jsonrpc
-from comity.servers.sandbox.model import READ_FILES, WRITE_FILES, SandboxAccess
+from comity.servers.sandbox.model import EXECUTE, READ_FILES, WRITE_FILES, SandboxAccess
+from comity.servers.sandbox.programs import SYSTEM_PROGRAMS
 from comity.servers.sandbox.reach import is_below, is_within
 
 TOOL_ERROR: Final = b'"isError":true'
@@ -22,6 +24,7 @@ SPACED_TOOL_ERROR: Final = b'"isError": true'
 
 _MAX_MESSAGE_BYTES: Final = 64 * 1024
 _MAX_PLACE_LENGTH: Final = 300
+_MAX_NAME: Final = 100
 # A server chooses the words, and the gateway reads them between two calls.
 _MAX_TEXT_LENGTH: Final = 4096
 _MAX_PATHS: Final = 50
@@ -34,6 +37,12 @@ _REFUSED: Final = re.compile(
     r"|^Error executing tool \S+$",
     re.IGNORECASE,
 )
+# How shells, Python, Node, Go and GitPython say that a program is not there.
+_NO_PROGRAM: Final = re.compile(
+    r"\bspawn ([\w.+/-]+) ENOENT|No such file or directory: ['\"]([\w.+/-]+)['\"]"
+    r"|\b([\w.+/-]+): (?:command )?not found|exec: \"?([\w.+/-]+)\"?: "
+    r"|\b(?:Bad|The) ([\w.+-]+) executable\b"
+)
 _READ_ONLY: Final = re.compile(r"EROFS|read-only file", re.IGNORECASE)
 _PATH: Final = re.compile(r"(?<![\w/.])/[\w.@+~-][\w.@+~/-]*")
 
@@ -41,9 +50,12 @@ _PATH: Final = re.compile(r"(?<![\w/.])/[\w.@+~-][\w.@+~/-]*")
 class RefusalHints:
     """The hints for one confined server."""
 
-    def __init__(self, server: str, access: SandboxAccess, words: Iterable[str]) -> None:
+    def __init__(
+        self, server: str, access: SandboxAccess, words: Iterable[str], search_path: str
+    ) -> None:
         self._server = server
         self._access = access
+        self._search_path = search_path
         # The places that the command line and the environment name.
         self._named = [word for word in words if _PATH.fullmatch(word)]
         self._connection_refusal = ""
@@ -52,11 +64,26 @@ class RefusalHints:
         """Keep the words of the network proxy for the next hint."""
         self._connection_refusal = reason
 
+    @property
+    def connection_refusal(self) -> str:
+        """The last refusal of the network proxy that no hint has named yet."""
+        return self._connection_refusal
+
+    def explain_end(self, text: str) -> str:
+        """Return what an end of the server may have to do with its sandbox."""
+        return self.explain(text) or (
+            f"it runs in a sandbox, which may be the reason: `comity servers learn {self._server}` "
+            "finds the permissions that it needs"
+        )
+
     def explain(self, text: str) -> str:
         """Return which permission is missing by the words of a server; empty if none is known."""
         if self._connection_refusal:
             reason, self._connection_refusal = self._connection_refusal, ""
             return reason
+        program = self._missing_program(text[-_MAX_TEXT_LENGTH:])
+        if program:
+            return self._program_advice(program)
         # Other lines of a traceback name the files of the program.
         text = "\n".join(line for line in text.splitlines() if _REFUSED.search(line))
         text = text[:_MAX_TEXT_LENGTH]
@@ -72,7 +99,8 @@ class RefusalHints:
             return self._advice(WRITE_FILES, WRITE_FILES, place)
         # Nothing tells whether it wanted to write.
         either = f"{READ_FILES}, or {WRITE_FILES} if it changes files,"
-        return self._advice(either, READ_FILES, place)
+        changing = f"{self._command(WRITE_FILES, place)} (to change files), or "
+        return self._advice(either, READ_FILES, place, changing)
 
     def explain_response(self, line: bytes) -> bytes:
         """Return the response of a tool that failed, with a hint if one is known."""
@@ -92,20 +120,44 @@ class RefusalHints:
     def _refused_places(self, text: str) -> Iterator[str]:
         for found in islice(_PATH.finditer(text), _MAX_PATHS):
             path = found[0]
-            # The operator's own words name a folder better than the file in it that was refused.
-            place = next((each for each in self._named if is_within(path, each)), path)
+            # The operator's own words name a folder better than the file in it that was refused, or
+            # than the folder around it that could not be made.
+            near = (each for each in self._named if is_within(path, each) or is_within(each, path))
+            place = next(near, path)
             if len(place) <= _MAX_PLACE_LENGTH and not is_below(path, self._access.writable):
                 yield place
         granted = (*self._access.readable, *self._access.writable)
         yield from (each for each in self._named if not is_below(each, granted))
 
-    def _advice(self, missing: str, permission: str, place: str) -> str:
-        words = ("comity", "servers", "permissions", "approve", self._server, permission)
-        command = shlex.join((*words, "--reach", _folder_of(place)))
+    def _missing_program(self, text: str) -> str:
+        """Return a program of this machine that the server does not see; empty if there is none."""
+        if self._access.may_execute:
+            return ""
+        for match in islice(_NO_PROGRAM.finditer(text), _MAX_PATHS):
+            name = next(each for each in match.groups() if each is not None)
+            path = shutil.which(name, path=self._search_path) if len(name) < _MAX_NAME else None
+            if path is not None and Path(path).is_absolute():
+                real = str(Path(path).parent.resolve() / Path(path).name)
+                if is_below(real, SYSTEM_PROGRAMS) and real not in self._access.programs:
+                    return real
+        return ""
+
+    def _program_advice(self, program: str) -> str:
+        return (
+            f"Server {self._server!r} is confined and may lack the permission {EXECUTE} for "
+            f"{program}. A person can approve it with: {self._command(EXECUTE, program)}"
+        )
+
+    def _advice(self, missing: str, permission: str, place: str, others: str = "") -> str:
         return (
             f"Server {self._server!r} is confined and may lack the permission {missing} for "
-            f"{place}. A person can approve it with: {command}"
+            f"{place}. A person can approve it with: {others}{self._command(permission, place)}"
         )
+
+    def _command(self, permission: str, place: str) -> str:
+        words = ("comity", "servers", "permissions", "approve", self._server, permission)
+        reach = place if permission == EXECUTE else _folder_of(place)
+        return shlex.join((*words, "--reach", reach))
 
 
 def _folder_of(place: str) -> str:

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from weakref import WeakSet
 
 from comity.errors import Unavailable
-from comity.servers.process.process import ServerCommand, environment_for
+from comity.servers.process.process import LAST_OUTPUT, ServerCommand, environment_for
 from comity.servers.sandbox.cgroups import ControlGroup, ControlGroups
 from comity.servers.sandbox.launch import SCRATCH, EgressDoor, proxy_variables, sandbox_command
 from comity.servers.sandbox.levels import MachineSandbox, detect_levels
@@ -173,7 +173,9 @@ class SandboxService:
         if level is SandboxLevel.NONE:
             return run
         if level >= SandboxLevel.LANDLOCK:
-            hints = RefusalHints(server, request.access, data_words(command.argv, command.env))
+            words = data_words(command.argv, command.env)
+            search_path = environment_for(command.env, os.environ).get("PATH", os.defpath)
+            hints = RefusalHints(server, request.access, words, search_path)
             run.hints = self._hints_by_server[server] = hints
         if level is SandboxLevel.OCI:
             try:
@@ -392,8 +394,10 @@ class SandboxRun:
         reached = [] if self._group is None else self._group.reached_limits()
         if reached:
             return f"{reason}; it reached {' and '.join(reached)}"
-        hint = "" if self.hints is None else self.hints.explain("\n".join(said))
-        return f"{reason}; {hint}" if hint else reason
+        hint = "" if self.hints is None else self.hints.explain_end("\n".join(said))
+        # A short form of the reason ends at the words of the server, and needs the hint.
+        how, mark, words = reason.partition(LAST_OUTPUT)
+        return f"{how}; {hint}{mark}{words}" if hint else reason
 
     async def close(self) -> None:
         try:

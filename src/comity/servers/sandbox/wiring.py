@@ -31,7 +31,9 @@ from comity.servers.sandbox.model import (
     SandboxLimits,
 )
 from comity.servers.sandbox.reach import (
+    ANY_PROGRAM,
     FolderHandles,
+    exchange_problem,
     expand_folders,
     is_below,
     lost_permissions,
@@ -168,12 +170,14 @@ class SandboxComponents:
             approval = permissions.find_approval(server, permission)
             return () if approval is None else policy.reach_of(permission, approval.reach)
 
+        programs = reach(EXECUTE)
         writable = without_nested(expand_folders(reach(WRITE_FILES)), ())
         return SandboxAccess(
             readable=without_nested(expand_folders(reach(READ_FILES)), writable),
             writable=writable,
             hosts=reach(REACH_NETWORK),
-            may_execute=permissions.find_approval(server, EXECUTE) is not None,
+            may_execute=ANY_PROGRAM in programs,
+            programs=tuple(each for each in programs if each != ANY_PROGRAM),
         )
 
     def _writable_places(self) -> set[str]:
@@ -261,6 +265,7 @@ def open_checked(
     real = {place: folder.path for place, folder in folders.by_place.items()}
     places = (*access.readable, *access.writable)
     problems = [own_files_problem(real.get(place, place)) for place in places]
+    problems += [exchange_problem(program, writable) for program in access.programs]
     problems += [write_problem(real.get(place, place), own_files) for place in access.writable]
     if request.wanted == SandboxLevel.OCI.label:
         problems += [_exchange_problem(place, real.get(place, place), writable) for place in places]

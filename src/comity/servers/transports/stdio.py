@@ -76,6 +76,9 @@ class StdioTransport:
 
     def _on_confined_exit(self, reason: str) -> None:
         assert self._sandbox is not None
+        if self.has_exited_cleanly:
+            self._listener.on_closed(reason)
+            return
         self._listener.on_closed(self._sandbox.describe_end(reason, self.stderr_lines()))
 
     async def _leave_sandbox(self) -> None:
@@ -116,7 +119,10 @@ class StdioTransport:
         return self._process is not None and self._process.returncode == 0
 
     def stderr_lines(self) -> Sequence[str]:
-        return self._process.stderr_tail() if self._process is not None else ()
+        lines = self._process.stderr_tail() if self._process is not None else []
+        # A server that waits for a refused connection says nothing about it.
+        refusal = "" if self._hints is None else self._hints.connection_refusal
+        return [*lines, refusal] if refusal else lines
 
     def _on_line(self, line: bytes) -> bool:
         if line[:1] != b"{":

@@ -7,7 +7,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Final
 
 import click
 
@@ -25,6 +25,7 @@ from comity.cli.output import (
     show_spinner,
 )
 from comity.clients.files import file_mode, read_text, write_whole
+from comity.config.server_tables import by_hand_error, find_server_table, has_meaning
 from comity.config.toml_writer import toml_key, toml_value
 from comity.config.trust import content_digest, is_trusted, trust_file
 from comity.errors import MalformedMessage, Misconfigured
@@ -51,9 +52,6 @@ WARNING: Final = (
 )
 
 TABLE: Final = "[servers.policy.permissions]"
-BY_HAND: Final = "the entry of server {id!r} has a form that cannot be edited; put this in by hand"
-_ENTRY: Final = re.compile(r"\s*\[\[\s*servers\s*\]\]")
-_PART: Final = re.compile(r"\s*\[\[?\s*servers\s*\.")
 _HEADER: Final = re.compile(r"\s*\[")
 _OLD_TABLE: Final = re.compile(r"\s*\[\s*servers\s*\.\s*policy\s*\.\s*permissions\s*\]")
 _OLD_KEY: Final = re.compile(r"\s*permissions\s*=")
@@ -225,36 +223,21 @@ def put_permissions(text: str, id: str, permissions: Mapping[str, Sequence[str]]
 
     Raises Misconfigured if the edit of lines would change the meaning of anything else.
     """
-    wanted = tomllib.loads(text)
-    entries = cast("list[dict[str, Any]]", wanted.get("servers", []))
-    at = next((number for number, each in enumerate(entries) if each.get("id") == id), None)
-    lines = text.splitlines(keepends=True)
-    begins = [number for number, line in enumerate(lines) if _ENTRY.match(line)]
-    if at is None or len(begins) != len(entries):
-        raise Misconfigured(BY_HAND.format(id=id))
-    first = begins[at]
-    end = next((n for n in range(first + 1, len(lines)) if _ends_entry(lines[n])), len(lines))
-    # Comments above the next entry belong to it.
-    while end > first + 1 and (not (bare := lines[end - 1].strip()) or bare.startswith("#")):
-        end -= 1
-    kept = _without_permissions(lines[first:end])
+    table = find_server_table(text, id)
+    kept = _without_permissions(table.lines[table.first : table.end])
     if kept and not kept[-1].endswith("\n"):
         kept[-1] += "\n"
-    edited = "".join([*lines[:first], *kept, "\n", render_permissions(permissions), *lines[end:]])
-    entries[at].setdefault("policy", {})["permissions"] = {
+    rest = table.lines[table.end :]
+    edited = "".join(
+        [*table.lines[: table.first], *kept, "\n", render_permissions(permissions), *rest]
+    )
+    wanted = tomllib.loads(text)
+    wanted["servers"][table.number].setdefault("policy", {})["permissions"] = {
         name: list(each) for name, each in permissions.items()
     }
-    try:
-        is_right = tomllib.loads(edited) == wanted
-    except tomllib.TOMLDecodeError:
-        is_right = False
-    if not is_right:
-        raise Misconfigured(BY_HAND.format(id=id))
+    if not has_meaning(edited, wanted):
+        raise by_hand_error(id)
     return edited
-
-
-def _ends_entry(line: str) -> bool:
-    return _HEADER.match(line) is not None and _PART.match(line) is None
 
 
 def _without_permissions(lines: Sequence[str]) -> list[str]:

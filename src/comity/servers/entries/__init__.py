@@ -1,0 +1,1 @@
+"""Servers of the configuration file, added and removed by command."""
