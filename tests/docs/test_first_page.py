@@ -1,6 +1,8 @@
 """The README's first page as a new user goes through it: an empty environment, a built wheel."""
 
+import email
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ MOST_PATH_CPU_SECONDS = 60.0
 # The id that the page shows; each run has another one.
 WRITTEN_ID = "06gtu5so"
 MOST_PACKAGES = 25
+MIN_LINKS = 30
 MOST_CPU_SECONDS = 0.3
 _WAIT_SECONDS = 300
 
@@ -109,6 +112,26 @@ def test_installing_it_brings_few_packages(newcomer: Newcomer) -> None:
     assert 5 < len(found) <= MOST_PACKAGES, sorted(found)
 
 
+def test_every_link_of_its_description_is_absolute_and_leads_to_a_file(newcomer: Newcomer) -> None:
+    """A package index shows the description without the files beside it."""
+    (file,) = newcomer.environment.glob("lib/python*/site-packages/comity-*.dist-info/METADATA")
+    metadata = email.message_from_string(file.read_text(encoding="utf-8"))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text, tag = metadata.get_payload(), f"v{metadata['Version']}"
+    assert isinstance(text, str)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    pictures = re.findall(r'(?:src|srcset)="([^"]+)"|!\[[^\]]*\]\(([^)\s]+)\)', text)
+    assert len(links) > MIN_LINKS
+    assert [each for each in links if not each.startswith("https://")] == []
+    (source,) = (line[8:] for line in metadata.get_all("Project-URL", []) if "Source, " in line)
+    raw = source.replace("https://github.com", "https://raw.githubusercontent.com")
+    for link in links:
+        for own in (f"{source}/blob/{tag}/", f"{raw}/{tag}/"):
+            path = link.removeprefix(own).partition("#")[0]
+            assert path == link.partition("#")[0] or (ROOT / path).exists(), link
+    assert [each for each in map("".join, pictures) if not each.startswith(f"{raw}/{tag}/")] == []
+
+
 def test_help_is_quick(newcomer: Newcomer) -> None:
     """Of several tries the best: the machine may be busy, and only a slow program always is."""
     program = str(newcomer.environment / "bin" / "comity")
@@ -143,21 +166,43 @@ def test_the_first_page_ends_in_an_approved_call(newcomer: Newcomer) -> None:
         try:
             id = _pending_id(newcomer)
             for step in decide:
+                if step.command == "comity audit verify":
+                    _wait_until_signed(newcomer)
                 _take(newcomer, step, id)
             said, _ = waiting.communicate(timeout=_WAIT_SECONDS)
         finally:
             waiting.kill()
-        assert delete.is_met_by(said), said
+        assert delete.is_met_by(said.replace(id[: len(WRITTEN_ID)], WRITTEN_ID)), said
         entries = newcomer.run("comity audit list -o json")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert spent < MOST_PATH_CPU_SECONDS
     assert "delete_note" in entries
+    # All that docs/operate/uninstall.md lists for a laptop, in a home that had nothing.
+    files = [path for path in newcomer.home.rglob("*") if path.is_file()]
+    state = (".local", "state", "comity")
+    assert {path.relative_to(newcomer.home).parts[:3] for path in files} == {state}
+    uninstalling = (ROOT / "docs" / "operate" / "uninstall.md").read_text(encoding="utf-8")
+    kept = {path.name for path in (newcomer.home.joinpath(*state)).iterdir() if path.is_dir()}
+    assert {name for name in kept if name not in uninstalling} == set()
+
+
+def _wait_until_signed(newcomer: Newcomer) -> None:
+    """A busy machine signs late, which the command reports."""
+    until = time.monotonic() + _WAIT_SECONDS
+    while time.monotonic() < until:
+        process = newcomer.start("comity audit verify")
+        process.communicate(timeout=_WAIT_SECONDS)
+        if process.returncode == 0:
+            return
+    raise TimeoutError("the audit log is not signed")
 
 
 def _take(newcomer: Newcomer, step: Step, id: str = "") -> None:
     command = step.command.replace(WRITTEN_ID, id[: len(WRITTEN_ID)] or WRITTEN_ID)
     said = newcomer.run(command).replace(str(newcomer.port), "2664")
+    if id:
+        said = said.replace(id[: len(WRITTEN_ID)], WRITTEN_ID)
     assert step.is_met_by(said), f"$ {command}\n{said}\nis not as the page has it"
 
 

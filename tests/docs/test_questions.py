@@ -31,6 +31,7 @@ PAGE_BY_QUESTION = {
     "How do I use TLS?": "operate/tls.md",
     "How do I back up the database?": "operate/backup.md",
     "How do I upgrade?": "operate/upgrade.md",
+    "How do I uninstall Comity?": "operate/uninstall.md",
     "How do I monitor Comity?": "operate/monitoring.md",
     "How do I debug a failing server?": "operate/troubleshooting.md",
     "How do I write a server?": "how-to/write-an-mgp-server.md",
@@ -52,6 +53,7 @@ WORDS_BY_PAGE = {
     "how-to/limit-rates.md": ["[[limits.rates]]"],
     "how-to/grant-access.md": ["team", "comity grants create"],
     "operate/deploy.md": ["docker", "Kubernetes"],
+    "operate/uninstall.md": ["comity clients disconnect", "pip uninstall", "~/.local/state/comity"],
 }
 """Words without which a page does not answer its questions."""
 

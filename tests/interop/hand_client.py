@@ -185,7 +185,6 @@ class StdioClient:
                 if "id" not in said and meanwhile is not None:
                     await meanwhile(said)
         exchange.frames.append(said)
-        del self._open[json.dumps(name)]
         return exchange
 
     async def notify(self, method: str, params: object = NOTHING) -> None:
@@ -198,7 +197,8 @@ class StdioClient:
         while line := await self._reader.readline():
             said: Frame = json.loads(line)
             if "method" not in said:
-                self._open[json.dumps(said["id"])].put_nowait(said)
+                # What follows the response is no part of this call, even while its reader is busy.
+                self._open.pop(json.dumps(said["id"])).put_nowait(said)
                 continue
             if "id" in said and (answer := self.answer(said)):
                 self._write({"jsonrpc": "2.0", "id": said["id"], **answer})

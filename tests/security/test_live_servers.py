@@ -103,7 +103,8 @@ async def test_a_push_is_of_whoever_pushes_whatever_it_says(tmp_path: Path) -> N
             await stage.turned(other["result"]["inferenceId"])
             received = await it.entries("push_received")
             assert [each["server"] for each in received] == ["hostile", "victim"]
-        prompts = [each["messages"][-1]["content"] for each in served.asked()]
+        # The turns are of two conversations, so either may reach the model first.
+        prompts = sorted(each["messages"][-1]["content"] for each in served.asked())
         assert prompts[0].startswith("[server:hostile]\n[local:ana]\n")
         assert prompts[1] == "[server:victim]\nThe build is green."
 

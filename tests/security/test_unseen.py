@@ -52,7 +52,7 @@ async def test_a_door_opens_and_closes_with_the_grants(scene: Governed) -> None:
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
-@pytest.mark.parametrize("name", ["web__read", "web__nothing", "nothing", "nowhere__x"])
+@pytest.mark.parametrize("name", ["web__read", "web__nothing", "nowhere__x"])
 async def test_denied_and_absent_names_are_answered_alike(
     scene: Governed, method: str, name: str
 ) -> None:
@@ -64,6 +64,23 @@ async def test_denied_and_absent_names_are_answered_alike(
     ]
     assert told[0] == told[1]
     assert "access_denied" in told[0]
+
+
+async def test_a_bare_name_is_unknown_whether_a_hidden_server_has_it_or_not(
+    scene: Governed,
+) -> None:
+    await scene.grant(CALLS_FILES)
+    guest = scene.guest("agent:ci")
+    hidden = CatalogEntry("web__fetch", "web", "fetch", b"{}")
+    scene.visitor.parts.catalog.put("web", EntryKind.TOOL, [hidden])
+    answers = [
+        _without_trace(
+            await guest.modern("tools/call", {"name": name, "arguments": {}}, named=1)
+        ).replace(repr(name), "NAME")
+        for name in ("fetch", "nothing")
+    ]
+    assert answers[0] == answers[1]
+    assert "tool_not_found" in answers[0]
 
 
 def _without_trace(said: object) -> str:

@@ -21,7 +21,7 @@ from comity.mcp.entries import CatalogEntry
 from comity.mcp.eras import TaskIds
 from comity.mcp.refusals import Refusal
 from comity.policy.grants import Decision, Effect, Grant, TargetSpecificity
-from comity.policy.risk import Risk
+from comity.policy.risk import Risk, TrustLevel
 from comity.policy.snapshot import AllowAll
 from comity.sessions.client_streams import ClientStream
 from comity.sessions.sessions import Session
@@ -84,10 +84,16 @@ class Tools:
     def review_of(self, entry: CatalogEntry) -> Standing:
         return Standing(f"{entry.name} {self.version}", self.quorum, self.refusal)
 
+    def risk_reasons_of(self, entry: CatalogEntry) -> list[str]:
+        return []
+
     def with_listed_definition(
         self, catalog_entry: CatalogEntry, entry: Mapping[str, object]
     ) -> CatalogEntry:
         return catalog_entry
+
+    def trust_of(self, server: str) -> TrustLevel:
+        return TrustLevel.STANDARD
 
 
 class Time:

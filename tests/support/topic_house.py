@@ -107,6 +107,13 @@ def grant(party: str, target: str, effect: Effect = Effect.ALLOW, **more: Any) -
     return Grant(party, SEND, target, effect, **more)
 
 
+class AllKnown:
+    """Records of all principals that a test names."""
+
+    def has_principal(self, party: str) -> bool:
+        return True
+
+
 @dataclass
 class House:
     """Topics, and who is in them."""

@@ -128,6 +128,7 @@ class Scene:
         return made["key"]
 
     async def grants(self, party: str, *capabilities: str, topic: str = OPS) -> Frame:
+        await self.key_of(party)
         return await self.done(
             f"/admin/participants/{party}/capabilities",
             {"add": capabilities, "remove": [], "topic": topic},

@@ -187,6 +187,7 @@ async def scripted(*, modern: bool = False, path: str = "/mcp") -> AsyncGenerato
     """Run a scripted server on loopback."""
     upstream = Upstream(modern=modern)
     tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -201,6 +202,7 @@ async def scripted(*, modern: bool = False, path: str = "/mcp") -> AsyncGenerato
                 writer.transport.abort()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         task = asyncio.ensure_future(converse(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
@@ -211,7 +213,16 @@ async def scripted(*, modern: bool = False, path: str = "/mcp") -> AsyncGenerato
         yield upstream
     finally:
         server.close()
+        # A connection that was accepted just now has its writer in a later turn of the loop.
+        await asyncio.sleep(0)
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)
+        # A task that is cancelled before its first step closes nothing, and a closed connection
+        # whose peer does not read stays open until everything is sent.
+        for writer in writers:
+            # asyncio's own transport trips over an abort after it has flushed and closed.
+            with suppress(AttributeError):
+                writer.transport.abort()
+        async with asyncio.timeout(10):
+            await server.wait_closed()
