@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import select
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from comity.cli.approvals import answer_options, content_of, requests_table
 from comity.cli.output import show_output
 from comity.errors import Misconfigured
 from tests.cli.asking_gateway import ANA, NOBODY_THERE, Asked, asking_gateway, made_ready
+from tests.cli.lines import LineReader
 from tests.cli.program import EXAMPLE, SECONDS, Desk, Terminal
 from tests.interop.processes import comity
 from tests.support.cases import loop_over
@@ -142,18 +141,6 @@ def test_a_terminal_that_watches_shows_what_comes_and_goes(asked: Asked) -> None
         assert terminal.end() in (130, -signal.SIGINT)
 
 
-def line_of(program: "subprocess.Popen[str]", part: str) -> str:
-    """The next line with this in it."""
-    assert program.stdout is not None
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        if select.select([program.stdout], [], [], 0.5)[0]:
-            line = program.stdout.readline()
-            if part in line:
-                return line
-    raise AssertionError(f"no line with {part!r}")
-
-
 def test_piped_each_change_is_a_line(asked: Asked) -> None:
     env = {**asked.desk.env, "COMITY_URL": asked.origin, "COMITY_KEY": asked.person}
     before = asked.ask(message="before it is watched")
@@ -162,22 +149,21 @@ def test_piped_each_change_is_a_line(asked: Asked) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **env},
-        text=True,
-        bufsize=1,
     )
+    assert program.stdout is not None
+    lines = LineReader(program.stdout)
     try:
-        assert json.loads(line_of(program, before))["state"] == "pending"
+        assert json.loads(lines.until(before))["state"] == "pending"
         id = asked.ask(message="while it is watched")
-        assert json.loads(line_of(program, id))["about"]["arguments"] == {
+        assert json.loads(lines.until(id))["about"]["arguments"] == {
             "message": "while it is watched"
         }
         for each in (before, id):
             asked.run("deny", each)
-            assert json.loads(line_of(program, each))["state"] == "denied"
+            assert json.loads(lines.until(each))["state"] == "denied"
     finally:
         program.kill()
         program.wait(SECONDS)
-        assert program.stdout is not None
         program.stdout.close()
 
 

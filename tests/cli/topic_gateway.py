@@ -6,10 +6,8 @@ import io
 import itertools
 import json
 import os
-import select
 import subprocess
 import threading
-import time
 from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from comity.http.server import event_loop
 from comity.identity.authentication import IdentityDirectory
 from comity.policy.grants import Effect, Grant
 from comity.topics.settings import TopicOverride
+from tests.cli.lines import LineReader
 from tests.cli.program import SECONDS, Ran
 from tests.support.credentials import GivenOut
 from tests.support.fork_server import COMITY
@@ -205,7 +204,8 @@ class Piped:
             stderr=subprocess.PIPE,
             env={**os.environ, **house.shown(by)},
         )
-        self.seen = ""
+        assert self.process.stdout is not None
+        self._lines = LineReader(self.process.stdout)
 
     def type(self, *lines: str) -> None:
         assert self.process.stdin is not None
@@ -214,25 +214,12 @@ class Piped:
 
     def until(self, text: str) -> str:
         """The first line with this in it that was not looked at before."""
-        assert self.process.stdout is not None
-        deadline = time.monotonic() + SECONDS
-        while True:
-            line, newline, rest = self.seen.partition("\n")
-            if newline:
-                self.seen = rest
-                if text in line:
-                    return line
-                continue
-            assert time.monotonic() < deadline, f"{text!r} was never written"
-            if select.select([self.process.stdout], [], [], 0.5)[0]:
-                piece = os.read(self.process.stdout.fileno(), 65536)
-                assert piece, f"it ended without {text!r}: {self.process.stderr}"
-                self.seen += piece.decode()
+        return self._lines.until(text)
 
     def end(self) -> tuple[int, str, str]:
         """How it ends once nothing more is typed: its status, and what else it wrote."""
         out, err = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, self.seen + out.decode(), err.decode()
+        return self.process.returncode, self._lines.unread + out.decode(), err.decode()
 
     def __enter__(self) -> Self:
         return self
