@@ -29,6 +29,11 @@ def test_capitals_count_unless_told_otherwise() -> None:
 @loop_over("pattern", ["**/*a*a*a*b", "**/a/**/a/**/b", "/*a*a*a*a*a*b"])
 def test_no_path_takes_long(pattern: str) -> None:
     for path in ("/" + "a" * 255, "/a" * 120, "/" + "aa/" * 1000):
-        before = time.thread_time()
-        is_glob_match(pattern, path[:4096], True)
-        assert time.thread_time() - before < here(0.1)
+        # A match that takes long does so each time. What else a core does lengthens one of them.
+        assert min(_seconds_of_match(pattern, path[:4096]) for _ in range(5)) < here(0.1)
+
+
+def _seconds_of_match(pattern: str, path: str) -> float:
+    before = time.thread_time()
+    is_glob_match(pattern, path, True)
+    return time.thread_time() - before
