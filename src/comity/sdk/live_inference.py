@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -156,7 +155,8 @@ class HostInferenceClient:
         self, host: McplHost, params: Mapping[str, Any], id: str
     ) -> Mapping[str, Any]:
         """Ask while no hook of this server runs: the host refuses requests amid one. (D-69)"""
-        for attempt in itertools.count(1):
+        refusals = 0
+        while True:
             try:
                 async with asyncio.timeout(HOOK_SECONDS):
                     await host.quiet.wait()
@@ -170,8 +170,8 @@ class HostInferenceClient:
             # A hook was on its way here when the request left. Where several servers ask models
             # at once, each request brings hooks to all others, so many tries may meet one. The
             # caller's own limit ends them.
-            await asyncio.sleep(draw_delay(_BETWEEN_TRIES, attempt).total_seconds())
-        raise AssertionError("unreachable")
+            refusals += 1
+            await asyncio.sleep(draw_delay(_BETWEEN_TRIES, refusals).total_seconds())
 
 
 def _is_loop(refused: HostRefusal) -> bool:
